@@ -370,7 +370,7 @@ def _host_store(port: int, answer: int) -> NoReturn:
     """Hosts the store that torchrun's agent would host, until this process is killed."""
     status = 1
     try:
-        from torch.distributed import TCPStore  # type: ignore[attr-defined]
+        from torch.distributed import TCPStore
 
         store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
         os.write(answer, str(store.port).encode())

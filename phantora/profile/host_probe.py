@@ -7,7 +7,6 @@ of them, and each is short enough never to fill CUDA's queue. Plain torch. One l
 about, ns per call in every round, elapsed and of CPU time. The first line describes the machine.
 """
 
-# mypy: disable-error-code="no-untyped-call,no-any-return"
 from __future__ import annotations
 
 import json
@@ -247,7 +246,7 @@ def step_rows() -> list[Row]:
 def all_rows() -> list[Row]:
     """Every row. The process is the one rank of a group of NCCL then."""
     torch.cuda.set_device(0)
-    store = dist.HashStore()  # type: ignore[attr-defined]
+    store = dist.HashStore()
     dist.init_process_group("nccl", store=store, rank=0, world_size=1, device_id=torch.device("cuda", 0))
     return [*plain_rows(), *library_rows(), *autograd_rows(), *list_rows(), *step_rows()]
 

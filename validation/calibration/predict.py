@@ -58,7 +58,7 @@ def simulate(program: str, configurations: Sequence[str], log: Path, host: Path 
     cluster = PROGRAMS[program][configurations[0]]
     options = ["-q", "--no-summary", "--cluster", cluster, "-o", str(log)]
     options += ["--calibration", str(host)] if host is not None else []
-    text = run("trace", *options, str(HERE / "programs" / f"{program}.py"), *configurations, "--short")
+    text = run("trace", *options, "-m", f"validation.calibration.programs.{program}", *configurations, "--short")
     lines = (re.sub(r"^\[rank\d+\]: ", "", line) for line in text.splitlines())
     return [step_seconds(json.loads(line)) for line in lines if line.startswith("{")]
 

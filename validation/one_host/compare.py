@@ -20,15 +20,15 @@ def values(path: Path) -> dict[Key, float]:
     found: dict[Key, float] = {}
     for line in path.read_text().splitlines():
         row = json.loads(line)
-        case = row["case"], row["gpus"]
+        case, gpus = row["case"], row["gpus"]
         if row.get("name") == "collective":
-            found[(*case, row["op"], row["bytes"], "us")] = row["us"]
+            found[case, gpus, row["op"], row["bytes"], "us"] = row["us"]
         elif row.get("name") == "communicator":
-            found[(*case, "communicator", row["ranks"], "bytes")] = row["bytes"]
+            found[case, gpus, "communicator", row["ranks"], "bytes"] = row["bytes"]
         else:
             for key in ("median_step_s", "max_memory_allocated"):
                 if key in row:
-                    found[(*case, "", 0, key)] = row[key]
+                    found[case, gpus, "", 0, key] = row[key]
     return found
 
 

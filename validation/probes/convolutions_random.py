@@ -58,7 +58,7 @@ def both_passes(r: random.Random, dims: int, channels: int, out: int, kernel: in
     module = MODULES[transposed][dims - 1](channels, out, kernel, bias=False, **given).to("cuda", dtype)
     if last and dims > 1:
         layout = torch.channels_last if dims == 2 else torch.channels_last_3d
-        x, module = x.contiguous(memory_format=layout), module.to(memory_format=layout)
+        x, module = x.contiguous(memory_format=layout), module.to(memory_format=layout)  # type: ignore[call-overload]
     y = module(x.requires_grad_(r.random() < 0.9))
     y.backward(torch.ones_like(y))
     return True

@@ -25,6 +25,7 @@ import time
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -57,9 +58,9 @@ class Flush:
             "full": lambda: self.whole.fill_(0.0),
         }
         for n, buffer in self.sums.items():
-            made[f"full+{n}"] = lambda buffer=buffer: (
+            made[f"full+{n}"] = partial(lambda buffer: (
                 self.whole.fill_(0.0), torch.sum(buffer, dim=(0,), out=self.result)
-            )  # fmt: skip
+            ), buffer)  # fmt: skip
         return made
 
 
@@ -70,33 +71,33 @@ def bf16(*shape: int) -> torch.Tensor:
 def operators() -> Iterator[tuple[str, int, int, Call]]:
     """Name, bytes read and written, and the call."""
     for n in (1, 16, 64, 512, 4096):
-        for k, m in ((1024, 1024), (4096, 1024), (2048, 5632), (4096, 4096), (4096, 11264), (8192, 8192), (8192, 28672)):
-            x, w, out = bf16(n, k), bf16(m, k), bf16(n, m)
-            yield f"mm {n}x{k}x{m}", 2 * (n * k + k * m), 2 * n * m, lambda x=x, w=w, out=out: torch.mm(x, w.t(), out=out)
+        for inner, m in ((1024, 1024), (4096, 1024), (2048, 5632), (4096, 4096), (4096, 11264), (8192, 8192), (8192, 28672)):
+            x, w, out = bf16(n, inner), bf16(m, inner), bf16(n, m)
+            yield f"mm {n}x{inner}x{m}", 2 * (n * inner + inner * m), 2 * n * m, partial(lambda x, w, out: torch.mm(x, w.t(), out=out), x, w, out)
     for mib in (1, 2, 4, 8, 16, 32, 64, 128, 256):
         count = mib * MIB // 2
         a, b, out = bf16(count), bf16(count), bf16(count)
-        yield f"add {mib}", 2 * mib * MIB, mib * MIB, lambda a=a, b=b, out=out: torch.add(a, b, out=out)
-        yield f"silu {mib}", mib * MIB, mib * MIB, lambda a=a, out=out: torch.ops.aten.silu.out(a, out=out)
+        yield f"add {mib}", 2 * mib * MIB, mib * MIB, partial(lambda a, b, out: torch.add(a, b, out=out), a, b, out)
+        yield f"silu {mib}", mib * MIB, mib * MIB, partial(lambda a, out: torch.ops.aten.silu.out(a, out=out), a, out)
         rows, scale = a.view(-1, 2048), bf16(2048)
-        yield f"layer_norm {mib}", mib * MIB, mib * MIB, lambda r=rows, s=scale: F.layer_norm(r, (2048,), s, s)
-        yield f"softmax {mib}", mib * MIB, mib * MIB, lambda r=rows: torch.softmax(r, -1)
-        yield f"sum {mib}", mib * MIB, 0, lambda r=rows: torch.sum(r, -1)
-        yield f"fill {mib}", 0, mib * MIB, lambda out=out: out.fill_(1.0)
-        yield f"copy {mib}", mib * MIB, mib * MIB, lambda a=a, out=out: out.copy_(a)
+        yield f"layer_norm {mib}", mib * MIB, mib * MIB, partial(lambda r, s: F.layer_norm(r, (2048,), s, s), rows, scale)
+        yield f"softmax {mib}", mib * MIB, mib * MIB, partial(lambda r: torch.softmax(r, -1), rows)
+        yield f"sum {mib}", mib * MIB, 0, partial(lambda r: torch.sum(r, -1), rows)
+        yield f"fill {mib}", 0, mib * MIB, partial(lambda out: out.fill_(1.0), out)
+        yield f"copy {mib}", mib * MIB, mib * MIB, partial(lambda a, out: out.copy_(a), a, out)
         column = a.view(2048, -1).t()
-        yield f"transpose {mib}", mib * MIB, mib * MIB, lambda c=column: c.contiguous()
+        yield f"transpose {mib}", mib * MIB, mib * MIB, partial(lambda c: c.contiguous(), column)
     for batch, heads, seq in ((1, 16, 512), (2, 16, 1024), (4, 16, 2048), (8, 32, 2048)):
         q, k, v = (bf16(batch, heads, seq, 128) for _ in range(3))
         size = 2 * q.numel()
-        yield f"attention {batch}x{heads}x{seq}", 3 * size, size, lambda q=q, k=k, v=v: F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        yield f"attention {batch}x{heads}x{seq}", 3 * size, size, partial(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), q, k, v)
     for batch, heads, seq in ((1, 32, 1024), (1, 32, 4096), (4, 32, 2048), (16, 32, 2048)):
         q, k, v = bf16(batch, heads, 1, 128), bf16(batch, heads, seq, 128), bf16(batch, heads, seq, 128)
-        yield f"attention of one {batch}x{heads}x{seq}", 4 * k.numel(), 2 * q.numel(), lambda q=q, k=k, v=v: F.scaled_dot_product_attention(q, k, v)
+        yield f"attention of one {batch}x{heads}x{seq}", 4 * k.numel(), 2 * q.numel(), partial(lambda q, k, v: F.scaled_dot_product_attention(q, k, v), q, k, v)
     for batch, channels, side in ((8, 64, 56), (32, 64, 56), (32, 256, 14), (128, 256, 14)):
         x = bf16(batch, channels, side, side).to(memory_format=torch.channels_last)
         w = bf16(channels, channels, 3, 3).to(memory_format=torch.channels_last)
-        yield f"convolution {batch}x{channels}x{side}", 2 * (x.numel() + w.numel()), 2 * x.numel(), lambda x=x, w=w: F.conv2d(x, w, padding=1)
+        yield f"convolution {batch}x{channels}x{side}", 2 * (x.numel() + w.numel()), 2 * x.numel(), partial(lambda x, w: F.conv2d(x, w, padding=1), x, w)
 
 
 def measured(call: Call, states: dict[str, Call]) -> dict[str, int]:

@@ -17,6 +17,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,10 @@ def bitsandbytes_cases() -> Iterator[Case]:
     for rows, columns in ((4096, 4096), (11008, 4096)):
         x = rand(rows, columns)
         packed, scales = ops.quantize_4bit(x, 64, "nf4", U8)
-        yield f"bnb quantize_4bit {rows} {columns}", lambda x=x: ops.quantize_4bit(x, 64, "nf4", U8)
+        yield f"bnb quantize_4bit {rows} {columns}", partial(lambda x: ops.quantize_4bit(x, 64, "nf4", U8), x)
         yield (
             f"bnb dequantize_4bit {rows} {columns}",
-            (lambda p=packed, s=scales, shape=(rows, columns): ops.dequantize_4bit(p, s, 64, "nf4", shape, BF16)),
+            (partial(lambda p, s, shape: ops.dequantize_4bit(p, s, 64, "nf4", shape, BF16), packed, scales, (rows, columns))),
         )
     code = bnb.create_dynamic_map().cuda()
     x = rand(16384, 4096)

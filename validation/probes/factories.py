@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -20,16 +21,16 @@ CALLS = 10
 def cases() -> Iterator[tuple[str, Callable[[], object]]]:
     """Names and calls."""
     for n in (1000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000):
-        yield f"randperm {n}", lambda n=n: torch.randperm(n, device="cuda")
+        yield f"randperm {n}", partial(lambda n: torch.randperm(n, device="cuda"), n)
     for n in (500, 1000, 2000, 5000):
-        yield f"tril_indices {n}", lambda n=n: torch.tril_indices(n, n, device="cuda")
-        yield f"triu_indices {n}", lambda n=n: torch.triu_indices(n, n, device="cuda")
+        yield f"tril_indices {n}", partial(lambda n: torch.tril_indices(n, n, device="cuda"), n)
+        yield f"triu_indices {n}", partial(lambda n: torch.triu_indices(n, n, device="cuda"), n)
     for n in (10_000, 1_000_000, 30_000_000):
-        yield f"linspace {n}", lambda n=n: torch.linspace(0, 1, n, device="cuda")
-        yield f"logspace {n}", lambda n=n: torch.logspace(0, 1, n, device="cuda")
+        yield f"linspace {n}", partial(lambda n: torch.linspace(0, 1, n, device="cuda"), n)
+        yield f"logspace {n}", partial(lambda n: torch.logspace(0, 1, n, device="cuda"), n)
     for rows, columns in ((1, 10_000), (1, 1_000_000), (32, 50_257), (4096, 512)):
         x = torch.rand(rows, columns, device="cuda")
-        yield f"multinomial {rows}x{columns}", lambda x=x: torch.multinomial(x, 100, True)
+        yield f"multinomial {rows}x{columns}", partial(lambda x: torch.multinomial(x, 100, True), x)
 
 
 def measure(call: Callable[[], object]) -> dict[str, tuple[float, float]]:

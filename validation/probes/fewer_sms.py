@@ -73,7 +73,7 @@ def hot(call: Callable[[], torch.Tensor], us: float) -> float:
 def main() -> None:
     torch.backends.cuda.preferred_blas_library("cublaslt")
     with open(sys.argv[1], "a", encoding="utf-8") as file:
-        about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cublas": torch.backends.cuda.preferred_blas_library().name}
+        about = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__, "cublas": str(torch.backends.cuda.preferred_blas_library()).rpartition(".")[2]}
         print(json.dumps(about), file=file)
         for fp8 in (False, True):
             for m, n, k, how in SIZES:
@@ -82,14 +82,14 @@ def main() -> None:
                 warm: dict[int, float] = {}
                 for turn in range(ROUNDS + 1):
                     for left in LEFT:
-                        torch._C._set_sm_carveout_experimental(left or None)  # type: ignore[attr-defined]
+                        torch._C._set_sm_carveout_experimental(left or None)
                         us = burst(call)
                         if turn:
                             bursts[left].append(us)
                 for left in LEFT:
-                    torch._C._set_sm_carveout_experimental(left or None)  # type: ignore[attr-defined]
+                    torch._C._set_sm_carveout_experimental(left or None)
                     warm[left] = hot(call, bursts[left][0])
-                torch._C._set_sm_carveout_experimental(None)  # type: ignore[attr-defined]
+                torch._C._set_sm_carveout_experimental(None)
                 row = {
                     "format": "fp8" if fp8 else "bf16", "m": m, "n": n, "k": k, "how": how,
                     "burst_us": {left: statistics.median(found) for left, found in bursts.items()}, "hot_us": warm,

@@ -72,7 +72,7 @@ def operators() -> dict[str, Callable[[], object]]:
         "foreach_add": lambda: torch._foreach_add_([x, x], 1.0),
         "foreach_norm": lambda: torch._foreach_norm([x, x]),
         "foreach_zero": lambda: torch._foreach_zero_([x, x]),
-        "fused_adamw": lambda: torch._fused_adamw_(
+        "fused_adamw": lambda: torch._fused_adamw_(  # type: ignore[call-overload]
             *states, [], steps, lr=1e-3, beta1=0.9, beta2=0.99, weight_decay=0.0, eps=1e-8, amsgrad=False, maximize=False
         ),
         "flash": lambda: flash(*[heads.transpose(1, 2)] * 3, None, None, 128, 128, 0.0, True, False),

@@ -190,7 +190,7 @@ def calls(x: torch.Tensor, q: torch.Tensor) -> None:
     per_call("DTensor to_local", lambda: dt.to_local())
     per_call("DTensor from_local", lambda: type(dt).from_local(small, mesh, [Replicate()], run_check=False))
     dwg = distribute_tensor(w.detach(), mesh, [Shard(0)]).requires_grad_()
-    per_call("DTensor linear silu sum backward", lambda: F.silu(F.linear(dt, dwg)).to_local().sum().backward(), 50)
+    per_call("DTensor linear silu sum backward", lambda: F.silu(F.linear(dt, dwg)).to_local().sum().backward(), 50)  # type: ignore[attr-defined]
     dist.destroy_process_group()
 
 

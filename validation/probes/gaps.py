@@ -46,7 +46,7 @@ def measure(size: int, others: int, priority: int, profiled: bool) -> tuple[floa
         return each, [], []
     events = sorted(
         (e.start_ns(), e.start_ns() + e.duration_ns())
-        for e in profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
+        for e in profiler.profiler.kineto_results.events()
         if e.device_type() == torch.autograd.DeviceType.CUDA and "CUDAFunctor" in e.name()
     )
     return each, [b - a for a, b in events], [y[0] - x[1] for x, y in pairwise(events)]

@@ -15,6 +15,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,7 +34,8 @@ from phantora.profile.host_probe import Block, Double, step
 RANK = int(os.environ.get("RANK", "0"))
 ROUNDS = 7
 API_COUNT, LEVEL_COUNT = 96, 30
-CHARGES = LEVELS = None  # real machines count nothing
+CHARGES: Any = None  # real machines count nothing
+LEVELS: Any = None
 PROCESS = ctypes.CDLL(None)
 if hasattr(PROCESS, "ph_charges"):
     PROCESS.ph_charges.restype = PROCESS.ph_charge_levels.restype = ctypes.POINTER(ctypes.c_uint64)
@@ -140,13 +143,13 @@ def lists() -> None:
         p = [torch.randn(64, 64, device="cuda") for _ in range(n)]
         g = [torch.randn(64, 64, device="cuda") for _ in range(n)]
         many = 2000 // n
-        measure(f"foreach_add {n}", lambda p=p, g=g: torch._foreach_add_(p, g), many)  # type: ignore[misc]
-        measure(f"foreach_mul scalar {n}", lambda p=p: torch._foreach_mul_(p, 0.5), many)  # type: ignore[misc]
-        measure(f"foreach_addcdiv {n}", lambda p=p, g=g: torch._foreach_addcdiv_(p, g, g, 0.1), many)  # type: ignore[misc]
-        measure(f"foreach_sqrt {n}", lambda p=p: torch._foreach_sqrt(p), many)  # type: ignore[misc]
-        measure(f"foreach_norm {n}", lambda p=p: torch._foreach_norm(p), many)  # type: ignore[misc]
-        measure(f"foreach_copy {n}", lambda p=p, g=g: torch._foreach_copy_(p, g), many)  # type: ignore[misc]
-        measure(f"stack {n}", lambda p=p: torch.stack(p), many)  # type: ignore[misc]
+        measure(f"foreach_add {n}", partial(lambda p, g: torch._foreach_add_(p, g), p, g), many)
+        measure(f"foreach_mul scalar {n}", partial(lambda p: torch._foreach_mul_(p, 0.5), p), many)
+        measure(f"foreach_addcdiv {n}", partial(lambda p, g: torch._foreach_addcdiv_(p, g, g, 0.1), p, g), many)
+        measure(f"foreach_sqrt {n}", partial(lambda p: torch._foreach_sqrt(p), p), many)
+        measure(f"foreach_norm {n}", partial(lambda p: torch._foreach_norm(p), p), many)
+        measure(f"foreach_copy {n}", partial(lambda p, g: torch._foreach_copy_(p, g), p, g), many)
+        measure(f"stack {n}", partial(lambda p: torch.stack(p), p), many)
         params = [nn.Parameter(t) for t in p]
         for t, grad in zip(params, g, strict=True):
             t.grad = grad
@@ -155,11 +158,11 @@ def lists() -> None:
             measure(f"AdamW {kind} {n}", optimizer.step, max(1, 400 // n))
         sgd = torch.optim.SGD(params, momentum=0.9)
         measure(f"SGD foreach {n}", sgd.step, max(1, 400 // n))
-        measure(f"clip_grad_norm {n}", lambda params=params: nn.utils.clip_grad_norm_(params, 1.0), max(1, 400 // n))  # type: ignore[misc]
-        measure(f"zero_grad to zero {n}", lambda sgd=sgd: sgd.zero_grad(set_to_none=False), max(1, 400 // n))  # type: ignore[misc]
+        measure(f"clip_grad_norm {n}", partial(lambda params: nn.utils.clip_grad_norm_(params, 1.0), params), max(1, 400 // n))
+        measure(f"zero_grad to zero {n}", partial(lambda sgd: sgd.zero_grad(set_to_none=False), sgd), max(1, 400 // n))
         for t in params:
             t.grad = None
-        measure(f"zero_grad none {n}", lambda sgd=sgd: sgd.zero_grad(), max(1, 400 // n))  # type: ignore[misc]
+        measure(f"zero_grad none {n}", partial(lambda sgd: sgd.zero_grad(), sgd), max(1, 400 // n))
 
 
 def autograd() -> None:
@@ -201,7 +204,7 @@ def autograd() -> None:
 def modules() -> None:
     x = torch.randn(2, 64, 256, device="cuda", dtype=torch.bfloat16)
     model = stack()
-    linear, norm, nothing = nn.Linear(256, 256, bias=False).to("cuda", torch.bfloat16), model[0].n1, nn.Identity()  # type: ignore[union-attr]
+    linear, norm, nothing = nn.Linear(256, 256, bias=False).to("cuda", torch.bfloat16), model[0].n1, nn.Identity()
     with torch.no_grad():
         measure("nn.Identity", lambda: nothing(x))
         measure("nn.Linear", lambda: linear(x))
@@ -241,11 +244,11 @@ def collectives() -> None:
             work.wait()
 
     calls: dict[str, Callable[[], object]] = {
-        "all_reduce": lambda: dist.all_reduce(x), "all_reduce async wait": lambda: dist.all_reduce(x, async_op=True).wait(),  # type: ignore[union-attr]
+        "all_reduce": lambda: dist.all_reduce(x), "all_reduce async wait": lambda: dist.all_reduce(x, async_op=True).wait(),
         "all_gather": lambda: dist.all_gather_into_tensor(x, part),
         "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, x), "broadcast": lambda: dist.broadcast(x, 0),
         "all_to_all": lambda: dist.all_to_all_single(x, x.clone()),
-        "functional all_reduce": lambda: funcol.wait_tensor(funcol.all_reduce(part, "sum", dist.group.WORLD)),
+        "functional all_reduce": lambda: funcol.wait_tensor(funcol.all_reduce(part, "sum", dist.distributed_c10d._get_default_group())),
     }  # fmt: skip
     if world > 1:
         calls["batch_isend_irecv"] = exchange

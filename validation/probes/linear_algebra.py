@@ -13,6 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,9 +51,9 @@ def factorisations(n: int, batch: int, dtype: torch.dtype) -> Cases:
     for columns in sorted({1, n}):
         b = matrix(batch, n, columns, dtype)
         more = {**about, "columns": columns}
-        yield "linalg_solve_triangular", more, lambda b=b: torch.linalg.solve_triangular(low, b, upper=False)
-        yield "cholesky_solve", more, lambda b=b: torch.cholesky_solve(b, low)
-        yield "linalg_solve_ex", more, lambda b=b: torch.linalg.solve_ex(a, b)
+        yield "linalg_solve_triangular", more, partial(lambda b: torch.linalg.solve_triangular(low, b, upper=False), b)
+        yield "cholesky_solve", more, partial(lambda b: torch.cholesky_solve(b, low), b)
+        yield "linalg_solve_ex", more, partial(lambda b: torch.linalg.solve_ex(a, b), b)
     yield "linalg_qr", about, lambda: torch.linalg.qr(a)
     yield "geqrf", about, lambda: torch.geqrf(a)
     yield "_linalg_eigh", about, lambda: torch.linalg.eigh(s)
@@ -84,10 +85,10 @@ def transforms() -> Cases:
         over = tuple(range(-dims, 0))
         half = torch.fft.rfftn(x, dim=over)
         about = {"shape": list(shape), "dims": dims}
-        yield "_fft_r2c", about, lambda x=x, over=over: torch.fft.rfftn(x, dim=over)
-        yield "_fft_c2c", about, lambda z=z, over=over: torch.fft.fftn(z, dim=over)
+        yield "_fft_r2c", about, partial(lambda x, over: torch.fft.rfftn(x, dim=over), x, over)
+        yield "_fft_c2c", about, partial(lambda z, over: torch.fft.fftn(z, dim=over), z, over)
         last = shape[-dims:]
-        yield "_fft_c2r", about, lambda h=half, over=over, last=last: torch.fft.irfftn(h, s=last, dim=over)
+        yield "_fft_c2r", about, partial(lambda h, over, last: torch.fft.irfftn(h, s=last, dim=over), half, over, last)
     x = torch.randn(32, 128, 4096, device="cuda", dtype=torch.complex64)
     yield "_fft_c2c", {"shape": [32, 128, 4096], "dims": 1, "dim": 1}, lambda: torch.fft.fft(x, dim=1)
     yield "_fft_c2c", {"shape": [32, 128, 4096], "dims": 1, "dim": 0}, lambda: torch.fft.fft(x, dim=0)

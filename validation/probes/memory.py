@@ -16,6 +16,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -205,7 +206,7 @@ def communicators(rank: int, world: int, path: str) -> None:
             taken = before - free() - torch.cuda.memory_reserved()
             report(what="init", bytes=taken, rank=rank, world=world, nvls=nvls, nccl=torch.cuda.nccl.version())
         for name, tensor in (("8", small), ("32 Mi", part)):
-            step(f"all_reduce {name}", lambda tensor=tensor: dist.all_reduce(tensor))
+            step(f"all_reduce {name}", partial(lambda tensor: dist.all_reduce(tensor), tensor))
         step("all_reduce 1 Mi", lambda: dist.all_reduce(part[: 1 << 19]))
         step("all_gather", lambda: dist.all_gather_into_tensor(big, part))
         step("reduce_scatter", lambda: dist.reduce_scatter_tensor(part, big))
@@ -255,7 +256,7 @@ def main() -> None:
     options = parser.parse_args()
     if len(options.only) == 1 and options.only != ["communicators"]:
         return _alone(0, str(options.out), options.only[0], options.seconds)  # no process beside this one: also under simulation
-    spawn = torch.multiprocessing.spawn  # type: ignore[attr-defined]
+    spawn = torch.multiprocessing.spawn
     count = torch.cuda.device_count()
     if "communicators" in options.only:
         for nvls in ("0", "1"):

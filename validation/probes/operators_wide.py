@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -80,17 +81,15 @@ def convolution(r: random.Random) -> None:
     groups = r.choice((1, 1, 1, 1, 2, 4, 8))
     channels, out = (r.choice(WIDTHS[1:]) // 8 * 8 for _ in range(2))
     kernel = r.choice((1, 1, 3, 3, 3, 3, 5, 7))
-    given = {"stride": r.choice((1, 1, 2)), "padding": kernel // 2, "groups": groups, "bias": r.random() < 0.5}
+    given: dict[str, Any] = {"stride": r.choice((1, 1, 2)), "padding": kernel // 2, "groups": groups, "bias": r.random() < 0.5}
     if r.random() < 0.2:
         given |= {"dilation": r.choice((2, 4, 8)), "padding": 2}
     kind = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dims - 1]
     x = tensor(*image(r, dims, channels), dtype=r.choice(DTYPES), last=r.random() < 0.5)
-    trained(
-        kind(channels, out, kernel, **given).to(memory_format=torch.channels_last)
-        if dims == 2 and r.random() < 0.5
-        else kind(channels, out, kernel, **given),
-        x,
-    )
+    module: nn.Module = kind(channels, out, kernel, **given)
+    if dims == 2 and r.random() < 0.5:
+        module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    trained(module, x)
 
 
 def transposed(r: random.Random) -> None:

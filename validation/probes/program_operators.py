@@ -76,7 +76,7 @@ def per_sample(r: random.Random) -> None:
         nn.Conv2d(width, 2 * width, 3, r.choice((1, 2)), 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
         nn.Linear(2 * width, 10),
     ).cuda()  # fmt: skip
-    weights = dict(net.named_parameters())
+    weights: dict[str, torch.Tensor] = dict(net.named_parameters())
 
     def loss(parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return F.cross_entropy(torch.func.functional_call(net, parameters, (x[None],)), y[None])
@@ -105,7 +105,7 @@ def volumes(r: random.Random) -> None:
     if transposed:
         module: nn.Module = nn.ConvTranspose3d(channels, out, 2, 2, bias=False)
     else:
-        module = nn.Conv3d(channels, out, taps, stride, tuple(t // 2 for t in taps), bias=False)
+        module = nn.Conv3d(channels, out, taps, stride, (taps[0] // 2, taps[1] // 2, taps[2] // 2), bias=False)
     x, module = randn(batch, channels, depth, size, size, dtype=dtype), module.to("cuda", dtype)
     if r.random() < 0.3:
         x, module = x.contiguous(memory_format=torch.channels_last_3d), module.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]

@@ -51,8 +51,8 @@ def timed(call: Callable[[], object]) -> tuple[float, float]:
     """Microseconds of `call` on the GPU and on the host."""
     gpu, host = [], []
     for _ in range(REPEATS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        torch.cuda._sleep(NAP_CYCLES)  # type: ignore[no-untyped-call]
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(NAP_CYCLES)
         start.record()
         began = time.perf_counter()
         call()

@@ -12,12 +12,14 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import torch
 
 NAP_CYCLES = 20_000_000  # 10 ms
 REPEATS = 7
-Case = tuple[str, dict[str, int | str], Callable[[], object]]
+Case = tuple[str, dict[str, Any], Callable[[], object]]
 
 
 def matrix(rows: int, columns: int, stored: int, dtype: torch.dtype) -> torch.Tensor:
@@ -33,17 +35,17 @@ def cases() -> Iterator[Case]:
             coo = matrix(rows, rows, rows * degree, dtype)
             csr, dense = coo.to_sparse_csr(), torch.randn(rows, width, device="cuda", dtype=dtype)
             about = {"rows": rows, "width": width, "stored": coo._nnz(), "dtype": str(dtype).removeprefix("torch.")}
-            yield "mm csr", about, lambda csr=csr, dense=dense: csr @ dense
-            yield "mm coo", about, lambda coo=coo, dense=dense: torch.sparse.mm(coo, dense)
+            yield "mm csr", about, partial(lambda csr, dense: csr @ dense, csr, dense)
+            yield "mm coo", about, partial(lambda coo, dense: torch.sparse.mm(coo, dense), coo, dense)
             if dtype == torch.float32:
                 other = dense.t().contiguous()
-                yield "sampled csr", about, lambda s=csr, a=dense, b=other: torch.sparse.sampled_addmm(s, a, b)
+                yield "sampled csr", about, partial(lambda s, a, b: torch.sparse.sampled_addmm(s, a, b), csr, dense, other)
     for words, width, tokens in ((1 << 20, 128, 1 << 13), (1 << 22, 64, 1 << 16), (1 << 17, 512, 1 << 15)):
         places = torch.randint(words, (1, tokens), device="cuda")
         values = torch.randn(tokens, width, device="cuda")
         about = {"rows": words, "width": width, "stored": tokens, "dtype": "float32"}
         gradient = torch.sparse_coo_tensor(places, values, (words, width))
-        yield "coalesce", about, lambda g=gradient: g.clone().coalesce()
+        yield "coalesce", about, partial(lambda g: g.clone().coalesce(), gradient)
         table = torch.nn.Parameter(torch.randn(words, width, device="cuda"))
         optimizer = torch.optim.SparseAdam([table])
         table.grad = gradient.coalesce()
@@ -56,8 +58,8 @@ def timed(call: Callable[[], object]) -> float:
     torch.cuda.synchronize()
     found = []
     for _ in range(REPEATS):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        torch.cuda._sleep(NAP_CYCLES)  # type: ignore[no-untyped-call]
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(NAP_CYCLES)
         start.record()
         call()
         end.record()
@@ -68,7 +70,7 @@ def timed(call: Callable[[], object]) -> float:
 
 def main() -> None:
     for name, about, call in cases():
-        row = {"case": name, **about, "gpu": torch.cuda.get_device_name()}
+        row: dict[str, Any] = {"case": name, **about, "gpu": torch.cuda.get_device_name()}
         try:
             row["us"] = round(timed(call), 2)
         except RuntimeError as error:  # a dtype that cuSPARSE does not have

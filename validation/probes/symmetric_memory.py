@@ -17,8 +17,10 @@ import json
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,7 +34,7 @@ TOKENS, WIDTH, HIDDEN = 8192, 6144, 12288
 REPEATED = 8
 
 
-def works(world: int, rank: int, group: str) -> dict[str, tuple[Callable[[], object], int]]:
+def works(world: int, rank: int, group: Any) -> dict[str, tuple[Callable[[], object], int]]:
     """Each with how often a call does it."""
     device = torch.device("cuda", rank)
     memory = symm.empty(max(ELEMENTS), dtype=torch.bfloat16, device=device)
@@ -49,17 +51,17 @@ def works(world: int, rank: int, group: str) -> dict[str, tuple[Callable[[], obj
     found = {"barrier": repeated(lambda: handle.barrier(channel=0)), "signal and wait": repeated(signals)}
     for count in ELEMENTS:
         part = memory[:count]
-        found[f"one_shot {count}"] = (lambda part=part: torch.ops.symm_mem.one_shot_all_reduce(part, "sum", group)), 1
-        found[f"two_shot {count}"] = (lambda part=part: torch.ops.symm_mem.two_shot_all_reduce_(part, "sum", group)), 1
+        found[f"one_shot {count}"] = (partial(lambda part: torch.ops.symm_mem.one_shot_all_reduce(part, "sum", group), part)), 1
+        found[f"two_shot {count}"] = (partial(lambda part: torch.ops.symm_mem.two_shot_all_reduce_(part, "sum", group), part)), 1
         if world > 1:
             there, here = handle.get_buffer(peer, (count,), torch.bfloat16), torch.empty_like(part)
-            found[f"copy {count}"] = repeated(lambda there=there, here=here: here.copy_(there))
+            found[f"copy {count}"] = repeated(partial(lambda there, here: here.copy_(there), there, here))
     if world > 1:
         found.update(products(world, device, group))
     return found
 
 
-def products(world: int, device: torch.device, group: str) -> dict[str, tuple[Callable[[], object], int]]:
+def products(world: int, device: torch.device, group: Any) -> dict[str, tuple[Callable[[], object], int]]:
     """Products with a gather before or a scatter behind, apart and fused."""
     part = torch.randn(TOKENS // world, WIDTH, dtype=torch.bfloat16, device=device)
     up = torch.randn(WIDTH, HIDDEN, dtype=torch.bfloat16, device=device)
@@ -124,7 +126,7 @@ def main() -> None:
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
     rows = []
-    tried = works(world, rank, dist.group.WORLD.group_name)
+    tried = works(world, rank, dist.distributed_c10d._get_default_group().group_name)
     for name, (work, count) in tried.items():
         times = []
         for _ in range(ROUNDS):

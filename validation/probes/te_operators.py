@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -181,8 +182,8 @@ def other_cases() -> Iterator[Case]:
     for name, quantizer in quantizers().items():
         for columns in (4096, 14336):
             z = rand(8192, columns, grad=False)
-            yield f"quantize {name} 8192 {columns}", lambda z=z, q=quantizer: tex.quantize(z, q)
-        yield f"swiglu {name} 8192 28672", lambda q=quantizer: tex.swiglu(x, q)
+            yield f"quantize {name} 8192 {columns}", partial(lambda z, q: tex.quantize(z, q), z, quantizer)
+        yield f"swiglu {name} 8192 28672", partial(lambda q: tex.swiglu(x, q), quantizer)
     scores = rand(1, 32, 2048, 2048, grad=False)
     yield "causal softmax 32 2048", lambda: tex.scaled_upper_triang_masked_softmax_forward(scores[0], 0.1)
     frequencies = te.RotaryPositionEmbedding(128)(4096)

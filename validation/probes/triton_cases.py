@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 import triton
-import triton_sources as own
+
+from validation.probes import triton_sources as own
 
 Case = tuple[str, Callable[[], Any]]
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
@@ -33,39 +35,39 @@ def own_rows() -> Iterator[Case]:
         y = torch.empty_like(x)
         block = next_power(n)
         yield f"softmax_rows {rows} {n} {dtype} {warps}", (
-            lambda x=x, y=y, r=rows, n=n, b=block, w=warps: own.softmax_rows[(r,)](y, x, n, n, BLOCK=b, num_warps=w)
+            partial(lambda x, y, r, n, b, w: own.softmax_rows[(r,)](y, x, n, n, BLOCK=b, num_warps=w), x, y, rows, n, block, warps)
         )
     for rows, n, block, warps in ((2048, 128256, 4096, 8), (1024, 32000, 1024, 4)):
         x = rand(rows, n)
         y = torch.empty_like(x)
         yield f"softmax_passes {rows} {n} {block}", (
-            lambda x=x, y=y, r=rows, n=n, b=block, w=warps: own.softmax_passes[(r,)](y, x, n, n, BLOCK=b, num_warps=w)
+            partial(lambda x, y, r, n, b, w: own.softmax_passes[(r,)](y, x, n, n, BLOCK=b, num_warps=w), x, y, rows, n, block, warps)
         )
     for rows, n, warps in ((8192, 4096, 8), (16384, 1024, 4)):
         x, w, b = rand(rows, n), rand(n), rand(n)
         y, mean, rstd = torch.empty_like(x), rand(rows, dtype=F32), rand(rows, dtype=F32)
         yield f"layer_norm {rows} {n}", (
-            lambda x=x, y=y, w=w, b=b, m=mean, s=rstd, r=rows, n=n, k=warps: own.layer_norm[(r,)](
-                y, x, w, b, m, s, n, 1e-5, BLOCK=next_power(n), num_warps=k)
+            partial(lambda x, y, w, b, m, s, r, n, k: own.layer_norm[(r,)](
+                y, x, w, b, m, s, n, 1e-5, BLOCK=next_power(n), num_warps=k), x, y, w, b, mean, rstd, rows, n, warps)
         )  # fmt: skip
     for rows, n, warps in ((16384, 5120, 8), (4096, 8192, 16), (2048, 4096, 4)):
         x, w = rand(rows, n), rand(n)
         y = torch.empty_like(x)
         yield f"rms_norm {rows} {n} {warps}", (
-            lambda x=x, y=y, w=w, r=rows, n=n, k=warps: own.rms_norm[(r,)](y, x, w, n, 1e-6, BLOCK=next_power(n), num_warps=k)
+            partial(lambda x, y, w, r, n, k: own.rms_norm[(r,)](y, x, w, n, 1e-6, BLOCK=next_power(n), num_warps=k), x, y, w, rows, n, warps)
         )
     for rows, n, programs in ((16384, 4096, SMS), (8192, 2048, 2 * SMS)):
         x, w, dy = rand(rows, n), rand(n), rand(rows, n)
         dx, dw = torch.empty_like(x), rand(programs, n, dtype=F32)
         yield f"rms_norm_grad {rows} {n} {programs}", (
-            lambda x=x, w=w, dy=dy, dx=dx, dw=dw, r=rows, n=n, p=programs: own.rms_norm_grad[(p,)](
-                dx, dw, dy, x, w, r, n, 1e-6, BLOCK=next_power(n), num_warps=8)
+            partial(lambda x, w, dy, dx, dw, r, n, p: own.rms_norm_grad[(p,)](
+                dx, dw, dy, x, w, r, n, 1e-6, BLOCK=next_power(n), num_warps=8), x, w, dy, dx, dw, rows, n, programs)
         )  # fmt: skip
     for rows, n, block, warps in ((8192, 32000, 4096, 8), (2048, 128256, 8192, 16)):
         x = rand(rows, n)
         target, loss = torch.randint(0, n, (rows,), device="cuda"), rand(rows, dtype=F32)
         yield f"cross_entropy {rows} {n} {block}", (
-            lambda x=x, t=target, s=loss, r=rows, n=n, b=block, w=warps: own.cross_entropy[(r,)](s, x, t, n, BLOCK=b, num_warps=w)
+            partial(lambda x, t, s, r, n, b, w: own.cross_entropy[(r,)](s, x, t, n, BLOCK=b, num_warps=w), x, target, loss, rows, n, block, warps)
         )
     x = rand(8192, 8192)
     q, s = torch.empty(8192, 8192, device="cuda", dtype=torch.float8_e4m3fn), rand(8192 * 64, dtype=F32)
@@ -81,11 +83,11 @@ def own_rows() -> Iterator[Case]:
 def own_elements() -> Iterator[Case]:
     for n in (1 << 26, 1 << 20):
         x, y, z = rand(n), rand(n), rand(n)
-        yield f"add {n}", lambda x=x, y=y, z=z, n=n: own.add[(n // 1024,)](z, x, y, n, BLOCK=1024)
+        yield f"add {n}", partial(lambda x, y, z, n: own.add[(n // 1024,)](z, x, y, n, BLOCK=1024), x, y, z, n)
     for rows, n in ((8192, 14336), (16384, 2816)):
         g, u, y = rand(rows, n), rand(rows, n), rand(rows, n)
         yield f"swiglu {rows} {n}", (
-            lambda g=g, u=u, y=y, r=rows, n=n: own.swiglu[(r,)](y, g, u, n, BLOCK=next_power(n), num_warps=8)
+            partial(lambda g, u, y, r, n: own.swiglu[(r,)](y, g, u, n, BLOCK=next_power(n), num_warps=8), g, u, y, rows, n)
         )
     x = rand(1 << 26)
     y = torch.empty_like(x)
@@ -93,7 +95,7 @@ def own_elements() -> Iterator[Case]:
     for heads, half in ((32, 64), (8, 64)):
         t, c, s = rand(16384, heads, 2 * half), rand(4096, half, dtype=F32), rand(4096, half, dtype=F32)
         yield f"rope 16384 {heads} {half}", (
-            lambda t=t, c=c, s=s, h=heads, k=half: own.rope[(16384,)](t, c, s, h, HALF=k, SEQUENCE=4096, num_warps=1)
+            partial(lambda t, c, s, h, k: own.rope[(16384,)](t, c, s, h, HALF=k, SEQUENCE=4096, num_warps=1), t, c, s, heads, half)
         )
     n = 1 << 25
     w, m, v, g = rand(n, dtype=F32), rand(n, dtype=F32), rand(n, dtype=F32).abs(), rand(n)
@@ -101,12 +103,12 @@ def own_elements() -> Iterator[Case]:
     a = rand(1 << 22, dtype=F32)
     b = torch.empty_like(a)
     for steps in (64, 512):
-        yield f"iterate 2^22 {steps}", lambda k=steps: own.iterate[(4096,)](b, a, 1 << 22, STEPS=k, BLOCK=1024)
+        yield f"iterate 2^22 {steps}", partial(lambda k: own.iterate[(4096,)](b, a, 1 << 22, STEPS=k, BLOCK=1024), steps)
     yield "iterate_exp 2^22 128", lambda: own.iterate_exp[(4096,)](b, a, 1 << 22, STEPS=128, BLOCK=1024)
     for size, block in ((8192, 64), (4096, 32)):
         x, y = rand(size, size), rand(size, size)
         yield f"transpose {size} {block}", (
-            lambda x=x, y=y, n=size, k=block: own.transpose[(n // k, n // k)](y, x, n, n, BLOCK=k)
+            partial(lambda x, y, n, k: own.transpose[(n // k, n // k)](y, x, n, n, BLOCK=k), x, y, size, block)
         )
     table, i = rand(128256, 4096), torch.randint(0, 128256, (16384,), device="cuda")
     y = rand(16384, 4096)
@@ -140,9 +142,9 @@ def own_products() -> Iterator[Case]:
         c = torch.empty(m, n, device="cuda", dtype=wide.dtype if dtype.itemsize == 1 else dtype)
         grid = (triton.cdiv(m, bm) * triton.cdiv(n, bn),)
         yield f"matmul {m} {n} {k} {bm} {bn} {bk} {warps} {stages} {dtype} {'t' if transposed else 'n'}", (
-            lambda a=a, b=b, c=c, g=grid, s=(m, n, k), t=(bm, bn, bk), w=warps, d=stages: own.matmul[g](
+            partial(lambda a, b, c, g, s, t, w, d: own.matmul[g](
                 c, a, b, *s, a.stride(0), a.stride(1), b.stride(0), b.stride(1), c.stride(0), BM=t[0], BN=t[1], BK=t[2],
-                GROUP=8, EVEN=s[2] % t[2] == 0, num_warps=w, num_stages=d)
+                GROUP=8, EVEN=s[2] % t[2] == 0, num_warps=w, num_stages=d), a, b, c, grid, (m, n, k), (bm, bn, bk), warps, stages)
         )  # fmt: skip
     a, b, c = rand(8192, 4096), rand(4096, 8192), rand(8192, 8192)
     yield "matmul_persistent 8192 8192 4096", (
@@ -158,8 +160,8 @@ def own_products() -> Iterator[Case]:
             TensorDescriptor.from_tensor(bt, [bn, bk]),
         )  # fmt: skip
         yield f"matmul_descriptors 8192 8192 4096 {bm} {bn} {bk}", (
-            lambda d=d, t=(bm, bn, bk), w=warps, s=stages: own.matmul_descriptors[(8192 // t[0] * 8192 // t[1],)](
-                *d, 8192, 8192, 4096, BM=t[0], BN=t[1], BK=t[2], GROUP=8, num_warps=w, num_stages=s)
+            partial(lambda d, t, w, s: own.matmul_descriptors[(8192 // t[0] * 8192 // t[1],)](
+                *d, 8192, 8192, 4096, BM=t[0], BN=t[1], BK=t[2], GROUP=8, num_warps=w, num_stages=s), d, (bm, bn, bk), warps, stages)
         )  # fmt: skip
     x, y, z = rand(512, 16384), rand(16384, 512), torch.zeros(512, 512, device="cuda")
     yield "matmul_split 512 512 16384 8", (
@@ -169,8 +171,8 @@ def own_products() -> Iterator[Case]:
         p, o, s = torch.randint(0, 255, (4096, 2048), device="cuda", dtype=torch.uint8), rand(m, 4096), rand(4096, dtype=F32)
         i = rand(m, 4096)
         yield f"matmul_int4 {m} 4096 4096", (
-            lambda i=i, p=p, o=o, s=s, m=m, bm=bm: own.matmul_int4[(triton.cdiv(m, bm), 4096 // 64)](
-                o, i, p, s, m, 4096, 4096, BM=bm, BN=64, BK=64, num_warps=4, num_stages=3)
+            partial(lambda i, p, o, s, m, bm: own.matmul_int4[(triton.cdiv(m, bm), 4096 // 64)](
+                o, i, p, s, m, 4096, 4096, BM=bm, BN=64, BK=64, num_warps=4, num_stages=3), i, p, o, s, m, bm)
         )  # fmt: skip
     sizes = torch.tensor([3000, 500, 1000, 2048, 4096, 100, 1900, 3740])
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]).to(device="cuda", dtype=torch.int32)
@@ -189,16 +191,16 @@ def own_attention() -> Iterator[Case]:
         q, k, v = (rand(heads, length, head) for _ in range(3))
         o = torch.empty_like(q)
         yield f"attention {heads} {length} {head} {bm} {bn} {warps} {'causal' if causal else 'full'}", (
-            lambda q=q, k=k, v=v, o=o, n=length, h=head, t=(bm, bn), w=warps, s=stages, c=causal: own.attention[
-                (n // t[0], q.shape[0])](o, q, k, v, 0.1, n, HEAD=h, BM=t[0], BN=t[1], CAUSAL=c, num_warps=w, num_stages=s)
+            partial(lambda q, k, v, o, n, h, t, w, s, c: own.attention[
+                (n // t[0], q.shape[0])](o, q, k, v, 0.1, n, HEAD=h, BM=t[0], BN=t[1], CAUSAL=c, num_warps=w, num_stages=s), q, k, v, o, length, head, (bm, bn), warps, stages, causal)
         )  # fmt: skip
     for heads, length, head, warps in ((64, 4096, 64, 4), (32, 4096, 128, 8)):
         q, k, v, do = (rand(heads, length, head) for _ in range(4))
         lse, delta = rand(heads, length, dtype=F32), rand(heads, length, dtype=F32)
         dk, dv = torch.empty_like(k), torch.empty_like(v)
         yield f"attention_grad_kv {heads} {length} {head}", (
-            lambda q=q, k=k, v=v, do=do, e=lse, t=delta, dk=dk, dv=dv, n=length, h=head, w=warps: own.attention_grad_kv[
-                (n // 64, q.shape[0])](dk, dv, q, k, v, do, e, t, 0.1, n, HEAD=h, BM=64, BN=64, num_warps=w, num_stages=2)
+            partial(lambda q, k, v, do, e, t, dk, dv, n, h, w: own.attention_grad_kv[
+                (n // 64, q.shape[0])](dk, dv, q, k, v, do, e, t, 0.1, n, HEAD=h, BM=64, BN=64, num_warps=w, num_stages=2), q, k, v, do, lse, delta, dk, dv, length, head, warps)
         )  # fmt: skip
     q, k, v = rand(64, 8, 4, 128), rand(64, 8, 4096, 128), rand(64, 8, 4096, 128)
     o, lengths = torch.empty_like(q), torch.randint(1024, 4096, (64,), device="cuda", dtype=torch.int32)
@@ -318,7 +320,7 @@ def flex_cases() -> Iterator[Case]:
         for head in (64, 128) if name == "causal" else (128,):
             q, k, v = grads((1, 16, 8192, head), (1, 16, 8192, head), (1, 16, 8192, head))
             blocks = create_block_mask(mask, None, None, 8192, 8192)
-            yield f"flex {name} 16 8192 {head}", both_ways(lambda q=q, k=k, v=v, m=blocks: compiled(q, k, v, block_mask=m), [q, k, v])
+            yield f"flex {name} 16 8192 {head}", both_ways(partial(lambda q, k, v, m: compiled(q, k, v, block_mask=m), q, k, v, blocks), [q, k, v])
     q, k, v = grads((2, 32, 2048, 64), (2, 8, 2048, 64), (2, 8, 2048, 64))
     yield "flex full gqa 32 2048 64", both_ways(lambda: compiled(q, k, v, enable_gqa=True), [q, k, v])
 
@@ -358,6 +360,8 @@ def tuned_products() -> Iterator[Case]:
     torch.backends.cuda.matmul.allow_tf32 = True
     for kind, m, n, k in TUNED:
         label = f"{kind} {m} {n} {k}"
+        function: Callable[..., torch.Tensor]
+        inputs: tuple[torch.Tensor, ...]
         if kind == "bmm":
             x, y = rand(m, n, k), rand(m, k, n)
             function, inputs = torch.bmm, (x, y)
@@ -367,7 +371,7 @@ def tuned_products() -> Iterator[Case]:
             dtype = F32 if kind == "mm32" else BF16
             function, inputs = torch.mm, (rand(m, k, dtype=dtype), rand(k, n, dtype=dtype))
         compiled = torch.compile(function, mode="max-autotune-no-cudagraphs", dynamic=False)
-        yield label, lambda f=compiled, i=inputs: f(*i)
+        yield label, partial(lambda f, i: f(*i), compiled, inputs)
 
 
 def apart_cases() -> Iterator[Case]:
@@ -382,21 +386,21 @@ def apart_cases() -> Iterator[Case]:
                 grid, how = (n // rounds, n // block), {"BLOCK": block, "ROUNDS": rounds, "num_warps": warps}
                 label = f"{dtype} {stride} {block} {warps} {rounds}".removeprefix("torch.")
                 yield f"store_apart {label}", (
-                    lambda d=dense, w=wide, r=row, c=column, g=grid, h=how: own.spread[g](w, d, r, c, n, 1, **h)
+                    partial(lambda d, w, r, c, g, h: own.spread[g](w, d, r, c, n, 1, **h), dense, wide, row, column, grid, how)
                 )
                 yield f"load_apart {label}", (
-                    lambda d=dense, w=wide, r=row, c=column, g=grid, h=how: own.spread[g](d, w, n, 1, r, c, **h)
+                    partial(lambda d, w, r, c, g, h: own.spread[g](d, w, n, 1, r, c, **h), dense, wide, row, column, grid, how)
                 )
     a, b, c = rand(n, n), rand(n, n), rand(n, n)
     for bm, bn, bk, warps, stages in (
         (128, 128, 64, 8, 2), (128, 128, 64, 8, 4), (128, 128, 64, 8, 5), (128, 256, 64, 8, 2), (128, 256, 64, 8, 4),
         (64, 128, 64, 4, 1), (64, 128, 64, 4, 2), (64, 128, 64, 4, 6),
     ):  # fmt: skip
-        grid = (triton.cdiv(n, bm) * triton.cdiv(n, bn),)
+        tiles = (triton.cdiv(n, bm) * triton.cdiv(n, bn),)
         yield f"matmul_stages {bm} {bn} {bk} {warps} {stages}", (
-            lambda g=grid, m=bm, o=bn, k=bk, w=warps, s=stages: own.matmul[g](
+            partial(lambda g, m, o, k, w, s: own.matmul[g](
                 c, a, b, n, n, n, n, 1, n, 1, n, BM=m, BN=o, BK=k, GROUP=8, EVEN=True, num_warps=w, num_stages=s
-            )
+            ), tiles, bm, bn, bk, warps, stages)
         )
 
     def both_layouts(x: torch.Tensor, w: torch.Tensor, s: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -411,7 +415,7 @@ def apart_cases() -> Iterator[Case]:
     x, y, w = rand(8192, n), rand(8192, n), rand(n)
     for name, function, inputs in (("norm", both_layouts, (x, w, scale)), ("gate", both_gated, (x, y, scale))):
         compiled = torch.compile(function, dynamic=False)
-        yield f"float8_layouts {name}", lambda f=compiled, i=inputs: f(*i)
+        yield f"float8_layouts {name}", partial(lambda f, i: f(*i), compiled, inputs)
 
 
 SECTIONS = {"apart": apart_cases, "own": own_cases, "liger": liger_cases, "fla": fla_cases, "flex": flex_cases, "inductor": inductor_cases}

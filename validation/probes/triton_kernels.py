@@ -132,7 +132,8 @@ def install() -> None:
         RECORDER.launch(self.ttir, about, (x, y, z), list(args))
         return run(self, x, y, z, stream, *args)
 
-    Static.__init__, Static.run = make, static
+    for name, replacement in (("__init__", make), ("run", static)):
+        setattr(Static, name, replacement)
 
 
 # ---------------------------------------------------------------------- measuring
@@ -175,7 +176,8 @@ def measure(section: str, label: str, call: Callable[[], Any], flush: torch.Tens
     """The line of a case; without times if there is nothing to flush L2 with."""
     call()
     torch.cuda.synchronize()
-    RECORDER.launches = launches = []
+    launches: list[Any] = []
+    RECORDER.launches = launches
     call()
     torch.cuda.synchronize()
     RECORDER.launches = None
@@ -253,7 +255,8 @@ def tune(out: Any, until: float) -> None:
         ms = own(self, call, *args, **kwargs)
         if "choice" not in about:
             return ms
-        RECORDER.launches = launches = []
+        launches: list[Any] = []
+        RECORDER.launches = launches
         try:
             call()
             torch.cuda.synchronize()
@@ -274,7 +277,7 @@ def tune(out: Any, until: float) -> None:
 
     kind.benchmark_gpu = benchmark_gpu  # type: ignore[method-assign]
 
-    def named(cls: type) -> None:
+    def named(cls: Any) -> None:
         real = cls.benchmark
 
         def benchmark(self: Any, *args: Any, **kwargs: Any) -> float:
@@ -353,8 +356,8 @@ def main() -> None:
                 continue
             cases = triton_cases.SECTIONS[section]()
             if options.compile:
-                part, parts = int(os.environ.get("PART", "0")), triton_cases.PARTS.get(section, 1)
-                cases = (case for n, case in enumerate(cases) if n % parts == part)
+                mine, count = int(os.environ.get("PART", "0")), triton_cases.PARTS.get(section, 1)
+                cases = (case for n, case in enumerate(cases) if n % count == mine)
             run_cases(section, cases, out, share, options.compile, not options.no_times)
     if not options.compile:
         (options.out / "triton_ir.xz").write_bytes(lzma.compress(json.dumps(RECORDER.texts).encode(), preset=9))

@@ -385,7 +385,7 @@ def matmul_groups(c, a, b, offsets, groups, n, k, BM: tl.constexpr, BN: tl.const
             for step in range(0, k, BK):
                 at = step + tl.arange(0, BK)
                 x = tl.load(a + i[:, None] * k + at[None, :], mask=i[:, None] < end, other=0.0)
-                y = tl.load(b + group.to(tl.int64) * n * k + j[None, :] * k + at[:, None])
+                y = tl.load(b + group.to(tl.int64) * n * k + j[None, :] * k + at[:, None])  # type: ignore[attr-defined]
                 total = tl.dot(x, y, total)
             tl.store(c + i[:, None] * n + j[None, :], total.to(tl.bfloat16), mask=i[:, None] < end)
             tile += tl.num_programs(0)

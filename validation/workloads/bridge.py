@@ -6,8 +6,6 @@ The training loop and all further options are those of samples/megatron/pretrain
 needed. Steps have the time of a training, not its values.
 """
 
-# mypy: ignore-errors
-# Megatron-Core has no types.
 
 from __future__ import annotations
 
@@ -80,7 +78,7 @@ def main() -> None:
     sys.argv[1:] = rest
     narrow_layers.install(own.precision)
     optimizer.Adam = Adam
-    dist.all_gather_object = own_keys
+    dist.all_gather_object = own_keys  # type: ignore[assignment]
     pretrain_gpt.Trainer = Trainer
     pretrain_gpt.local_spec = spec
     pretrain_gpt.TransformerConfig = lambda **given: TransformerConfig(**settings(**given))

@@ -116,10 +116,11 @@ def profiled(step: Callable[[], None]) -> list[list[Any]]:
 
 def run(case: str) -> dict[str, Any]:
     torch.manual_seed(0)
+    model: Any
     model, width = build(case)
     if case.endswith("compiled"):
-        for i, block in enumerate(model):  # type: ignore[arg-type]
-            model[i] = torch.compile(block)  # type: ignore[index]
+        for i, block in enumerate(model):
+            model[i] = torch.compile(block)
     optimizer = torch.optim.SGD(model.parameters(), 1e-3)
     x = torch.randn(BATCH, SEQ, width, device="cuda", dtype=torch.bfloat16)
 

@@ -89,7 +89,7 @@ def captured_image(batch: int) -> Step:
     """ResNet-50's training step in one graph, channels last, under autocast without its cache."""
     import torchvision.models as models
 
-    model = models.resnet50(weights=None).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    model = models.resnet50(weights=None).cuda().to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     x = torch.randn(batch, 3, 224, 224, device="cuda").to(memory_format=torch.channels_last)
     y = torch.randint(1000, (batch,), device="cuda")
@@ -108,7 +108,7 @@ def callables(width: int, layers: int, batch: int, seq: int) -> Step:
     """The blocks as graphed callables; words, head, loss and optimizer eager."""
     model = Language(width, layers, width // 64).to("cuda", torch.bfloat16)
     sample = torch.randn(batch, seq, width, device="cuda", dtype=torch.bfloat16, requires_grad=True)
-    model.blocks = torch.cuda.make_graphed_callables(model.blocks, (sample,))
+    model.blocks = torch.cuda.make_graphed_callables(model.blocks, (sample,))  # type: ignore[assignment]
     return trained(model, loss_of(model, words(batch, seq), words(batch, seq)))
 
 
@@ -153,7 +153,7 @@ def kernels_of(step: Step) -> list[tuple[str, int, int]]:
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as seen:
         step()
         torch.cuda.synchronize()
-    events = [event for event in seen.profiler.kineto_results.events() if event.device_type().name == "CUDA"]  # type: ignore[union-attr]
+    events = [event for event in seen.profiler.kineto_results.events() if event.device_type().name == "CUDA"]
     return sorted(((e.name(), e.start_ns(), e.duration_ns()) for e in events), key=lambda row: row[1])
 
 

@@ -16,8 +16,10 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -96,14 +98,14 @@ class Unet(nn.Module):
 
     def forward(self, x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         t, x, kept = self.time(t), self.into(x), []
-        for i, (one, two) in enumerate(self.down):
+        for i, (one, two) in enumerate(cast("Iterable[nn.ModuleList]", self.down)):
             x = two(one(x, t), t)
             kept.append(x)
             x = F.avg_pool2d(x, 2) if i < 3 else x
         b, c, h, w = x.shape
         flat = x.flatten(2).transpose(1, 2)
         x = x + self.heads(flat, flat, flat, need_weights=False)[0].transpose(1, 2).view(b, c, h, w)
-        for i, (one, two) in enumerate(self.up):
+        for i, (one, two) in enumerate(cast("Iterable[nn.ModuleList]", self.up)):
             x = two(one(torch.cat([x, kept.pop()], 1), t), t)
             x = F.interpolate(x, scale_factor=2.0, mode="nearest") if i < 3 else x
         return self.out(x)
@@ -456,13 +458,13 @@ class Access(ctypes.Structure):
 
 def allocator(rounds: int = 7) -> None:
     torch.zeros(1, device="cuda")
-    runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.split('.')[0]}")
+    runtime = ctypes.CDLL(f"libcudart.so.{str(torch.version.cuda).split('.')[0]}")
     driver = ctypes.CDLL("libcuda.so.1")
     for size in (MIB // 2, 2 * MIB, 20 * MIB, 128 * MIB, 512 * MIB, 2 * GIB, 8 * GIB):
         taken, given, busy = [], [], []
         for turn in range(rounds):
             pointer = ctypes.c_void_p()
-            taken.append(elapsed(lambda pointer=pointer, size=size: ok(runtime.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(size)))))
+            taken.append(elapsed(partial(lambda pointer, size: ok(runtime.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(size))), pointer, size)))
             if turn % 2:  # the GPU has work: cudaFree waits for it
                 torch.cuda._sleep(2_000_000)
                 begin = time.perf_counter()
@@ -471,7 +473,7 @@ def allocator(rounds: int = 7) -> None:
                 busy.append((time.perf_counter() - begin) * 1e6)
             else:
                 torch.cuda.synchronize()
-                given.append(elapsed(lambda pointer=pointer: ok(runtime.cudaFree(pointer))))
+                given.append(elapsed(partial(lambda pointer: ok(runtime.cudaFree(pointer)), pointer)))
         show("cudaMalloc", size, taken)
         show("cudaFree", size, given)
         show("cudaFree beside a kernel of 2e6 cycles", size, busy)
@@ -494,11 +496,11 @@ def virtual(driver: ctypes.CDLL, rounds: int) -> None:
             handle, place = ctypes.c_uint64(), ctypes.c_uint64(space.value + turn * piece)
             length = ctypes.c_size_t(piece)
             steps: dict[str, Callable[[], object]] = {
-                "cuMemCreate": lambda h=handle, n=length: ok(driver.cuMemCreate(ctypes.byref(h), n, ctypes.byref(about), ctypes.c_uint64(0))),
-                "cuMemMap": lambda h=handle, p=place, n=length: ok(driver.cuMemMap(p, n, ctypes.c_size_t(0), h, ctypes.c_uint64(0))),
-                "cuMemSetAccess": lambda p=place, n=length: ok(driver.cuMemSetAccess(p, n, ctypes.byref(access), ctypes.c_size_t(1))),
-                "cuMemUnmap": lambda p=place, n=length: ok(driver.cuMemUnmap(p, n)),
-                "cuMemRelease": lambda h=handle: ok(driver.cuMemRelease(h)),
+                "cuMemCreate": partial(lambda h, n: ok(driver.cuMemCreate(ctypes.byref(h), n, ctypes.byref(about), ctypes.c_uint64(0))), handle, length),
+                "cuMemMap": partial(lambda h, p, n: ok(driver.cuMemMap(p, n, ctypes.c_size_t(0), h, ctypes.c_uint64(0))), handle, place, length),
+                "cuMemSetAccess": partial(lambda p, n: ok(driver.cuMemSetAccess(p, n, ctypes.byref(access), ctypes.c_size_t(1))), place, length),
+                "cuMemUnmap": partial(lambda p, n: ok(driver.cuMemUnmap(p, n)), place, length),
+                "cuMemRelease": partial(lambda h: ok(driver.cuMemRelease(h)), handle),
             }
             for name, call in steps.items():
                 times.setdefault(name, []).append(elapsed(call))
@@ -515,7 +517,7 @@ def torch_retry() -> None:
         del kept
         torch.cuda.synchronize()
         before = torch.cuda.memory_stats()["num_alloc_retries"]
-        us = elapsed(lambda count=count, size=size: torch.empty(count * size // 2, dtype=torch.uint8, device="cuda"))
+        us = elapsed(partial(lambda count, size: torch.empty(count * size // 2, dtype=torch.uint8, device="cuda"), count, size))
         retried = torch.cuda.memory_stats()["num_alloc_retries"] - before
         print(json.dumps({"name": "retry", "blocks": count, "bytes": size, "us": us, "retries": retried}), flush=True)
         del ballast

@@ -12,7 +12,8 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import cast
 
 import torch
 import torch.nn as nn
@@ -192,7 +193,7 @@ class Moe(nn.Module):
 
     def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         x = self.words(ids)
-        for attention, gate, experts in zip(self.attention, self.gates, self.experts, strict=True):
+        for attention, gate, experts in zip(self.attention, self.gates, cast("Iterable[nn.ModuleList]", self.experts), strict=True):
             x = attention(x)
             flat = x.view(-1, x.shape[-1])
             weights, _ = gate(flat).softmax(-1).topk(2, -1)

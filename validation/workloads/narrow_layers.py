@@ -5,8 +5,6 @@ Transformer Engine's kernel. Values are not those of a training: operands are no
 replaces the sum of earlier micro-batches, in a product that takes the same time.
 """
 
-# mypy: ignore-errors
-# Megatron-Core has no types.
 
 from __future__ import annotations
 
@@ -101,10 +99,9 @@ def product(left: torch.Tensor, right: torch.Tensor, how: Recipe, out: torch.Ten
             return torch.addmm(out, left, right.t(), out_dtype=torch.float32, out=out)
         return torch.mm(left, right.t(), out=out)
     inner = left.size(1) * (2 if how.packed else 1)
-    scales = [_scales(part.size(0), inner, how.block) for part in (left, right)]
-    return torch._scaled_mm(
-        left, right.t(), *scales, out_dtype=out.dtype, out=out, use_fast_accum=not how.block and out.dtype != torch.float32
-    )
+    of_left, of_right = (_scales(part.size(0), inner, how.block) for part in (left, right))
+    fast = not how.block and out.dtype != torch.float32
+    return torch._scaled_mm(left, right.t(), of_left, of_right, out_dtype=out.dtype, out=out, use_fast_accum=fast)
 
 
 class _Weights:
@@ -239,7 +236,7 @@ def _unused(shape: torch.Size) -> torch.Tensor:
     return torch.empty(shape, dtype=torch.bfloat16, device="cuda")
 
 
-def _gradient(outputs: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, how: Recipe) -> torch.Tensor:
+def _gradient(outputs: torch.Tensor, inputs: torch.Tensor, weight: Any, how: Recipe) -> torch.Tensor:
     product(outputs, inputs, how, weight.main_grad)
     weight.grad_added_to_main_grad = True
     return _unused(weight.shape).detach()
@@ -249,9 +246,10 @@ class _Narrow:
     """Of both kinds of linear layers: its product takes the place of Megatron-Core's."""
 
     function: type[torch.autograd.Function]
+    tp_group: dist.ProcessGroup  # of Megatron-Core's layer
 
     def __init__(self, *args: Any, config: TransformerConfig, **kwargs: Any) -> None:
-        super().__init__(*args, config=config, **kwargs)
+        super().__init__(*args, config=config, **kwargs)  # type: ignore[call-arg]
         self.place = Place(recipe_of(config), self.tp_group, config.sequence_parallel, _Weights())
 
     def _forward_impl(self, input: torch.Tensor, weight: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:

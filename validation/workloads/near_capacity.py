@@ -19,7 +19,9 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -80,9 +82,10 @@ def run(case: str, profiler: Profiler | None = None) -> dict[str, object]:
     torch.manual_seed(0)
     torch.backends.cuda.matmul.allow_tf32 = True
     room, sizes, ofimages = CASES[case].room, CASES[case].sizes, CASES[case].image
-    model = (Unet(128) if ofimages else Language(1024, 12, 16)).cuda()
+    model: Any = (Unet(128) if ofimages else Language(1024, 12, 16)).cuda()
+    loss_of: Any = image if ofimages else language
     turn = [0]
-    steps = trained(model, lambda: (image if ofimages else language)(sizes[turn[0] % len(sizes)], model), amp=True)  # type: ignore[operator]
+    steps = trained(model, lambda: loss_of(sizes[turn[0] % len(sizes)], model), amp=True)
     for turn[0] in range(len(sizes) if CASES[case].rounds == 1 else 1):  # plans of sizes are made once
         steps()
     torch.cuda.synchronize()
@@ -169,11 +172,11 @@ def blocks() -> list[dict[str, object]]:
                     take(size, "refused", turn=turn, held=len(held))
             for _ in range(MANY if block < GIB else 8):
                 pointer = held.pop()
-                timed("free alone", lambda pointer=pointer: int(runtime.cudaFree(pointer)), bytes=block)  # type: ignore[misc]
+                timed("free alone", partial(lambda pointer: int(runtime.cudaFree(pointer)), pointer), bytes=block)
                 held.append(take(block, "malloc again"))
             while held:
                 pointer = held.pop()
-                timed("free", lambda pointer=pointer: int(runtime.cudaFree(pointer)), bytes=block, turn=turn)  # type: ignore[misc]
+                timed("free", partial(lambda pointer: int(runtime.cudaFree(pointer)), pointer), bytes=block, turn=turn)
     return rows
 
 

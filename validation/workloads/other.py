@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
+from typing import cast
 
 import torch
 import torch.nn as nn
@@ -125,13 +127,14 @@ def speech_conformer() -> Step:
 
     front = nn.Sequential(nn.Conv2d(1, width, 3, 2), nn.ReLU(), nn.Conv2d(width, width, 3, 2), nn.ReLU())
     join, head = nn.Linear(width * 19, width), nn.Linear(width, 128)
-    model = nn.ModuleList([front, join, nn.ModuleList(Block() for _ in range(8)), head])
+    blocks = nn.ModuleList(Block() for _ in range(8))
+    model = nn.ModuleList([front, join, blocks, head])
     sound, words = torch.randn(16, 1, 1600, 80), torch.randint(1, 128, (16, 60))
     lengths = torch.full((16,), 399, dtype=torch.int32), torch.full((16,), 60, dtype=torch.int32)
 
     def loss() -> torch.Tensor:
         x = join(front(sound).transpose(1, 2).flatten(2))
-        for part in model[2]:
+        for part in blocks:
             x = part(x)
         return F.ctc_loss(head(x).float().log_softmax(-1).transpose(0, 1), words, *lengths)
 
@@ -154,12 +157,13 @@ def set_transformer() -> Step:
             x = x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
             return x + self.mlp(self.n2(x))
 
-    model = nn.ModuleList([nn.Linear(3, width), nn.ModuleList(Block() for _ in range(6)), nn.Linear(width, 40)])
+    blocks = nn.ModuleList(Block() for _ in range(6))
+    model = nn.ModuleList([nn.Linear(3, width), blocks, nn.Linear(width, 40)])
     points, labels = torch.randn(32, 2048, 3), torch.randint(0, 40, (32,))
 
     def loss() -> torch.Tensor:
         x = model[0](points)
-        for part in model[1]:
+        for part in blocks:
             x = part(x)
         near = torch.cdist(points, points[:, :512]).topk(16, largest=False).indices[:, :256]
         groups = x.gather(1, near.flatten(1)[..., None].expand(-1, -1, width)).view(32, 256, 16, width)
@@ -264,9 +268,9 @@ def vocoder() -> Step:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             x = self.begin(x)
-            for up, blocks in zip(self.up, self.blocks, strict=True):
+            for up, blocks in zip(self.up, cast("Iterable[nn.ModuleList]", self.blocks), strict=True):
                 x = up(F.leaky_relu(x, 0.1))
-                x = sum(block(x) for block in blocks) / 3
+                x = torch.as_tensor(sum(block(x) for block in blocks)) / 3
             return torch.tanh(self.end(F.leaky_relu(x)))
 
     class Period(nn.Module):

@@ -16,6 +16,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -62,13 +63,14 @@ def main() -> None:
     dist.init_process_group("nccl", device_id=device)
     count = world * run.chunks
     each = SHAPE.layers // count
-    models, stages = [], []
+    models, stages = [], list[Any]()
     for number in range(rank, count, world):
         with device:
             model = Llama(SHAPE, number * each, (number + 1) * each)
         model.init_weights()
         models.append(model.to(torch.bfloat16))
         stages.append(PipelineStage(models[-1], number, count, device))
+    schedule: Any
     if run.chunks == 1:
         schedule = Schedule1F1B(stages[0], run.microbatches, loss_fn=cross_entropy)
     else:

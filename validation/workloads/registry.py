@@ -92,7 +92,8 @@ def classes(batch: int, count: int = 1000) -> torch.Tensor:
 
 def classifier(model: nn.Module, batch: int, side: int, last: bool = True) -> Step:
     model = model.to(GPU).train()
-    model = model.to(memory_format=torch.channels_last) if last else model
+    if last:
+        model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     x, y = images(batch, side, last), classes(batch)
     sgd = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=1e-4)
     return trained(model, lambda: F.cross_entropy(model(x).float(), y, label_smoothing=0.1), torch.bfloat16, sgd)

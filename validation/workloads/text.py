@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -16,25 +18,25 @@ def pythia() -> Step:
 
 @case()
 def qwen3_checkpointed() -> Step:
-    sizes = {"hidden_size": 2560, "num_hidden_layers": 8, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
+    sizes: dict[str, Any] = {"hidden_size": 2560, "num_hidden_layers": 8, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}
     return trained(*language("qwen3", 4, 4096, checkpoint=True, intermediate_size=9728, **sizes), clip=1.0)
 
 
 @case()
 def gemma2() -> Step:
-    sizes = {"hidden_size": 2304, "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
+    sizes: dict[str, Any] = {"hidden_size": 2304, "num_hidden_layers": 6, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
     return trained(*language("gemma2", 4, 2048, intermediate_size=9216, attn_implementation="eager", **sizes))
 
 
 @case()
 def phi3() -> Step:
-    sizes = {"hidden_size": 3072, "num_hidden_layers": 6, "num_attention_heads": 32, "num_key_value_heads": 32, "pad_token_id": 0}
+    sizes: dict[str, Any] = {"hidden_size": 3072, "num_hidden_layers": 6, "num_attention_heads": 32, "num_key_value_heads": 32, "pad_token_id": 0}
     return trained(*language("phi3", 4, 2048, intermediate_size=8192, **sizes))
 
 
 @case()
 def opt_fp16() -> Step:
-    sizes = {"hidden_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 32, "ffn_dim": 8192, "word_embed_proj_dim": 2048}
+    sizes: dict[str, Any] = {"hidden_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 32, "ffn_dim": 8192, "word_embed_proj_dim": 2048}
     return trained(*language("opt", 8, 1024, bf16=False, **sizes), amp=torch.float16, clip=1.0)
 
 
@@ -45,7 +47,7 @@ def bloom_alibi() -> Step:
 
 @case()
 def mixtral() -> Step:
-    sizes = {"hidden_size": 1024, "num_hidden_layers": 6, "num_attention_heads": 16, "num_key_value_heads": 8, "num_local_experts": 8}
+    sizes: dict[str, Any] = {"hidden_size": 1024, "num_hidden_layers": 6, "num_attention_heads": 16, "num_key_value_heads": 8, "num_local_experts": 8}
     return trained(*language("mixtral", 8, 2048, intermediate_size=3584, **sizes))
 
 
@@ -59,7 +61,7 @@ def gpt2_compiled() -> Step:
 
 @case()
 def llama_muon() -> Step:
-    sizes = {"hidden_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 8}
+    sizes: dict[str, Any] = {"hidden_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 8}
     model, loss = language("llama", 8, 2048, intermediate_size=5632, **sizes)
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n and "head" not in n]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n or "head" in n]
@@ -77,7 +79,7 @@ def llama_muon() -> Step:
 
 @case()
 def llama_lora() -> Step:
-    sizes = {"hidden_size": 4096, "num_hidden_layers": 6, "num_attention_heads": 32, "num_key_value_heads": 8}
+    sizes: dict[str, Any] = {"hidden_size": 4096, "num_hidden_layers": 6, "num_attention_heads": 32, "num_key_value_heads": 8}
     model, loss = language("llama", 4, 2048, intermediate_size=14336, **sizes)
     model.requires_grad_(False)
 
@@ -90,7 +92,7 @@ def llama_lora() -> Step:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.base(x) + self.up(self.down(self.drop(x))) * 2.0
 
-    for layer in model.model.layers:
+    for layer in model.get_submodule("model.layers").children():
         for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
             setattr(layer.self_attn, name, Lora(getattr(layer.self_attn, name)))
     learnt = [p for p in model.parameters() if p.requires_grad]
@@ -164,7 +166,7 @@ def gpt2_small() -> Step:
 @case()
 def qwen_half() -> Step:
     """0.5B with a vocabulary of 151,936."""
-    sizes = {
+    sizes: dict[str, Any] = {
         "hidden_size": 896,
         "num_hidden_layers": 12,
         "num_attention_heads": 14,
@@ -176,7 +178,7 @@ def qwen_half() -> Step:
 
 @case()
 def llama_1b() -> Step:
-    sizes = {
+    sizes: dict[str, Any] = {
         "hidden_size": 2048,
         "num_hidden_layers": 16,
         "num_attention_heads": 32,
@@ -189,7 +191,7 @@ def llama_1b() -> Step:
 @case()
 def finetune_varying() -> Step:
     """Batches padded to their longest sequence."""
-    sizes = {
+    sizes: dict[str, Any] = {
         "hidden_size": 2048,
         "num_hidden_layers": 8,
         "num_attention_heads": 16,
@@ -257,6 +259,6 @@ def llama_compiled() -> Step:
         "llama", use_cache=False, hidden_size=2048, num_hidden_layers=8, num_attention_heads=16, num_key_value_heads=8,
         intermediate_size=5632, vocab_size=32000,
     )  # fmt: skip
-    model = torch.compile(AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).to(GPU).train())
+    model: Any = torch.compile(AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).to(GPU).train())
     ids = torch.randint(5, 30000, (8, 2048), device=GPU)
     return trained(model, lambda: model(input_ids=ids, labels=ids).loss)

@@ -179,7 +179,7 @@ def contrastive() -> Step:
 # ---------------------------------------------------------------------- sharded
 
 
-def sharded(width: int, layers: int, reshard: bool = True) -> nn.Module:
+def sharded(width: int, layers: int, reshard: bool = True) -> Any:
     model = Language(width, layers, width // 64).cuda()
     policy = MixedPrecisionPolicy(BF16, torch.float32)
     for block in model.blocks:

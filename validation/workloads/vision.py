@@ -84,7 +84,8 @@ def feature_pyramid() -> Step:
     body = IntermediateLayerGetter(resnet50(), {f"layer{i}": str(i) for i in range(1, 5)})
     sides = nn.ModuleList(nn.Conv2d(c, 256, 1) for c in (256, 512, 1024, 2048))
     outs = nn.ModuleList(nn.Conv2d(256, 128, 3, padding=1) for _ in range(4))
-    model = nn.ModuleList([body, sides, outs, nn.Conv2d(128, 54, 1)]).to(memory_format=torch.channels_last)
+    model = nn.ModuleList([body, sides, outs, nn.Conv2d(128, 54, 1)])
+    model = model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     images = torch.randn(16, 3, 384, 384).contiguous(memory_format=torch.channels_last)
     labels = torch.randint(0, 54, (16, 96, 96))
 

@@ -2,7 +2,7 @@
 
 Constants follow from 11 operators measured on an H100 (validation/probes/extension_kernels.py): what searches a code
 book for each value is bound by its instructions, what looks values up by memory. `int8_mm_dequant` follows from its 24
-launches in a step of validation/workloads/programs/llm_int8.py.
+launches in a step of validation/workloads/programs/quantized.py, llm_int8.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ Products of 30,522 x 16,384 x 1,024 in bfloat16 take 3.8 to 4.0 ms on an H100, 1
 1.7."""
 INT8_SHARE = 0.58
 """Of the usual speed on Hopper, where cuBLAS runs kernels of Ampere's (cutlass_80_tensorop_i16832gemm): the 24 products
-of validation/workloads/programs/llm_int8.py reach 762 TOP/s on an H100."""
+of llm_int8 (validation/workloads/programs/quantized.py) reach 762 TOP/s on an H100."""
 
 # Tile shape and speed of its main loop relative to 256x128: small tiles load more per product.
 # Fitted to cuBLAS kernels (names give their tiles) in traces on H200.

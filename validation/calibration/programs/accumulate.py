@@ -1,42 +1,45 @@
 """Gradient accumulation with checkpointed layers, a custom autograd function and dropout; AdamW fused."""
+from typing import Any
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from common import main
 from torch.utils.checkpoint import checkpoint
+
+from validation.calibration.programs.common import main
 
 
 class Squared(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x):
+    def forward(ctx: Any, x: Any) -> Any:
         y = F.relu(x)
         ctx.save_for_backward(y)
         return y * y
 
     @staticmethod
-    def backward(ctx, grad):
+    def backward(ctx: Any, grad: Any) -> Any:
         (y,) = ctx.saved_tensors
         return 2 * grad * y
 
 
 class Layer(nn.Module):
-    def __init__(self, dim):
+    def __init__(self, dim: Any) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(dim)
         self.token, self.up, self.down = nn.Linear(dim, dim), nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.norm(x)
         h = torch.sigmoid(self.token(h)) * h.roll(1, 1)
         return x + F.dropout(self.down(Squared.apply(self.up(h))), 0.1)
 
 
-def build(layers, dim, batch, seq, accumulate):
+def build(layers: Any, dim: Any, batch: Any, seq: Any, accumulate: Any) -> Any:
     model = nn.ModuleList(Layer(dim) for _ in range(layers)).cuda().to(torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     x = torch.randn(batch, seq, dim, device="cuda", dtype=torch.bfloat16)
 
-    def step():
+    def step() -> None:
         for _ in range(accumulate):
             h = x
             for layer in model:

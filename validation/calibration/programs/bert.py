@@ -1,10 +1,13 @@
 """Transformers' BERT for sentence pairs, AdamW by loops over parameters, a scheduler, loss.item() each step."""
+from typing import Any
+
 import torch
-from common import main
 from transformers import BertConfig, BertForSequenceClassification
 
+from validation.calibration.programs.common import main
 
-def build(layers, batch, seq, hidden):
+
+def build(layers: Any, batch: Any, seq: Any, hidden: Any) -> Any:
     config = BertConfig(
         vocab_size=8192, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=hidden // 64,
         intermediate_size=4 * hidden, num_labels=3,
@@ -17,7 +20,7 @@ def build(layers, batch, seq, hidden):
     labels = torch.randint(0, 3, (batch,), device="cuda")
     losses = []
 
-    def step():
+    def step() -> None:
         loss = model(input_ids=ids, attention_mask=mask, labels=labels).loss
         loss.backward()
         optimizer.step()

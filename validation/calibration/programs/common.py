@@ -9,6 +9,7 @@ import shutil
 import statistics
 import sys
 import time
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,7 +17,7 @@ import torch.distributed as dist
 WARM, STEPS, IN_A_ROW = (4, 3, 3) if "--short" in sys.argv else (5, 12, 10)
 
 
-def setup():
+def setup() -> Any:
     rank, world, local = (int(os.environ[k]) for k in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     torch.cuda.set_device(local)
     dist.init_process_group("nccl", device_id=torch.device("cuda", local))
@@ -24,11 +25,11 @@ def setup():
     return rank, world
 
 
-def rank():
+def rank() -> Any:
     return dist.get_rank() if dist.is_initialized() else 0
 
 
-def timed(name, config, step):
+def timed(name: Any, config: Any, step: Any) -> None:
     for _ in range(WARM):
         step()
     torch.cuda.synchronize()
@@ -52,7 +53,7 @@ def timed(name, config, step):
         }), flush=True)
 
 
-def traced(path, step, stacks, kept):
+def traced(path: Any, step: Any, stacks: Any, kept: Any) -> None:
     from torch.profiler import ProfilerActivity, profile, schedule
 
     with profile(
@@ -69,7 +70,7 @@ def traced(path, step, stacks, kept):
         os.remove(path)
 
 
-def main(name, build, configs):
+def main(name: Any, build: Any, configs: Any) -> None:
     argv = sys.argv[1:]
     folder = argv[argv.index("--trace") + 1] if "--trace" in argv else None
     all_ranks = "--all-ranks" in argv

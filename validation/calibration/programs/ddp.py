@@ -1,20 +1,22 @@
 """DDP with no_sync over micro-batches, clipped gradients, AdamW; one reduced metric each step."""
 import contextlib
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from blocks import Decoder
-from common import main, setup
 from torch.nn.parallel import DistributedDataParallel
 
+from validation.calibration.programs.blocks import Decoder
+from validation.calibration.programs.common import main, setup
 
-def build(layers, batch, seq, dim, micro):
+
+def build(layers: Any, batch: Any, seq: Any, dim: Any, micro: Any) -> Any:
     model = DistributedDataParallel(Decoder(layers, dim, dim // 64).cuda(), gradient_as_bucket_view=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     ids = torch.randint(0, 8192, (batch, seq + 1), device="cuda")
 
-    def step():
+    def step() -> None:
         total = torch.zeros((), device="cuda")
         for i in range(micro):
             with model.no_sync() if i + 1 < micro else contextlib.nullcontext():

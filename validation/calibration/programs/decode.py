@@ -1,19 +1,22 @@
 """Greedy decoding with caches that grow by concatenation, token by token; .item() decides nothing but is read each token."""
+from typing import Any
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from common import main
+
+from validation.calibration.programs.common import main
 
 
 class Layer(nn.Module):
-    def __init__(self, dim, heads):
+    def __init__(self, dim: Any, heads: Any) -> None:
         super().__init__()
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
         self.up, self.down = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
 
-    def forward(self, x, cache):
+    def forward(self, x: torch.Tensor, cache: Any) -> tuple[torch.Tensor, Any]:
         b, s, d = x.shape
         q, k, v = self.qkv(self.norm1(x)).view(b, s, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         if cache is not None:
@@ -24,14 +27,14 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, layers, dim):
+    def __init__(self, layers: Any, dim: Any) -> None:
         super().__init__()
         self.embed = nn.Embedding(8192, dim)
         self.place = nn.Embedding(2048, dim)
         self.layers = nn.ModuleList(Layer(dim, dim // 64) for _ in range(layers))
         self.norm = nn.LayerNorm(dim)
 
-    def forward(self, ids, start, caches):
+    def forward(self, ids: torch.Tensor, start: int, caches: list[Any]) -> tuple[torch.Tensor, list[Any]]:
         x = self.embed(ids) + self.place(torch.arange(start, start + ids.shape[1], device=ids.device))
         new = []
         for layer, cache in zip(self.layers, caches):
@@ -40,12 +43,12 @@ class Model(nn.Module):
         return self.norm(x[:, -1]) @ self.embed.weight.T, new
 
 
-def build(layers, dim, batch, prompt, tokens):
+def build(layers: Any, dim: Any, batch: Any, prompt: Any, tokens: Any) -> Any:
     model = Model(layers, dim).cuda().to(torch.bfloat16).eval()
     ids = torch.randint(0, 8192, (batch, prompt), device="cuda")
 
     @torch.inference_mode()
-    def step():
+    def step() -> None:
         logits, caches = model(ids, 0, [None] * layers)
         read = []
         for t in range(tokens):

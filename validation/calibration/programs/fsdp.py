@@ -1,12 +1,15 @@
 """FSDP2 by layer in bf16, AdamW, clipped gradients."""
+from typing import Any
+
 import torch
 import torch.nn.functional as F
-from blocks import Decoder
-from common import main, setup
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+from validation.calibration.programs.blocks import Decoder
+from validation.calibration.programs.common import main, setup
 
-def build(layers, batch, seq, dim):
+
+def build(layers: Any, batch: Any, seq: Any, dim: Any) -> Any:
     model = Decoder(layers, dim, dim // 64).cuda()
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in model.layers:
@@ -15,7 +18,7 @@ def build(layers, batch, seq, dim):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     ids = torch.randint(0, 8192, (batch, seq + 1), device="cuda")
 
-    def step():
+    def step() -> None:
         loss = F.cross_entropy(model(ids[:, :-1]).flatten(0, 1).float(), ids[:, 1:].flatten())
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -1,16 +1,19 @@
 """A small decoder in bf16 autocast, clipped gradients, AdamW."""
+from typing import Any
+
 import torch
 import torch.nn.functional as F
-from blocks import Decoder
-from common import main
+
+from validation.calibration.programs.blocks import Decoder
+from validation.calibration.programs.common import main
 
 
-def build(layers, batch, seq, dim):
+def build(layers: Any, batch: Any, seq: Any, dim: Any) -> Any:
     model = Decoder(layers, dim, dim // 64).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     ids = torch.randint(0, 8192, (batch, seq + 1), device="cuda")
 
-    def step():
+    def step() -> None:
         with torch.autocast("cuda", torch.bfloat16):
             logits = model(ids[:, :-1])
             loss = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())

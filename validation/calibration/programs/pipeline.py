@@ -1,21 +1,24 @@
 """Pipeline parallelism by torch.distributed.pipelining: GPipe or 1F1B, one stage a rank."""
+from typing import Any
+
 import torch
 import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
-from blocks import Block
-from common import main, setup
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+from validation.calibration.programs.blocks import Block
+from validation.calibration.programs.common import main, setup
 
 
 class Part(nn.Module):
-    def __init__(self, first, last, layers, dim):
+    def __init__(self, first: Any, last: Any, layers: Any, dim: Any) -> None:
         super().__init__()
         self.embed = nn.Embedding(8192, dim) if first else None
         self.layers = nn.ModuleList(Block(dim, dim // 64) for _ in range(layers))
         self.head = nn.Linear(dim, 8192, bias=False) if last else None
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.embed is not None:
             x = self.embed(x)
         for layer in self.layers:
@@ -23,7 +26,7 @@ class Part(nn.Module):
         return self.head(x) if self.head is not None else x
 
 
-def build(layers, batch, seq, dim, micro, schedule):
+def build(layers: Any, batch: Any, seq: Any, dim: Any, micro: Any, schedule: Any) -> Any:
     rank, world = dist.get_rank(), dist.get_world_size()
     part = Part(rank == 0, rank == world - 1, layers, dim).cuda()
     stage = PipelineStage(part, rank, world, torch.device("cuda", torch.cuda.current_device()))
@@ -31,7 +34,7 @@ def build(layers, batch, seq, dim, micro, schedule):
     optimizer = torch.optim.AdamW(part.parameters(), lr=1e-4)
     ids = torch.randint(0, 8192, (batch, seq), device="cuda")
 
-    def step():
+    def step() -> None:
         if rank == 0:
             plan.step(ids)
         elif rank == world - 1:

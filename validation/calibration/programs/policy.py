@@ -1,27 +1,30 @@
 """Policy gradients: a rollout of single steps of a tensor environment without gradients, then epochs of small minibatches."""
+from typing import Any
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from common import main
+
+from validation.calibration.programs.common import main
 
 
 class Policy(nn.Module):
-    def __init__(self, dim):
+    def __init__(self, dim: Any) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(24, dim), nn.Tanh(), nn.Linear(dim, dim), nn.Tanh())
         self.actor, self.critic = nn.Linear(dim, 6), nn.Linear(dim, 1)
 
-    def forward(self, x):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         h = self.body(x)
         return self.actor(h), self.critic(h).squeeze(-1)
 
 
-def build(dim, envs, horizon, epochs, minibatches):
+def build(dim: Any, envs: Any, horizon: Any, epochs: Any, minibatches: Any) -> Any:
     policy = Policy(dim).cuda()
     optimizer = torch.optim.Adam(policy.parameters(), lr=3e-4, eps=1e-5)
     drift = torch.randn(6, 24, device="cuda") * 0.1
 
-    def step():
+    def step() -> None:
         state = torch.zeros(envs, 24, device="cuda")
         states, actions, logs, rewards, values = [], [], [], [], []
         with torch.no_grad():
@@ -35,7 +38,7 @@ def build(dim, envs, horizon, epochs, minibatches):
                 state = torch.tanh(state * 0.95 + drift[action])
                 rewards.append(-state.pow(2).mean(-1))
             _, last = policy(state)
-            advantages, running = [None] * horizon, torch.zeros_like(last)
+            advantages, running = [last] * horizon, torch.zeros_like(last)
             for t in reversed(range(horizon)):
                 after = values[t + 1] if t + 1 < horizon else last
                 running = rewards[t] + 0.99 * after - values[t] + 0.99 * 0.95 * running

@@ -1,21 +1,24 @@
 """A language model of LSTM cells unrolled in Python, next to one nn.GRU; SGD with momentum."""
+from typing import Any
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from common import main
+
+from validation.calibration.programs.common import main
 
 
 class Model(nn.Module):
-    def __init__(self, dim, layers):
+    def __init__(self, dim: Any, layers: Any) -> None:
         super().__init__()
         self.embed = nn.Embedding(4096, dim)
         self.cells = nn.ModuleList(nn.LSTMCell(dim, dim) for _ in range(layers))
         self.gru = nn.GRU(dim, dim, batch_first=True)
         self.head = nn.Linear(dim, 4096)
 
-    def forward(self, ids):
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
         x = self.embed(ids)
-        states = [None] * len(self.cells)
+        states: list[Any] = [None] * len(self.cells)
         outputs = []
         for t in range(ids.shape[1]):
             h = x[:, t]
@@ -26,12 +29,12 @@ class Model(nn.Module):
         return self.head(self.gru(torch.stack(outputs, 1))[0])
 
 
-def build(dim, layers, batch, seq):
+def build(dim: Any, layers: Any, batch: Any, seq: Any) -> Any:
     model = Model(dim, layers).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     ids = torch.randint(0, 4096, (batch, seq + 1), device="cuda")
 
-    def step():
+    def step() -> None:
         optimizer.zero_grad()
         loss = F.cross_entropy(model(ids[:, :-1]).transpose(1, 2), ids[:, 1:])
         loss.backward()

@@ -1,5 +1,6 @@
 # 4 GPUs of one machine, about 230 seconds (the first attempt pinned to no core, and the profiler slowed what came after it). Twelve host-bound programs: one traced configuration and three others of each.
-here=$(cd "$(dirname "$0")" && pwd); cd "$here"
+here=$(cd "$(dirname "$0")" && pwd); cd "$here/../../.."  # the root of the repository
+programs=validation.calibration.programs
 PY=${PY:-python3}
 export OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false NCCL_NVLS_ENABLE=0
 work=$(mktemp -d); mkdir -p "$work/single" "$work/many"
@@ -9,7 +10,7 @@ single() {  # GPU PROGRAMS...
   gpu=$1; shift
   for p in "$@"; do
     CUDA_VISIBLE_DEVICES=$gpu timeout 80 taskset -c $((gpu * part))-$((gpu * part + part - 1)) \
-      $PY $p.py base $($PY - "$p" <<'P'
+      $PY -m $programs.$p base $($PY - "$here/$p" <<'P'
 import re, sys
 text = open(sys.argv[1] + ".py").read().rsplit("main(", 1)[1]
 print(" ".join(name for name in re.findall(r'"(\w+)": dict', text) if name not in ("base", "two")))
@@ -22,7 +23,7 @@ echo "single $(($(date +%s) - begin)) s" >> "$work/wall"
 many() {  # GPUS PORT NAME ARGUMENTS...
   gpus=$1 port=$2 p=$3; shift 3
   n=$(echo "$gpus" | tr ',' ' ' | wc -w)
-  CUDA_VISIBLE_DEVICES=$gpus timeout 60 $PY -m torch.distributed.run --nproc-per-node $n --master-port $port $p.py "$@" \
+  CUDA_VISIBLE_DEVICES=$gpus timeout 60 $PY -m torch.distributed.run --nproc-per-node $n --master-port $port -m $programs.$p "$@" \
     >> "$work/times.$p.$n.jsonl" 2> "$work/$p.$n.err" || echo "$p $n failed $?" >> "$work/failed"
 }
 many 0,1,2,3 29600 ddp base deep many --trace "$work/many" --all-ranks

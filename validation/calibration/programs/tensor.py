@@ -1,9 +1,9 @@
 """Tensor parallelism by DTensor (column and row, optionally sequence parallel), AdamW by loops over parameters."""
+from typing import Any
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from blocks import Decoder
-from common import main, setup
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
@@ -14,12 +14,15 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
+from validation.calibration.programs.blocks import Decoder
+from validation.calibration.programs.common import main, setup
 
-def build(layers, batch, seq, dim, sequence):
+
+def build(layers: Any, batch: Any, seq: Any, dim: Any, sequence: Any) -> Any:
     mesh = init_device_mesh("cuda", (dist.get_world_size(),))
     model = Decoder(layers, dim, dim // 64).cuda()
     if sequence:
-        row = dict(output_layouts=Shard(1))
+        row = RowwiseParallel(output_layouts=Shard(1))
         plan = {
             "norm1": SequenceParallel(), "norm2": SequenceParallel(),
             "attention": PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate()),
@@ -30,19 +33,19 @@ def build(layers, batch, seq, dim, sequence):
             "head": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
         }
     else:
-        row, plan = {}, {}
+        row, plan = RowwiseParallel(), {}
         outer = {"head": ColwiseParallel(output_layouts=Replicate())}
     for name in ("attention.wq", "attention.wk", "attention.wv", "feed.w1", "feed.w3"):
         plan[name] = ColwiseParallel()
     for name in ("attention.wo", "feed.w2"):
-        plan[name] = RowwiseParallel(**row)
+        plan[name] = row
     for layer in model.layers:
         parallelize_module(layer, mesh, plan)
     parallelize_module(model, mesh, outer)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)
     ids = torch.randint(0, 8192, (batch, seq + 1), device="cuda")
 
-    def step():
+    def step() -> None:
         with torch.autocast("cuda", torch.bfloat16):
             loss = F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
         loss.backward()

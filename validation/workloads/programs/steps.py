@@ -1,6 +1,10 @@
-"""Times the steps of a script in this folder and prints one JSON line: median step, each step, peak memory.
+"""Times the steps of a program in this folder and prints one JSON line: median step, each step, peak memory.
 
-STEPS_PROFILE=FILE adds a line to FILE: the kernels of one more step, how many of each name and their ns.
+    python -m validation.workloads.programs.MODULE [NAME] [ITERATIONS]                       # on a GPU
+    phantora trace --cluster 1x1xH100 -m validation.workloads.programs.MODULE [NAME] [ITERATIONS]
+
+NAME: a program of a module that has several. ITERATIONS: 12; 0 compiles only. STEPS_PROFILE=FILE adds a line to FILE:
+the kernels of one more step, how many of each name and their ns.
 """
 
 from __future__ import annotations
@@ -13,12 +17,69 @@ import time
 from collections.abc import Callable
 
 import torch
+import torch.nn as nn
+import torch.nn.functional as F
 
 WARM = 4
+Step = Callable[[], object]
 
 
-def timed(run_id: str, step: Callable[[], object], iterations: int = 12) -> None:
-    """A single word on the command line replaces `iterations`: 0 compiles only."""
+def decoder(layer: Callable[[], nn.Module], layers: int, width: int, words: int, bias: bool = False) -> nn.ModuleList:
+    """The embedding of `words` words, a head (with `bias`), `layers` layers; in bfloat16."""
+    embed, head = nn.Embedding(words, width), nn.Linear(width, words, bias)
+    return nn.ModuleList([embed, head, *(layer() for _ in range(layers))]).bfloat16()
+
+
+def hidden(model: nn.ModuleList, ids: torch.Tensor) -> torch.Tensor:
+    """What the last layer of a `decoder` gives for words."""
+    x: torch.Tensor = model[0](ids)
+    for layer in model[2:]:
+        x = layer(x)
+    return x
+
+
+def next_word(model: nn.ModuleList, ids: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """The cross-entropy of a `decoder` on words."""
+    head = model[1]
+    return lambda: F.cross_entropy(head(hidden(model, ids)).view(-1, head.out_features), ids.view(-1))
+
+
+def trained(optimizer: torch.optim.Optimizer, loss_of: Callable[[], torch.Tensor]) -> Step:
+    """A step: forward, backward, optimizer."""
+
+    def step() -> None:
+        loss_of().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def language(layer: Callable[[], nn.Module], layers: int, width: int, words: int, shape: tuple[int, int]) -> Step:
+    """A step of a `decoder` on random words, `shape` being sequences and words: cross-entropy, fused AdamW."""
+    torch.manual_seed(0)
+    torch.set_default_device("cuda")
+    model = decoder(layer, layers, width, words)
+    ids = torch.randint(0, words, shape)
+    return trained(fused_adamw(model), next_word(model, ids))
+
+
+def fused_adamw(model: nn.Module, lr: float = 1e-4) -> torch.optim.Optimizer:
+    """AdamW over all parameters that are trained, in one kernel."""
+    return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=lr, fused=True)
+
+
+def main(*programs: Callable[[], Step]) -> None:
+    """Times the program that the command line names."""
+    known = {program.__name__: program for program in programs}
+    if not sys.argv[1:] or sys.argv[1] not in known:
+        sys.exit(f"usage: {sys.argv[0]} NAME [ITERATIONS]; NAME is one of {', '.join(known)}")
+    torch.manual_seed(0)
+    timed(sys.argv[1], known[sys.argv[1]]())
+
+
+def timed(run_id: str, step: Step, iterations: int = 12) -> None:
+    """The last word of the command line, if it is a number, replaces `iterations`."""
     iterations = int(sys.argv[-1]) if sys.argv[-1].isdigit() else iterations
     for _ in range(WARM if iterations else 2):
         step()
@@ -47,6 +108,7 @@ def timed(run_id: str, step: Callable[[], object], iterations: int = 12) -> None
 
 
 def profiled(run_id: str, step: Callable[[], object], path: str) -> None:
+    from torch._C._autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as found:
@@ -54,7 +116,7 @@ def profiled(run_id: str, step: Callable[[], object], path: str) -> None:
         torch.cuda.synchronize()
     kernels: dict[str, list[int]] = {}
     for event in found.profiler.kineto_results.events():
-        if event.device_type() == torch.autograd.DeviceType.CUDA:
+        if event.device_type() == DeviceType.CUDA:
             count, ns = kernels.get(event.name()[:160], (0, 0))
             kernels[event.name()[:160]] = [count + 1, ns + event.duration_ns()]
     with open(path, "a") as file:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 import torchvision
 from torch import nn
 
-from steps import timed
+from validation.workloads.programs.steps import timed
 
 kind, precision = sys.argv[1:3]
 torch.manual_seed(0)
