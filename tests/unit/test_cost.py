@@ -223,6 +223,24 @@ def test_waves_matter(gpu: str, sms: int, least: float) -> None:
     assert over > least * full
 
 
+@pytest.mark.parametrize(
+    "name, dtype, m, n, k, measured",
+    [
+        ("mm", "float32", 32, 10, 18816, 14448),
+        ("mm", "float32", 64, 10, 37632, 23360),
+        ("mm", "float32", 100, 10, 98304, 62784),
+        ("mm", "complex64", 1000, 200, 4096, 167825),
+        ("_int_mm", "int8", 4312, 2056, 8, 23792),
+        ("_int_mm", "int8", 24, 960, 2056, 11567),
+    ],
+)
+def test_products_outside_the_usual_kernels(name: str, dtype: str, m: int, n: int, k: int, measured: int) -> None:
+    """Few columns in float32, complex numbers, integers: measured on an H200 (program_operators.parquet)."""
+    args = (tensor(m, k, dtype=dtype), tensor(k, n, dtype=dtype))
+    predicted = duration(name, *args)
+    assert abs(predicted / measured - 1) < 0.35
+
+
 @pytest.mark.parametrize("a, b", [((8192, 1, 8), (8192, 8, 2048)), ((8192, 8, 1), (8192, 1, 2048))])
 def test_vectors_and_rank_one_stream(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     """How a mixture of experts weighs its experts' answers, and the gradient: no tile is filled up with nothing."""

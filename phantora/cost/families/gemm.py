@@ -19,7 +19,7 @@ from phantora.cost.coordinates import Place
 from phantora.cost.families.elementwise import passes_memory
 from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.kernels import covered_ns
-from phantora.cost.machine import Machine
+from phantora.cost.machine import Machine, format_of
 from phantora.cost.tensors import item_bytes, tensor_at, tensors
 from phantora.cost.types import OperatorSignature, TensorSpec
 
@@ -38,15 +38,22 @@ PUBLISHED = PLAIN | {"_scaled_mm_v2", "_scaled_grouped_mm", "_scaled_grouped_mm_
 
 STEP_BYTES = 128  # of the inner dimension that one step of the main loop consumes: 64 bf16
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
+BIAS_SPLITS = (*SPLITS, 32)
+WHOLE_SPLITS = (*BIAS_SPLITS, 48, 64, 96, 128)
+"""Of float32 and complex numbers: where columns are few, cuBLAS cuts the inner dimension into a part for each SM, but
+into at most 33 where the same kernel adds a bias."""
+COMPLEX_WORK = 4  # products of reals in a product of complex numbers
 ALIGNED = 16  # bytes that rows of operands must be multiples of for Hopper's kernels
 UNALIGNED_SHARE = {8: 0.5, 4: 0.5, 2: 0.2}
 """Speed of the older kernels that serve other rows, as a share of the usual, by the bytes that rows are multiples of.
 Products of 30,522 x 16,384 x 1,024 in bfloat16 take 3.8 to 4.0 ms on an H100, 1.9 with aligned rows
 (validation/workloads/models.py bert); one of 50,257 x 16,384 x 768 takes 13.2 ms on an H200, with 50,304 instead
 1.7."""
-INT8_SHARE = 0.58
-"""Of the usual speed on Hopper, where cuBLAS runs kernels of Ampere's (cutlass_80_tensorop_i16832gemm): the 24 products
-of llm_int8 (validation/workloads/programs/quantized.py) reach 762 TOP/s on an H100."""
+INT8_SHARE, INT8_STORED, INT8_STEP_NS = 0.665, 14.0, 600.0
+"""On Hopper, where cuBLAS runs kernels of Ampere's (cutlass_80_tensorop_i16832gemm), which do not cut the inner
+dimension: the share of the usual speed (the 24 products of llm_int8 in validation/workloads/programs/quantized.py reach
+762 TOP/s on an H100), the bytes that an SM stores in a ns, and the least ns of a step (11 products of
+validation/probes/program_operators.py on an H200)."""
 
 # Tile shape and speed of its main loop relative to 256x128: small tiles load more per product.
 # Fitted to cuBLAS kernels (names give their tiles) in traces on H200.
@@ -77,6 +84,8 @@ class Product:
     """Bytes, at most 16, of which rows of operands and result begin at multiples."""
     sms: int = 0
     """SMs that the library may use; 0: all."""
+    bias: bool = False
+    """The same call adds a vector to the rows."""
     shared_by: int = 0
     """Elements along k that share a scale of one byte; 0: no such scales."""
 
@@ -123,15 +132,20 @@ def plan(machine: Machine, p: Product) -> tuple[float, int]:
     hopper = gpu.compute_capability >= (9, 0)
     if hopper and p.alignment < ALIGNED and p.dtype in ("bfloat16", "float16", "tfloat32"):
         speed, hopper = speed * UNALIGNED_SHARE.get(p.alignment, 1.0), False
+    least, splits = 0.0, SPLITS
+    if format_of(p.dtype) == "float32":
+        splits = BIAS_SPLITS if p.bias else WHOLE_SPLITS
+    if p.dtype.startswith("complex"):
+        speed /= COMPLEX_WORK
     if hopper and p.dtype == "int8":
-        speed, hopper = speed * INT8_SHARE, False
+        speed, store, least, hopper, splits = speed * INT8_SHARE, INT8_STORED, INT8_STEP_NS, False, (1,)
     tiles = _LARGE + _SMALL + (_HOPPER if hopper else ())
     best = (float("inf"), 0)
     for tm, tn, ease in tiles:
-        step = 2.0 * tm * tn * depth / (speed * ease)
+        step = max(least, 2.0 * tm * tn * depth / (speed * ease))
         end = tm * tn * p.out_bytes / store
         count = ceil(p.m / tm) * ceil(p.n / tn) * p.batch
-        for split in SPLITS:
+        for split in splits:
             if split > 1 and count > sms:
                 break
             waves = ceil(count * split / sms)
@@ -196,7 +210,8 @@ def from_library(call: Mapping[str, Any]) -> Product | None:
     batch = int(call.get("batch", 1) or 1)
     sms = int(call.get("sms", 0) or 0)
     shared = float8.SHARED_BY.get({"vec32": "mx", "vec16": "nv"}.get(str(call.get("scale_a")), ""), 0)
-    return Product(m, n, k, batch, multiplier, element_bytes(a), item_bytes(c), alignment, sms, shared)
+    bias = "bias" in str(call.get("epilogue", "")).lower()
+    return Product(m, n, k, batch, multiplier, element_bytes(a), item_bytes(c), alignment, sms, bias, shared)
 
 
 def on_fewer_sms(machine: Machine, library: Mapping[str, Any]) -> float:
@@ -238,8 +253,12 @@ def from_signature(signature: OperatorSignature, name: str) -> list[Product]:
     if (way := float8.way_of(signature)) is not None:
         shared = float8.SHARED_BY.get(way.scales, 0)
         return [replace(_product(a, a.shape[0], n, k, 1), out_bytes=item_bytes(way.out), shared_by=shared)]
+    if name == "_int_mm":
+        return [replace(_product(a, a.shape[0], n, k, 1), out_bytes=4)]
     if len(a.shape) <= 2 or transposed or len(b.shape) == 2:
-        return [_aligned(_product(a, _size(a.shape[:-1]), n, k, 1), a, b)]
+        added = tensor_at(args, 0) if shift else tensor_at(args, 2) if transposed else None
+        bias = added is not None and len(added.shape) == 1
+        return [replace(_aligned(_product(a, _size(a.shape[:-1]), n, k, 1), a, b), bias=bias)]
     return [_aligned(_product(a, a.shape[-2], n, k, _size(a.shape[:-2])), a, b)]
 
 
@@ -347,7 +366,8 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
     at = (log(p.m), log(p.n), log(p.k), *((log(p.batch),) if kind != "plain" else ()))
     if (way := float8.way_of(signature)) is not None:
         return Place(way.narrow, at), Place(way.wide, at)
-    dtypes = f"{p.dtype} {compute} {kind}"
+    with_bias = p.bias and p.dtype == "float32" and not compute  # other kernels: see BIAS_SPLITS
+    dtypes = f"{p.dtype} {compute} {kind}{' with bias' * with_bias}"
     rows = f"{dtypes} {p.alignment}"
     return Place(f"{rows} {form}", at), Place(rows, at), Place(dtypes, at)
 
