@@ -7,7 +7,7 @@ from validation.published.bridge import Journal, Run, expressed, step_seconds
 ROW = {
     "section": "Pre-Training Performance", "model": "LLAMA3_70B", "System": "DGX-GB200", "#-GPUs": "64",
     "Precision": "MXFP8", "GBS": "256", "MBS": "1", "Sequence Length": "8192", "TP": "2", "PP": "4", "CP": "1",
-    "VP": "5", "EP": "n/a",
+    "VP": "5", "EP": "n/a", "container": "26.04 NeMo Container",
 }  # fmt: skip
 
 
@@ -21,6 +21,14 @@ def test_a_row_is_folded_to_its_pipeline_and_takes_the_line_through_two_numbers_
     journal = Journal(tmp_path / "journal.jsonl")
     journal.known = {" ".join(run.command(80, 4)): 1.0, " ".join(run.command(80, 8)): 1.5}
     assert step_seconds(run, journal) == 1.0 + (32 - 4) * 0.125
+
+
+def test_experts_exchange_tokens_as_the_recipe_of_the_gpu_does() -> None:
+    row = {**ROW, "model": "Qwen3_235B_a22B", "TP": "1", "PP": "8", "VP": "n/a"}
+    hybrid, nccl = expressed({**row, "EP": "32"}), expressed({**row, "System": "DGX-B200", "EP": "8"})
+    assert isinstance(hybrid, Run) and isinstance(nccl, Run)
+    assert hybrid.words[-8:-4] == ("--ep", "32", "--etp", "1")
+    assert (hybrid.words[-1], nccl.words[-1]) == ("hybridep", "alltoall")
 
 
 def test_a_row_that_is_not_simulated_has_a_reason() -> None:

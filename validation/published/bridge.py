@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shlex
 import statistics
@@ -36,11 +37,21 @@ LIMIT_S = 1800
 PRECISIONS = {"BF16": "bf16", "FP8": "fp8", "MXFP8": "mxfp8", "NVFP4": "nvfp4"}
 MODELS = {
     "LLAMA3_8B": ("llama3-8b", 32), "LLAMA3_70B": ("llama3-70b", 80), "LLAMA3.1_405B": ("llama3-405b", 126),
+    "Qwen3_30B_a3B": ("qwen3-30b-a3b", 48), "Qwen3_235B_a22B": ("qwen3-235b-a22b", 94),
 }  # fmt: skip
+"""Names of the workload and layers."""
+ALL_TO_ALL = {
+    ("Qwen3_30B_a3B", "H100", 8), ("Qwen3_235B_a22B", "H100", 32), ("Qwen3_235B_a22B", "B200", 8),
+    ("Qwen3_235B_a22B", "B300", 8),
+}  # fmt: skip
+"""Models, GPUs and experts' ranks whose recipes exchange tokens by NCCL; others use HybridEP."""
+ONE_KERNEL = [26, 6]
+"""The first container whose recipes quantise the rows of all experts in one kernel, in MXFP8."""
+ENVIRONMENT = {"NCCL_NVLS_ENABLE": "0", "TORCH_NCCL_HIGH_PRIORITY": "1"}
+"""Of all recipes."""
 NOT_HERE = {
     "DeepSeekV3": "multi-head latent attention", "Kimi_K2": "multi-head latent attention",
-    "DeepSeekV4": "sparse attention", "Nemotron": "Mamba layers",
-    "Qwen3": "narrow products of experts", "GPT OSS": "narrow products of experts",
+    "DeepSeekV4": "sparse attention", "Nemotron": "Mamba layers", "GPT OSS": "attention sinks and biases of experts",
 }  # fmt: skip
 CLUSTERS = {
     "GB200": ("gb200-nvl72", 4), "GB300": ("gb300-nvl72", 4), "B200": ("dgx-b200", 8), "B300": ("dgx-b300", 8),
@@ -102,6 +113,10 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
         words.append("--sequence-parallel")
     if n["VP"] > 1:
         words += ["--vpp", str(n["VP"]), "--overlap-p2p"]
+    if row["EP"] != "n/a":
+        words += ["--ep", row["EP"], "--etp", "1", *_dispatcher(row["model"], gpu, int(row["EP"]))]
+        if row["Precision"] == "MXFP8" and _version(row) >= ONE_KERNEL:
+            words.append("--single-weight")
     axes = [f"pp={n['PP']}"] if n["PP"] > 1 else []
     axes += [f"{axis}={size}:first" for axis, size in (("dp", replicas), ("cp", n["CP"]), ("tp", n["TP"])) if size > 1]
     rounds = (micro,) if micro <= 2 * n["PP"] else (n["PP"], 2 * n["PP"]) if n["PP"] > 1 else (1, 2)
@@ -112,11 +127,21 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
     return Run(gpu, gpus, tuple(options), tuple(words), layers, points, micro, rounds, sequences, tokens)
 
 
+def _version(row: Mapping[str, Any]) -> list[int]:
+    return [int(part) for part in row["container"].split()[0].split(".")]
+
+
+def _dispatcher(model: str, gpu: str, ranks: int) -> list[str]:
+    if (model, gpu, ranks) in ALL_TO_ALL:
+        return ["--moe-token-dispatcher-type", "alltoall"]
+    return ["--moe-token-dispatcher-type", "flex", "--moe-flex-dispatcher-backend", "hybridep"]
+
+
 class Journal:
     """Seconds by command: nothing is simulated twice."""
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
+    def __init__(self, file: Path, closed: bool = False) -> None:
+        self.file, self.closed = file, closed
         lines = file.read_text().splitlines() if file.exists() else []
         self.known = {entry["command"]: entry["seconds"] for entry in map(json.loads, lines)}
 
@@ -124,6 +149,8 @@ class Journal:
         """Raises RuntimeError with the last line of a run that fails."""
         key = shlex.join(command)
         if key not in self.known:
+            if self.closed:
+                raise RuntimeError("not simulated yet")
             self.known[key] = _simulated(command)
             with self.file.open("a") as out:
                 out.write(json.dumps({"command": key, "seconds": self.known[key]}) + "\n")
@@ -133,7 +160,10 @@ class Journal:
 def _simulated(command: tuple[str, ...]) -> float:
     with tempfile.TemporaryDirectory() as folder:
         words = [*PHANTORA, "trace", "--no-summary", "-o", f"{folder}/run.arrow", *command]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=ROOT)
+        environment = {**os.environ, **ENVIRONMENT}
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=ROOT, env=environment
+        )
     steps = STEP.findall(done.stdout + done.stderr)
     if done.returncode or not steps:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
@@ -161,8 +191,9 @@ def main() -> None:
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--only", default="", help="rows whose label matches this pattern")
     parser.add_argument("--journal", type=Path, default=JOURNAL, help="simulated commands, read and extended")
+    parser.add_argument("--known", action="store_true", help="simulate nothing: only what the journal has")
     args = parser.parse_args()
-    journal = Journal(args.journal)
+    journal = Journal(args.journal, closed=args.known)
     errors: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     reasons: Counter[str] = Counter()
     print(f"{'row':<64}{'published':>10}{'simulated':>10}{'error':>8}   tokens/s/GPU")

@@ -5,7 +5,6 @@ Transformer Engine's kernel. Values are not those of a training: operands are no
 replaces the sum of earlier micro-batches, in a product that takes the same time.
 """
 
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -83,6 +82,17 @@ def quantise(given: torch.Tensor, how: Recipe) -> Narrow:
     return Narrow(parts[0].view(rows, columns), parts[1].view(columns, rows))
 
 
+def split(given: Narrow, counts: list[int], how: Recipe) -> list[Narrow]:
+    """Its rows in parts of `counts`, each made narrow for itself."""
+    rows = torch.split(given.along_rows, counts)
+    if not how.narrow:
+        return [Narrow(part, part.t()) for part in rows]
+    columns = given.along_columns.size(0)
+    packed = 2 if how.packed else 1
+    flat = torch.split(given.along_columns.view(-1), [columns * count // packed for count in counts])
+    return [Narrow(row, part.view(columns, -1)) for row, part in zip(rows, flat, strict=True)]
+
+
 @cache
 def _scales(lines: int, length: int, block: int) -> torch.Tensor:
     """As tensor cores read them: tiles of 128 lines and four scales; a single one where `block` is 0."""
@@ -104,7 +114,7 @@ def product(left: torch.Tensor, right: torch.Tensor, how: Recipe, out: torch.Ten
     return torch._scaled_mm(left, right.t(), of_left, of_right, out_dtype=out.dtype, out=out, use_fast_accum=fast)
 
 
-class _Weights:
+class NarrowWeights:
     """Narrow weights, made again when an optimizer has changed them."""
 
     def __init__(self) -> None:
@@ -112,9 +122,9 @@ class _Weights:
 
     def of(self, weight: torch.Tensor, how: Recipe) -> Narrow:
         if not how.narrow:
-            return quantise(weight, how)
+            return quantise(weight.flatten(0, -2), how)
         if weight._version != self.version:
-            self.version, self.made = weight._version, quantise(weight.detach(), how)
+            self.version, self.made = weight._version, quantise(weight.detach().flatten(0, -2), how)
         return self.made
 
 
@@ -125,7 +135,7 @@ class Place:
     how: Recipe
     group: dist.ProcessGroup
     sequence_parallel: bool
-    weights: _Weights
+    weights: NarrowWeights
 
     @property
     def ranks(self) -> int:
@@ -231,7 +241,7 @@ def _gathered(own: torch.Tensor, weight: torch.Tensor, place: Place, dtype: torc
 
 
 @cache
-def _unused(shape: torch.Size) -> torch.Tensor:
+def unused(shape: torch.Size) -> torch.Tensor:
     """What autograd wants as a weight's gradient where the product has written the main one."""
     return torch.empty(shape, dtype=torch.bfloat16, device="cuda")
 
@@ -239,18 +249,20 @@ def _unused(shape: torch.Size) -> torch.Tensor:
 def _gradient(outputs: torch.Tensor, inputs: torch.Tensor, weight: Any, how: Recipe) -> torch.Tensor:
     product(outputs, inputs, how, weight.main_grad)
     weight.grad_added_to_main_grad = True
-    return _unused(weight.shape).detach()
+    return unused(weight.shape).detach()
 
 
-class _Narrow:
+class _Narrow(torch.nn.Module):
     """Of both kinds of linear layers: its product takes the place of Megatron-Core's."""
 
-    function: type[torch.autograd.Function]
-    tp_group: dist.ProcessGroup  # of Megatron-Core's layer
+    function: Any
+    tp_group: dist.ProcessGroup
+    weight: torch.Tensor
+    """Both of Megatron-Core's layer."""
 
     def __init__(self, *args: Any, config: TransformerConfig, **kwargs: Any) -> None:
-        super().__init__(*args, config=config, **kwargs)  # type: ignore[call-arg]
-        self.place = Place(recipe_of(config), self.tp_group, config.sequence_parallel, _Weights())
+        super().__init__(*args, config=config, **kwargs)
+        self.place = Place(recipe_of(config), self.tp_group, config.sequence_parallel, NarrowWeights())
 
     def _forward_impl(self, input: torch.Tensor, weight: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         made: torch.Tensor = self.function.apply(input, weight, self.place)
@@ -270,6 +282,39 @@ class NarrowRow(_Narrow, layers.RowParallelLinear):
         if not self.place.sequence_parallel and self.tp_group.size() > 1:
             out = mappings.reduce_from_tensor_model_parallel_region(out, group=self.tp_group)
         return out, None
+
+
+class _Normalise(torch.autograd.Function):
+    """A pass each way, and in the backward pass the sum of the partial gradients of the weight."""
+
+    @staticmethod
+    def forward(ctx: Any, given: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(given, weight)
+        return given * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        given, weight = ctx.saved_tensors
+        partial = weight.new_empty((NORM_BLOCKS, weight.numel()), dtype=torch.float32)
+        return gradients[0] + given, partial.sum(0).to(weight.dtype)
+
+
+NORM_BLOCKS = 256
+"""Partial gradients of a norm's weight."""
+
+
+class Norm(torch.nn.Module):
+    """RMSNorm of the last dimension."""
+
+    def __init__(self, config: TransformerConfig, hidden_size: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        weight: Any = torch.nn.Parameter(torch.ones(hidden_size, device="cuda"))
+        weight.sequence_parallel = config.sequence_parallel
+        self.weight = weight
+
+    def forward(self, given: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = _Normalise.apply(given, self.weight)
+        return made
 
 
 _now: list[Recipe] = []
@@ -297,7 +342,7 @@ class _Loss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        (logits,) = ctx.saved_tensors
+        logits: torch.Tensor = ctx.saved_tensors[0]
         return logits.mul_(1.0)
 
 
@@ -316,6 +361,10 @@ def add_gradients_in_products() -> None:
         @staticmethod
         def wgrad_gemm_accum_fp32(given: torch.Tensor, gradient: torch.Tensor, main: torch.Tensor) -> None:
             torch.addmm(main, gradient.t(), given, out_dtype=torch.float32, out=main)
+
+        @staticmethod
+        def wgrad_gemm_accum_fp16(given: torch.Tensor, gradient: torch.Tensor, main: torch.Tensor) -> None:
+            torch.addmm(main, gradient.t(), given, out=main)
 
     layers.fused_weight_gradient_mlp_cuda, layers._grad_accum_fusion_available = Products, True
 

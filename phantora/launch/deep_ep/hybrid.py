@@ -42,7 +42,9 @@ class HybridEPBuffer:
             handle = self._routed(routing_map, topk_idx)
             of_tokens = routing_map if routing_map is not None else topk_idx
             of_all = of_tokens.new_empty(len(of_tokens) * self.group_size, of_tokens.shape[1])
-            torch.distributed.all_gather_into_tensor(of_all, of_tokens, self.group)
+            # As reals, which a folded run takes from its process for every rank: all ranks have the same map.
+            whole, own = (each.flatten().view(torch.float16) for each in (of_all, of_tokens.contiguous()))
+            torch.distributed.all_gather_into_tensor(whole, own, self.group)
             of_all.any(dim=1)  # reads it once, as the kernel does that makes the tables of the exchange
             if not non_blocking and num_permuted_tokens is None:
                 stream.record_event().synchronize()
