@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,6 +44,19 @@ _ON_HIP = 6
 _TRUNCATED = "..."  # in a list of ranks
 _NO_STREAM = -1
 _MOST_DEVICES = 1 << 15
+
+
+class _More(NamedTuple):
+    """Values of a row that few kinds have."""
+
+    sig: int = -1
+    comm: int = -1
+    size: int = 0
+    value: int = -1
+    detail: int = -1
+
+
+_NOTHING = _More()
 
 
 class _Reader:
@@ -99,9 +112,11 @@ class _Reader:
         self._row[what](event, event.get("args") or {}, start, end)
 
     def _add(
-        self, kind: str, stream: int, name: int, start: int, end: int, args: Event,
-        sig: int = -1, comm: int = -1, size: int = 0, value: int = -1, device: int = -1, detail: int = -1,
-    ) -> None:  # fmt: skip
+        self, kind: str, place: tuple[int, int], name: int, start: int, end: int, args: Event, more: _More = _NOTHING
+    ) -> None:
+        """A row at `place`: its stream or thread, and the number of its GPU."""
+        sig, comm, size, value, detail = more
+        stream, device = place
         correlation, external = args.get("correlation", -1), args.get("External id", args.get("external id", -1))
         self._batch.append((
             CODES[kind], stream, name, sig, comm, start, end, size, value,
@@ -114,16 +129,16 @@ class _Reader:
     def _kernel(self, event: Event, args: Event, start: int, end: int) -> None:
         name = str(event.get("name", ""))
         number = self.words.names.number(name)
-        stream, device = _place(event, args)
+        place = _place(event, args)
         if "Collective name" not in args and not communicates(name):
-            self._add("kernel", stream, number, start, end, args, device=device, detail=self._form(args))
+            self._add("kernel", place, number, start, end, args, _More(detail=self._form(args)))
             return
         call = self._call_of(args)
         paired = "SendRecv" in name if call is None else call.of_pair or call.collective not in COLLECTIVES
         kind = "sendrecv" if paired else "collective"
         detail = -1 if call is None else self.words.details.number(call)
-        group, size = self._group(args), _collective_bytes(args)
-        self._add(kind, stream, number, start, end, args, -1, group, size, device=device, detail=detail)
+        more = _More(comm=self._group(args), size=_collective_bytes(args), detail=detail)
+        self._add(kind, place, number, start, end, args, more)
 
     def _form(self, args: Event) -> int:
         """The number of the form of a kernel's launch, -1 where the trace has none."""
@@ -147,8 +162,7 @@ class _Reader:
         kind = "memset" if name.lower().startswith("memset") else "memcpy"
         size = args.get("bytes", args.get("size", 0))
         size = int(size) if isinstance(size, int | float) else 0
-        stream, device = _place(event, args)
-        self._add(kind, stream, self.words.names.number(name), start, end, args, size=size, device=device)
+        self._add(kind, _place(event, args), self.words.names.number(name), start, end, args, _More(size=size))
 
     def _stream_wait(self, event: Event, args: Event, start: int, end: int) -> None:
         if event.get("name") != "Stream Wait Event" or not isinstance(args.get("stream"), int):
@@ -156,8 +170,8 @@ class _Reader:
         recorded, on = args.get("wait_on_cuda_event_record_corr_id", -1), args.get("wait_on_stream", _NO_STREAM)
         if isinstance(recorded, int) and isinstance(on, int):
             self.waits[self.builder.count + len(self._batch)] = recorded, on
-        name, (stream, device) = self.words.names.number("cudaStreamWaitEvent"), _place(event, args)
-        self._add("wait", stream, name, start, end, args, device=device)
+        name = self.words.names.number("cudaStreamWaitEvent")
+        self._add("wait", _place(event, args), name, start, end, args)
 
     def _group(self, args: Event) -> int:
         name = args.get("Process Group Name")
@@ -173,12 +187,12 @@ class _Reader:
 
     # ------------------------------------------------------------------ the host
 
-    def _thread(self, event: Event) -> int:
+    def _thread(self, event: Event) -> tuple[int, int]:
         thread = event.get("pid"), event.get("tid")
         number = self._threads.get(thread)
         if number is None:
             number = self._threads[thread] = len(self._threads)
-        return number
+        return number, -1
 
     def number_threads(self, rows: Rows, exported: bool) -> None:
         """Threads of hosts from 0 on, the main thread first; in our own exports they are numbered already."""
@@ -209,7 +223,7 @@ class _Reader:
         if isinstance(function, int) and function > 0:
             self.functions[function] = self.builder.count + len(self._batch)
         number = self.words.names.number(name)
-        self._add("operator", self._thread(event), number, start, end, args, sig, detail=detail)
+        self._add("operator", self._thread(event), number, start, end, args, _More(sig, detail=detail))
 
     def _annotation(self, event: Event, args: Event, start: int, end: int) -> None:
         name = self.words.names.number(str(event.get("name", "")))
@@ -238,7 +252,7 @@ class _Reader:
         # The address is kept until frees are linked to their allocations.
         held = {"correlation": args.get("Addr", -1), "External id": abs(size)}
         allocated, reserved = (int(args.get(f"Total {what}", 0)) for what in ("Allocated", "Reserved"))
-        self._add("memory", self._thread(event), word, at, at, held, size=reserved, value=allocated)
+        self._add("memory", self._thread(event), word, at, at, held, _More(size=reserved, value=allocated))
 
 
 def _triple(values: Any) -> tuple[int, int, int] | None:

@@ -111,13 +111,14 @@ class FakeRank:
 
     def collective(
         self, comm: int, nbytes: int, *, kind: int = 0, stream: int = 0, at: int | None = None,
-        data: bytes | None = None, ticket: int = 0, dtype: int = 7, count: int | None = None,
+        data: bytes | None = None, ticket: int = 0,
     ) -> None:  # fmt: skip
+        """Of float32. With `data`, the engine computes the result, which a request with the `ticket` reads."""
         if data is not None:
             self.blob(data)
         self.emit(
-            "COLLECTIVE", id=comm, stream=stream, coll=kind, dtype=dtype,
-            count=nbytes // 4 if count is None else count, bytes=nbytes, ticket=ticket, at=at,
+            "COLLECTIVE", id=comm, stream=stream, coll=kind, dtype=7, count=nbytes // 4, bytes=nbytes,
+            ticket=ticket, at=at,
         )  # fmt: skip
 
     def transfer(self, kind: str, comm: int, peer: int, nbytes: int, *, stream: int = 0, at: int | None = None) -> None:

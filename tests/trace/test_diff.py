@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,73 +20,82 @@ from tests.support.trace_processor import ask
 US = 1000
 
 
-def training(
-    gemm: int = 100,
-    slow: dict[int, float] | None = None,
-    transfer: int = 60,
-    tokens: tuple[int, int] = (1, 1024),
-    shard: int = 4096,
-    group: int = 2,
-    forwards: int = 1,
-    gpu: str = "H100",
-    host: int = 0,
-    reductions: int = 1,
-    environment: dict[str, str] | None = None,
-    reserved: int = 4 << 30,
-    retries: int = 0,
-) -> FakeRun:
+@dataclass(frozen=True)
+class Training:
     """Three steps of two layers on four ranks: forward and backward gemms, an all-gather, an optimizer."""
-    extra = {"environment": {"simulated": environment or {}}}
-    run = FakeRun(metadata=replace(METADATA, world_size=4, ranks_per_host=4, gpu=gpu, extra=extra))
-    prices = {cls: run.price(cls, "measured", 1e9) for cls in ("gemm", "optimizer", "communication", "embedding")}
-    rows = tokens[0] * tokens[1]
 
-    def work(rank: int, t: int, time: int, op: str, shape: str, cls: str = "gemm") -> int:
-        time = round(time * (slow or {}).get(rank, 1.0))
-        run.add(
-            Kind.KERNEL, rank, t, t + time * US, op, launch=t - (1 if host else 5) * US, stream=0,
-            price=prices[cls], sig=run.signature(op, shape),
-        )  # fmt: skip
-        return t + (time + host) * US
+    gemm: int = 100
+    slow: dict[int, float] | None = None
+    transfer: int = 60
+    tokens: tuple[int, int] = (1, 1024)
+    shard: int = 4096
+    group: int = 2
+    forwards: int = 1
+    gpu: str = "H100"
+    host: int = 0
+    reductions: int = 1
+    environment: dict[str, str] | None = None
+    reserved: int = 4 << 30
+    retries: int = 0
 
-    for rank in range(4):
-        members = tuple(range(rank // group * group, rank // group * group + group))
-        run.add(
-            Kind.COMMUNICATOR, rank, 0, 0, "tp", comm=members[0],
-            sig=run.signature("ranks", ",".join(map(str, members))),
-        )  # fmt: skip
-        scale = rows / 1024 * shard / 4096
-        ends = [5 * US]
-        for step in range(3):
-            t = ends[-1] + 10 * US
-            for layer in range(2):
-                for _ in range(forwards):
-                    t = work(rank, t, round(gemm * scale), "aten::mm", f"bf16[{rows},4096], bf16[4096,{shard}]")
-                run.add(
-                    Kind.COLLECTIVE, rank, t, t + transfer * US, "ncclDevKernel_AllGather_RING_LL", stream=7,
-                    launch=t - 5 * US, ready=t, comm=members[0], seq=step * 2 + layer, bytes=1 << 20,
-                    price=prices["communication"],
-                )  # fmt: skip
-                t += transfer * US
-            for _ in range(2):
-                shape = f"bf16[{rows},{shard}], bf16[{shard},4096]"
-                t = work(rank, t, round(2 * gemm * scale), "aten::linear_backward", shape)
-            for i in range(reductions):
-                run.add(
-                    Kind.COLLECTIVE, rank, t, t + transfer * US, "ncclDevKernel_ReduceScatter_RING_LL", stream=7,
-                    launch=t - 5 * US, ready=t, comm=members[0], seq=100 + step * reductions + i, bytes=1 << 20,
-                    price=prices["communication"],
-                )  # fmt: skip
-                t += transfer * US
-            for what in (layout.Mem.ALLOC, *[layout.Mem.RETRY] * retries):
-                run.add(Kind.MEMORY, rank, t, t, sub=what, value=1 << 30, bytes=reserved)
-            indices = f"bf16[{tokens[0]},{tokens[1]},4096], i64[{tokens[0]},{tokens[1]}], 32000, -1, False"
-            t = work(rank, t, 5, "aten::embedding_dense_backward", indices, "embedding")
-            begin = t
-            t = work(rank, t, 50 * shard // 4096, "aten::_fused_adamw_", f"(fp32[{shard},4096])", "optimizer")
-            run.add(Kind.ANNOTATION, rank, begin - 1, t, "Optimizer.step#AdamW.step")
-            ends.append(t)
-    return run
+    def run(self) -> FakeRun:
+        extra = {"environment": {"simulated": self.environment or {}}}
+        run = FakeRun(metadata=replace(METADATA, world_size=4, ranks_per_host=4, gpu=self.gpu, extra=extra))
+        prices = {cls: run.price(cls, "measured", 1e9) for cls in ("gemm", "optimizer", "communication", "embedding")}
+        (sequences, words), shard, transfer = self.tokens, self.shard, self.transfer * US
+        rows = sequences * words
+
+        def work(rank: int, t: int, time: int, op: str, shape: str, cls: str = "gemm") -> int:
+            time = round(time * (self.slow or {}).get(rank, 1.0))
+            run.add(
+                Kind.KERNEL, rank, t, t + time * US, op, launch=t - (1 if self.host else 5) * US, stream=0,
+                price=prices[cls], sig=run.signature(op, shape),
+            )  # fmt: skip
+            return t + (time + self.host) * US
+
+        for rank in range(4):
+            members = tuple(range(rank // self.group * self.group, rank // self.group * self.group + self.group))
+            run.add(
+                Kind.COMMUNICATOR, rank, 0, 0, "tp", comm=members[0],
+                sig=run.signature("ranks", ",".join(map(str, members))),
+            )  # fmt: skip
+            scale = rows / 1024 * shard / 4096
+            ends = [5 * US]
+            for step in range(3):
+                t = ends[-1] + 10 * US
+                for layer in range(2):
+                    for _ in range(self.forwards):
+                        t = work(rank, t, round(self.gemm * scale), "aten::mm", f"bf16[{rows},4096], bf16[4096,{shard}]")
+                    run.add(
+                        Kind.COLLECTIVE, rank, t, t + transfer, "ncclDevKernel_AllGather_RING_LL", stream=7,
+                        launch=t - 5 * US, ready=t, comm=members[0], seq=step * 2 + layer, bytes=1 << 20,
+                        price=prices["communication"],
+                    )  # fmt: skip
+                    t += transfer
+                for _ in range(2):
+                    shape = f"bf16[{rows},{shard}], bf16[{shard},4096]"
+                    t = work(rank, t, round(2 * self.gemm * scale), "aten::linear_backward", shape)
+                for i in range(self.reductions):
+                    run.add(
+                        Kind.COLLECTIVE, rank, t, t + transfer, "ncclDevKernel_ReduceScatter_RING_LL", stream=7,
+                        launch=t - 5 * US, ready=t, comm=members[0], seq=100 + step * self.reductions + i,
+                        bytes=1 << 20, price=prices["communication"],
+                    )  # fmt: skip
+                    t += transfer
+                for what in (layout.Mem.ALLOC, *[layout.Mem.RETRY] * self.retries):
+                    run.add(Kind.MEMORY, rank, t, t, sub=what, value=1 << 30, bytes=self.reserved)
+                indices = f"bf16[{sequences},{words},4096], i64[{sequences},{words}], 32000, -1, False"
+                t = work(rank, t, 5, "aten::embedding_dense_backward", indices, "embedding")
+                begin = t
+                t = work(rank, t, 50 * shard // 4096, "aten::_fused_adamw_", f"(fp32[{shard},4096])", "optimizer")
+                run.add(Kind.ANNOTATION, rank, begin - 1, t, "Optimizer.step#AdamW.step")
+                ends.append(t)
+        return run
+
+
+def training(**given: Any) -> FakeRun:
+    """The run of a :class:`Training`."""
+    return Training(**given).run()
 
 
 def invoke(*arguments: object) -> Result:

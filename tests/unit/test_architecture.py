@@ -191,15 +191,16 @@ MANY_PARAMETERS = {
     "phantora/launch/shims/deepspeed.py: multi_tensor_adam",  # DeepSpeed's signature
     # DeepEP's signatures
     "phantora/launch/deep_ep/buffer.py: dispatch", "phantora/launch/deep_ep/hybrid.py: dispatch_with_permute",
-    "phantora/importers/kineto.py: _add",  # a row of a log, by keyword
 }  # fmt: skip
 
 
 def test_no_function_has_many_parameters() -> None:
     found = set()
-    for path in (p for p in sources((".py",)) if p.is_relative_to(ROOT / "phantora")):
+    for path in sources((".py",)):
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                if any(ast.unparse(one).startswith("triton.jit") for one in node.decorator_list):
+                    continue  # a kernel takes an argument for each tensor, stride and size
                 given = [one.arg for one in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
                 if len([name for name in given if name not in ("self", "cls")]) > MOST_PARAMETERS:
                     found.add(f"{path.relative_to(ROOT)}: {node.name}")

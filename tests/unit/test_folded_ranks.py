@@ -37,7 +37,8 @@ def tell(bench: Bench, said: Callable[[int], bytes], dtype: int, coll: int, worl
         data = said(rank.index)
         width = {UINT8: 1, INT32: 4, INT64: 8, FLOAT32: 4}[dtype]
         moved = len(data) * (world if coll == GATHER else 1)
-        rank.collective(1, moved, kind=coll, data=data, ticket=5, dtype=dtype, count=len(data) // width)
+        rank.blob(data)
+        rank.emit("COLLECTIVE", id=1, coll=coll, dtype=dtype, count=len(data) // width, bytes=moved, ticket=5)
         rank.ask("bytes", "PAYLOAD", ticket=5)
     return bench.run()
 
