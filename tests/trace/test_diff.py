@@ -65,7 +65,8 @@ class Training:
                 t = ends[-1] + 10 * US
                 for layer in range(2):
                     for _ in range(self.forwards):
-                        t = work(rank, t, round(self.gemm * scale), "aten::mm", f"bf16[{rows},4096], bf16[4096,{shard}]")
+                        shape = f"bf16[{rows},4096], bf16[4096,{shard}]"
+                        t = work(rank, t, round(self.gemm * scale), "aten::mm", shape)
                     run.add(
                         Kind.COLLECTIVE, rank, t, t + transfer, "ncclDevKernel_AllGather_RING_LL", stream=7,
                         launch=t - 5 * US, ready=t, comm=members[0], seq=step * 2 + layer, bytes=1 << 20,

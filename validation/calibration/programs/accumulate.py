@@ -6,7 +6,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-from validation.calibration.programs.common import main
+from validation.calibration.programs.common import Step, main
 
 
 class Squared(torch.autograd.Function):
@@ -23,7 +23,7 @@ class Squared(torch.autograd.Function):
 
 
 class Layer(nn.Module):
-    def __init__(self, dim: Any) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(dim)
         self.token, self.up, self.down = nn.Linear(dim, dim), nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
@@ -34,7 +34,7 @@ class Layer(nn.Module):
         return x + F.dropout(self.down(Squared.apply(self.up(h))), 0.1)
 
 
-def build(layers: Any, dim: Any, batch: Any, seq: Any, accumulate: Any) -> Any:
+def build(layers: int, dim: int, batch: int, seq: int, accumulate: int) -> Step:
     model = nn.ModuleList(Layer(dim) for _ in range(layers)).cuda().to(torch.bfloat16)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     x = torch.randn(batch, seq, dim, device="cuda", dtype=torch.bfloat16)

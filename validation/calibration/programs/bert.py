@@ -1,13 +1,12 @@
 """Transformers' BERT for sentence pairs, AdamW by loops over parameters, a scheduler, loss.item() each step."""
-from typing import Any
 
 import torch
 from transformers import BertConfig, BertForSequenceClassification
 
-from validation.calibration.programs.common import main
+from validation.calibration.programs.common import Step, main
 
 
-def build(layers: Any, batch: Any, seq: Any, hidden: Any) -> Any:
+def build(layers: int, batch: int, seq: int, hidden: int) -> Step:
     config = BertConfig(
         vocab_size=8192, hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=hidden // 64,
         intermediate_size=4 * hidden, num_labels=3,

@@ -1,5 +1,4 @@
 """A Llama-like decoder."""
-from typing import Any
 
 import torch
 import torch.nn as nn
@@ -7,7 +6,7 @@ import torch.nn.functional as F
 
 
 class Attention(nn.Module):
-    def __init__(self, dim: Any, heads: Any) -> None:
+    def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.dim, self.heads = dim, heads
         self.wq, self.wk, self.wv, self.wo = (nn.Linear(dim, dim, bias=False) for _ in range(4))
@@ -20,7 +19,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    def __init__(self, dim: Any, ffn: Any) -> None:
+    def __init__(self, dim: int, ffn: int) -> None:
         super().__init__()
         self.w1, self.w3 = nn.Linear(dim, ffn, bias=False), nn.Linear(dim, ffn, bias=False)
         self.w2 = nn.Linear(ffn, dim, bias=False)
@@ -30,7 +29,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    def __init__(self, dim: Any, heads: Any) -> None:
+    def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.RMSNorm(dim), nn.RMSNorm(dim)
         self.attention, self.feed = Attention(dim, heads), FeedForward(dim, 3 * dim)
@@ -41,7 +40,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    def __init__(self, layers: Any, dim: Any, heads: Any, vocab: int = 8192) -> None:
+    def __init__(self, layers: int, dim: int, heads: int, vocab: int = 8192) -> None:
         super().__init__()
         self.embed = nn.Embedding(vocab, dim)
         self.layers = nn.ModuleList(Block(dim, heads) for _ in range(layers))

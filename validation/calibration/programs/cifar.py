@@ -1,15 +1,14 @@
 """A residual network on 32x32 images in channels-last fp16 with a GradScaler, SGD with Nesterov, label smoothing."""
-from typing import Any
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from validation.calibration.programs.common import main
+from validation.calibration.programs.common import Step, main
 
 
 class Residual(nn.Module):
-    def __init__(self, inside: Any, out: Any, stride: Any) -> None:
+    def __init__(self, inside: int, out: int, stride: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(inside, out, 3, stride, 1, bias=False)
         self.conv2 = nn.Conv2d(out, out, 3, 1, 1, bias=False)
@@ -21,7 +20,7 @@ class Residual(nn.Module):
         return F.relu(self.norm2(self.conv2(h)) + self.short(x))
 
 
-def build(blocks: Any, width: Any, batch: Any) -> Any:
+def build(blocks: int, width: int, batch: int) -> Step:
     layers, inside = [nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()], width
     for stage in range(3):
         for i in range(blocks):

@@ -2,6 +2,8 @@
 
 Prints one line of JSON per configuration. `--short` takes fewer steps; simulated steps are equal.
 """
+from __future__ import annotations
+
 import gzip
 import json
 import os
@@ -9,15 +11,18 @@ import shutil
 import statistics
 import sys
 import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+Step = Callable[[], object]
 WARM, STEPS, IN_A_ROW = (4, 3, 3) if "--short" in sys.argv else (5, 12, 10)
 
 
-def setup() -> Any:
+def setup() -> tuple[int, int]:
+    """Joins the group of all ranks. Returns the rank and the number of ranks."""
     rank, world, local = (int(os.environ[k]) for k in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     torch.cuda.set_device(local)
     dist.init_process_group("nccl", device_id=torch.device("cuda", local))
@@ -25,11 +30,11 @@ def setup() -> Any:
     return rank, world
 
 
-def rank() -> Any:
+def rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
 
 
-def timed(name: Any, config: Any, step: Any) -> None:
+def timed(name: str, config: str, step: Step) -> None:
     for _ in range(WARM):
         step()
     torch.cuda.synchronize()
@@ -53,7 +58,7 @@ def timed(name: Any, config: Any, step: Any) -> None:
         }), flush=True)
 
 
-def traced(path: Any, step: Any, stacks: Any, kept: Any) -> None:
+def traced(path: str, step: Step, stacks: bool, kept: bool) -> None:
     from torch.profiler import ProfilerActivity, profile, schedule
 
     with profile(
@@ -70,7 +75,7 @@ def traced(path: Any, step: Any, stacks: Any, kept: Any) -> None:
         os.remove(path)
 
 
-def main(name: Any, build: Any, configs: Any) -> None:
+def main(name: str, build: Callable[..., Step], configs: Mapping[str, Mapping[str, Any]]) -> None:
     argv = sys.argv[1:]
     folder = argv[argv.index("--trace") + 1] if "--trace" in argv else None
     all_ranks = "--all-ranks" in argv

@@ -1,6 +1,5 @@
 """DDP with no_sync over micro-batches, clipped gradients, AdamW; one reduced metric each step."""
 import contextlib
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -8,10 +7,10 @@ import torch.nn.functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from validation.calibration.programs.blocks import Decoder
-from validation.calibration.programs.common import main, setup
+from validation.calibration.programs.common import Step, main, setup
 
 
-def build(layers: Any, batch: Any, seq: Any, dim: Any, micro: Any) -> Any:
+def build(layers: int, batch: int, seq: int, dim: int, micro: int) -> Step:
     model = DistributedDataParallel(Decoder(layers, dim, dim // 64).cuda(), gradient_as_bucket_view=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     ids = torch.randint(0, 8192, (batch, seq + 1), device="cuda")

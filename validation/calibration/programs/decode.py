@@ -5,11 +5,11 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from validation.calibration.programs.common import main
+from validation.calibration.programs.common import Step, main
 
 
 class Layer(nn.Module):
-    def __init__(self, dim: Any, heads: Any) -> None:
+    def __init__(self, dim: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
         self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
@@ -27,7 +27,7 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, layers: Any, dim: Any) -> None:
+    def __init__(self, layers: int, dim: int) -> None:
         super().__init__()
         self.embed = nn.Embedding(8192, dim)
         self.place = nn.Embedding(2048, dim)
@@ -43,7 +43,7 @@ class Model(nn.Module):
         return self.norm(x[:, -1]) @ self.embed.weight.T, new
 
 
-def build(layers: Any, dim: Any, batch: Any, prompt: Any, tokens: Any) -> Any:
+def build(layers: int, dim: int, batch: int, prompt: int, tokens: int) -> Step:
     model = Model(layers, dim).cuda().to(torch.bfloat16).eval()
     ids = torch.randint(0, 8192, (batch, prompt), device="cuda")
 

@@ -1,15 +1,14 @@
 """FSDP2 by layer in bf16, AdamW, clipped gradients."""
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from validation.calibration.programs.blocks import Decoder
-from validation.calibration.programs.common import main, setup
+from validation.calibration.programs.common import Step, main, setup
 
 
-def build(layers: Any, batch: Any, seq: Any, dim: Any) -> Any:
+def build(layers: int, batch: int, seq: int, dim: int) -> Step:
     model = Decoder(layers, dim, dim // 64).cuda()
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for layer in model.layers:

@@ -1,14 +1,13 @@
 """A small decoder in bf16 autocast, clipped gradients, AdamW."""
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from validation.calibration.programs.blocks import Decoder
-from validation.calibration.programs.common import main
+from validation.calibration.programs.common import Step, main
 
 
-def build(layers: Any, batch: Any, seq: Any, dim: Any) -> Any:
+def build(layers: int, batch: int, seq: int, dim: int) -> Step:
     model = Decoder(layers, dim, dim // 64).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     ids = torch.randint(0, 8192, (batch, seq + 1), device="cuda")

@@ -1,15 +1,14 @@
 """Message passing on a random graph: gather, a small MLP on edges, index_add, batch norm; Adam by foreach, weight averaging."""
-from typing import Any
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from validation.calibration.programs.common import main
+from validation.calibration.programs.common import Step, main
 
 
 class Layer(nn.Module):
-    def __init__(self, dim: Any) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
         self.edge = nn.Sequential(nn.Linear(2 * dim, dim), nn.SiLU(), nn.Linear(dim, dim))
         self.node = nn.Sequential(nn.Linear(2 * dim, dim), nn.SiLU(), nn.Linear(dim, dim))
@@ -22,7 +21,7 @@ class Layer(nn.Module):
 
 
 class Model(nn.Module):
-    def __init__(self, layers: Any, dim: Any) -> None:
+    def __init__(self, layers: int, dim: int) -> None:
         super().__init__()
         self.inside = nn.Linear(16, dim)
         self.layers = nn.ModuleList(Layer(dim) for _ in range(layers))
@@ -35,7 +34,7 @@ class Model(nn.Module):
         return self.out(x)
 
 
-def build(layers: Any, dim: Any, nodes: Any, edges: Any) -> Any:
+def build(layers: int, dim: int, nodes: int, edges: int) -> Step:
     model = Model(layers, dim).cuda()
     average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.99))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)

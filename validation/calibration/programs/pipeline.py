@@ -1,18 +1,18 @@
 """Pipeline parallelism by torch.distributed.pipelining: GPipe or 1F1B, one stage a rank."""
-from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 from validation.calibration.programs.blocks import Block
-from validation.calibration.programs.common import main, setup
+from validation.calibration.programs.common import Step, main, setup
 
 
 class Part(nn.Module):
-    def __init__(self, first: Any, last: Any, layers: Any, dim: Any) -> None:
+    def __init__(self, first: bool, last: bool, layers: int, dim: int) -> None:
         super().__init__()
         self.embed = nn.Embedding(8192, dim) if first else None
         self.layers = nn.ModuleList(Block(dim, dim // 64) for _ in range(layers))
@@ -26,7 +26,7 @@ class Part(nn.Module):
         return self.head(x) if self.head is not None else x
 
 
-def build(layers: Any, batch: Any, seq: Any, dim: Any, micro: Any, schedule: Any) -> Any:
+def build(layers: int, batch: int, seq: int, dim: int, micro: int, schedule: type[PipelineScheduleSingle]) -> Step:
     rank, world = dist.get_rank(), dist.get_world_size()
     part = Part(rank == 0, rank == world - 1, layers, dim).cuda()
     stage = PipelineStage(part, rank, world, torch.device("cuda", torch.cuda.current_device()))

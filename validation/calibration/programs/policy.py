@@ -1,15 +1,14 @@
 """Policy gradients: a rollout of single steps of a tensor environment without gradients, then epochs of small minibatches."""
-from typing import Any
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from validation.calibration.programs.common import main
+from validation.calibration.programs.common import Step, main
 
 
 class Policy(nn.Module):
-    def __init__(self, dim: Any) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
         self.body = nn.Sequential(nn.Linear(24, dim), nn.Tanh(), nn.Linear(dim, dim), nn.Tanh())
         self.actor, self.critic = nn.Linear(dim, 6), nn.Linear(dim, 1)
@@ -19,7 +18,7 @@ class Policy(nn.Module):
         return self.actor(h), self.critic(h).squeeze(-1)
 
 
-def build(dim: Any, envs: Any, horizon: Any, epochs: Any, minibatches: Any) -> Any:
+def build(dim: int, envs: int, horizon: int, epochs: int, minibatches: int) -> Step:
     policy = Policy(dim).cuda()
     optimizer = torch.optim.Adam(policy.parameters(), lr=3e-4, eps=1e-5)
     drift = torch.randn(6, 24, device="cuda") * 0.1

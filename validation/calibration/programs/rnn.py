@@ -5,11 +5,11 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from validation.calibration.programs.common import main
+from validation.calibration.programs.common import Step, main
 
 
 class Model(nn.Module):
-    def __init__(self, dim: Any, layers: Any) -> None:
+    def __init__(self, dim: int, layers: int) -> None:
         super().__init__()
         self.embed = nn.Embedding(4096, dim)
         self.cells = nn.ModuleList(nn.LSTMCell(dim, dim) for _ in range(layers))
@@ -29,7 +29,7 @@ class Model(nn.Module):
         return self.head(self.gru(torch.stack(outputs, 1))[0])
 
 
-def build(dim: Any, layers: Any, batch: Any, seq: Any) -> Any:
+def build(dim: int, layers: int, batch: int, seq: int) -> Step:
     model = Model(dim, layers).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     ids = torch.randint(0, 4096, (batch, seq + 1), device="cuda")

@@ -1,5 +1,4 @@
 """Tensor parallelism by DTensor (column and row, optionally sequence parallel), AdamW by loops over parameters."""
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,10 +14,10 @@ from torch.distributed.tensor.parallel import (
 )
 
 from validation.calibration.programs.blocks import Decoder
-from validation.calibration.programs.common import main, setup
+from validation.calibration.programs.common import Step, main, setup
 
 
-def build(layers: Any, batch: Any, seq: Any, dim: Any, sequence: Any) -> Any:
+def build(layers: int, batch: int, seq: int, dim: int, sequence: bool) -> Step:
     mesh = init_device_mesh("cuda", (dist.get_world_size(),))
     model = Decoder(layers, dim, dim // 64).cuda()
     if sequence:
