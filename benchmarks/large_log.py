@@ -3,7 +3,7 @@
     python -m benchmarks.large_log PATH [EVENTS] [RANKS] [STEPS]
 
 Per step every rank runs layers: an operator launches two kernels on the compute stream; the first is
-recorded and awaited by the communication stream, where an all-reduce over all ranks runs beside the second;
+recorded and awaited by the communication stream, where an all-reduce over all ranks runs next to the second;
 the allocator hands out a block and takes one back. A step ends with the optimizer and a wait of the
 host. Rank 1 is slower by a few per cent, so that others wait for it.
 """

@@ -1,4 +1,4 @@
-"""CPU time and memory of a simulated run, beside the same script under stubs that do nothing (`--null`).
+"""CPU time and memory of a simulated run, next to the same script under stubs that do nothing (`--null`).
 
 python -m benchmarks.overhead [--ranks 4] [--layers 32] [--steps 10] [--repeat 3]
 

@@ -1,4 +1,4 @@
-"""Replays of one recorded run beside fresh simulations of it, on ten clusters.
+"""Replays of one recorded run next to fresh simulations of it, on ten clusters.
 
 Prints the median step (ms, of the script's own clock in the fresh run, of the log's optimizer steps in
 both), their difference, and the seconds that each took.

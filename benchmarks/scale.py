@@ -43,13 +43,13 @@ def run(gpus: int, fold: str, arguments: list[str], base: float | None = None) -
     found = json.loads(re.findall(r"\{.*\}", cost.output)[-1])
     processes = re.search(r"folded: (\d+) of", cost.output)
     count = int(processes.group(1)) if processes else gpus
-    told = ""
+    reported = ""
     if again is not None and base is not None:
-        told = f"  replay {again:.1f} s CPU, {(again - base) / count:.2f} a process"
+        reported = f"  replay {again:.1f} s CPU, {(again - base) / count:.2f} a process"
     return (
         f"{gpus:7,} GPUs {count:5,} processes {cost}  log {log / 2**20:7.1f} MiB  "
         f"step {found['median_step_s'] * 1e3:9.2f} ms  {found['tokens_per_s']:14,.0f} tokens/s  MFU {found['mfu']:.1%}"
-        f"{told}"
+        f"{reported}"
     )
 
 

@@ -2,14 +2,14 @@
 
     python tests/matrix.py --torch 2.9.1 2.11.0 2.14.1 --tier samples
     python tests/matrix.py --torch 2.14.1 --python python3.10 python3.13 --tier stubs --folder /tmp/matrix
-    python tests/matrix.py --torch newest --tier short --beside
+    python tests/matrix.py --torch newest --tier short --only-torch
 
 PyPI's wheels decide the CUDA version (torch 2.9 and 2.10: 12, later: 13); another one comes by `--pip-arguments`, as
 ``--index-url https://download.pytorch.org/whl/cu126``. Tiers: `stubs` builds the libraries and runs their tests,
 `ranks` those of whole runs, `samples` runs samples on few simulated GPUs and prints step times and memory side by side,
 `short` some of the first and one sample. An environment takes about 6 GB and is kept if `--folder` names a place for
-it. With `--beside` it takes 1 GB: torch's wheel and CUDA's headers are installed, the rest is that of the interpreter
-which runs this, and NVIDIA's libraries are left out, since the stubs stand for them. Status 1 if anything failed.
+it. With `--only-torch` it takes 1 GB: torch's wheel and CUDA's headers are installed, the rest is that of the running
+interpreter, and NVIDIA's libraries are left out, since the stubs stand for them. Status 1 if anything failed.
 """
 
 from __future__ import annotations
@@ -94,9 +94,9 @@ def environment(folder: Path, torch: str, python: str, pip_arguments: Sequence[s
     return interpreter
 
 
-def beside(folder: Path, torch: str) -> Path:
+def only_torch(folder: Path, torch: str) -> Path:
     """The interpreter of an environment with `torch` that takes all other packages from the running one."""
-    made = folder / f"torch-{torch}-beside"
+    made = folder / f"torch-{torch}-only"
     interpreter = made / "bin" / "python"
     if not (made / "ready").exists():
         subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(made)], check=True)
@@ -168,7 +168,7 @@ def main() -> int:
     parser.add_argument("--torch", nargs="+", default=["2.9.1", "2.11.0", NEWEST], help="versions, or: newest")
     parser.add_argument("--python", nargs="+", default=[sys.executable], help="interpreters")
     parser.add_argument("--tier", nargs="+", choices=(*TESTS, "samples"), default=["stubs", "samples"])
-    parser.add_argument("--beside", action="store_true", help="take all but torch from the environment that runs this")
+    parser.add_argument("--only-torch", action="store_true", help="take all but torch from the running environment")
     parser.add_argument("--folder", type=Path, help="where the environments are kept")
     parser.add_argument("--pip-arguments", default="", help="for installing torch, in one word")
     options = parser.parse_args()
@@ -181,8 +181,8 @@ def main() -> int:
                 results.append(result)
                 began = time.monotonic()
                 try:
-                    if options.beside:
-                        interpreter = beside(folder, torch)
+                    if options.only_torch:
+                        interpreter = only_torch(folder, torch)
                     else:
                         interpreter = environment(folder, torch, python, shlex.split(options.pip_arguments))
                 except RuntimeError as error:

@@ -376,10 +376,10 @@ def test_a_graph_that_is_captured_cannot_be_destroyed(stub_set: StubSet) -> None
     def program(c: Stubs) -> Any:
         g, s = Capture(c), c.stream(NON_BLOCKING)
         status, number, graph, nodes, count = c_int(), c_ulonglong(), c_void_p(), c_void_p(), c_size_t()
-        told = byref(status), byref(number), byref(graph), byref(nodes), byref(count)
+        reported = byref(status), byref(number), byref(graph), byref(nodes), byref(count)
         assert g.begin(s) == 0 and g.kernel(s) == 0
-        out = [c.cu.cuStreamGetCaptureInfo_v2(s, *told), c.rt.cudaGraphDestroy(graph), g.kernel(s)]
-        out += [c.cu.cuStreamGetCaptureInfo_v2(s, *told), g.end(s)[0], c.rt.cudaGraphDestroy(graph)]
+        out = [c.cu.cuStreamGetCaptureInfo_v2(s, *reported), c.rt.cudaGraphDestroy(graph), g.kernel(s)]
+        out += [c.cu.cuStreamGetCaptureInfo_v2(s, *reported), g.end(s)[0], c.rt.cudaGraphDestroy(graph)]
         return [*out, count.value]
 
     assert connected(stub_set, program).value == [0, 1, 0, 0, 0, 0, 1]

@@ -34,7 +34,7 @@ def check_trainer(run: Run, batch: int, steps: int = 3) -> None:
     assert numbers["train_steps_per_second"] == pytest.approx(steps / numbers["train_runtime"], rel=0.01)
     moments = [float(value) for value in re.findall(r"\[rank0\]: {'loss'.*'train_runtime': '([^']+)'", run.out)]
     assert len(moments) == steps
-    # Four digits are printed, and the first step, which holds all first uses, has most of them.
+    # Four digits are printed, and the first step, which contains all first uses, has most of them.
     assert moments[-1] - moments[-2] == pytest.approx(seconds_of(run)[-1], abs=2e-3)
     assert moments[-1] <= sum(seconds_of(run))
 

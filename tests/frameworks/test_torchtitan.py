@@ -245,7 +245,7 @@ def test_pipeline_schedules_and_checkpoints(place: Path, schedule: str, stages: 
     if schedule == "GPipe":
         assert (out / "checkpoint/step-4/.metadata").stat().st_size > 0
         parameters = re.search(r"size: ([\d,]+) total parameters", re.sub(r"\x1b\[[\d;]*m", "", run.out + run.err))
-        assert parameters is not None  # the last checkpoint holds these and nothing else
+        assert parameters is not None  # the last checkpoint contains these and nothing else
         written = sum(file.stat().st_size for file in (out / "checkpoint/step-4").glob("*.distcp"))
         assert written == pytest.approx(FP32 * int(parameters[1].replace(",", "")), rel=0.02)
 

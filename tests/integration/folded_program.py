@@ -162,9 +162,9 @@ def exchange(rank: int, world: int) -> dict[str, float]:
     words: list[object] = [None] * world
     dist.all_gather_object(words, {"version": 3}, group=host)
     assert words == [{"version": 3}] * world
-    told = [{"rank": rank}]
-    dist.broadcast_object_list(told, src=0, group=host)
-    assert told == [{"rank": 0}]
+    reported = [{"rank": rank}]
+    dist.broadcast_object_list(reported, src=0, group=host)
+    assert reported == [{"rank": 0}]
     dist.barrier(group=host)
     try:
         dist.new_group(backend="cpu:gloo,cuda:nccl")

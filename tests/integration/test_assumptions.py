@@ -59,7 +59,7 @@ def test_what_is_read_of_unknown_values_is_said(stub_set: Any) -> None:
     ]  # fmt: skip
     texts = [record["blob"].decode() for record in dump.of("DEFINE_NAME")]
     places = {text.rsplit(" at ", 1)[1] for text in texts if text.startswith("assumed: ")}
-    assert len(places) == 8, "not told apart by their lines"
+    assert len(places) == 8, "not distinguished by their lines"
 
 
 def test_unknown_numbers_are_finite_and_close(stub_set: Any) -> None:
@@ -271,10 +271,10 @@ def test_a_run_reports_its_assumptions(tmp_path: Path, stub_set: Any) -> None:
     )
     run = runs.trace(tmp_path, "--assume", "mask=0.1", "--json", "guess.py")
     analysis = json.loads(run.out.strip().splitlines()[-1])["analysis"]
-    told = {item["what"]: item["times"] for item in analysis["assumptions"]}
-    assert told["nonzero finds 500 in 5000 elements at guess.py:4"] == 3
-    assert told["the real 0 is read at guess.py:8"] == 1
-    assert not any("guess.py:9" in what for what in told), "what is only printed decides nothing"
+    reported = {item["what"]: item["times"] for item in analysis["assumptions"]}
+    assert reported["nonzero finds 500 in 5000 elements at guess.py:4"] == 3
+    assert reported["the real 0 is read at guess.py:8"] == 1
+    assert not any("guess.py:9" in what for what in reported), "what is only printed decides nothing"
     assert analysis["metadata"]["extra"]["assume"] == "mask=0.1"
     console = Console(width=100, file=io.StringIO(), force_terminal=False)
     render(analyze(open_log(run.log)), console)

@@ -24,7 +24,7 @@ with torch.cuda.stream(side):
     for _ in range(3): step()
 torch.cuda.synchronize()
 """
-# The graph's memory is new at its first replay: L2 holds none of it.
+# The graph's memory is new at its first replay: L2 contains none of it.
 EAGER = STEP + "with torch.cuda.stream(side): step(); step()\ntorch.cuda.synchronize()\n"
 CAPTURED = (
     STEP

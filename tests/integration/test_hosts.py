@@ -1,4 +1,4 @@
-"""A run that waits for its host, on hosts of other speeds: simulated, replayed, and told by its own summary."""
+"""A run that is host-bound, on hosts of other speeds: simulated, replayed, and in its own summary."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def test_a_host_twice_as_slow(tmp_path: Path) -> None:
     fast = trace(tmp_path / "fast", str(script), recording=True)
     slow = trace(tmp_path / "slow", "--host", "2", str(script), recording=True)
     steps = [analyze(open_log(run.log)).headline for run in (fast, slow)]
-    assert steps[1].step_time == pytest.approx(2 * steps[0].step_time, rel=0.02)  # it waits for its host
-    told = [headline.hosts for headline in steps]
-    assert told[0] is not None and told[1] is not None
-    assert told[0].slower == pytest.approx(1.5 * steps[0].step_time, rel=0.02)
-    assert told[0].faster == pytest.approx(steps[0].step_time / 1.5, rel=0.02)
-    assert told[0].high == pytest.approx(load_host("default").spread[1] * steps[0].step_time, rel=0.02)
+    assert steps[1].step_time == pytest.approx(2 * steps[0].step_time, rel=0.02)  # it is host-bound
+    reported = [headline.hosts for headline in steps]
+    assert reported[0] is not None and reported[1] is not None
+    assert reported[0].slower == pytest.approx(1.5 * steps[0].step_time, rel=0.02)
+    assert reported[0].faster == pytest.approx(steps[0].step_time / 1.5, rel=0.02)
+    assert reported[0].high == pytest.approx(load_host("default").spread[1] * steps[0].step_time, rel=0.02)
     assert (steps[0].error_above or 0) > 0.45
     of_factor = 1 - GIVEN_SPREAD[0], GIVEN_SPREAD[1] - 1
     assert (steps[1].error, steps[1].error_above) == pytest.approx(of_factor, rel=0.02)

@@ -346,7 +346,7 @@ main()
         ("phantora.runs.fold._alone", ("--cluster", "8", "--fold", "dp=8:uneven")),
     ],
 )
-def test_kill_9_leaves_no_files_beside_the_log(work: Workplace, where: str, options: tuple[str, ...]) -> None:
+def test_kill_9_leaves_no_files_next_to_the_log(work: Workplace, where: str, options: tuple[str, ...]) -> None:
     script = work.script("import torch\ntorch.ones(4, device='cuda').sum().item()\n")
     (work.path / "tmp").mkdir()
     words = ("trace", "-o", str(work.path / "run.arrow"), "--no-summary", *options, script)
@@ -468,7 +468,7 @@ def test_launcher_starts_the_ranks(work: Workplace) -> None:
 import os, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 value = torch.ones(1); dist.all_reduce(value)
-os.write(1, f"rank {dist.get_rank()} {value.item()} {torch.cuda.device_count()}\\n".encode())  # whole, beside another's
+os.write(1, f"rank {dist.get_rank()} {value.item()} {torch.cuda.device_count()}\\n".encode())  # whole: not mixed
 dist.destroy_process_group()
 """)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

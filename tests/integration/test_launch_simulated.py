@@ -156,7 +156,7 @@ value = randn(64, device_mesh=mesh, placements=[Shard(0)])
 assert value.to_local().device.index == int(os.environ["LOCAL_RANK"])
 dist.all_reduce(x)
 torch.cuda.synchronize()
-os.write(1, f"{rank} {torch.cuda.device_count()}\\n".encode())  # whole, beside another's
+os.write(1, f"{rank} {torch.cuda.device_count()}\\n".encode())  # whole: not mixed
 """
     )
     done = trace(tmp_path, script, "--cluster", "2x4xH100", "--nproc-per-node", "2", "--hang-timeout", "5")

@@ -156,5 +156,5 @@ def test_a_preloaded_cpp_library_changes_nothing(run: Run, tmp_path: Path) -> No
         command("-o", "run.arrow", "--no-summary", "--cluster", "1x1xH100", str(SAMPLES / "profiled.py")),
         cwd=tmp_path, env={**os.environ, "LD_PRELOAD": preloads}, capture_output=True, timeout=240, check=True,
     )  # fmt: skip
-    alike, plain = (of(shown_by(directory)["traceEvents"], "kernel") for directory in (tmp_path, run.directory))
-    assert [event["name"] for event in alike] == [event["name"] for event in plain] != []
+    profiled, plain = (of(shown_by(directory)["traceEvents"], "kernel") for directory in (tmp_path, run.directory))
+    assert [event["name"] for event in profiled] == [event["name"] for event in plain] != []

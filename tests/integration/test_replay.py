@@ -1,4 +1,4 @@
-"""A recorded run on other clusters, beside runs of the script there; and what diff makes of each single change."""
+"""A recorded run on other clusters, next to runs of the script there; and what diff makes of each single change."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def test_on_another_cluster_it_agrees_with_a_fresh_run(run: Run, tmp_path: Path,
     copy = again(run, tmp_path, "--cluster", cluster)
     assert step(copy) == pytest.approx(step(fresh.log), rel=close)
     assert abs(step(copy) / step(run.log) - 1) > 0.05  # it is another cluster indeed
-    told = open_log(copy).metadata
-    assert (told.cluster, told.ranks_per_host) == (cluster, int(cluster.split("x")[1]))
+    reported = open_log(copy).metadata
+    assert (reported.cluster, reported.ranks_per_host) == (cluster, int(cluster.split("x")[1]))
 
 
 def test_what_if_of_the_page_is_a_replay(run: Run, tmp_path: Path) -> None:
@@ -94,8 +94,8 @@ def test_what_cannot_be_replayed_is_said_in_one_line(run: Run, tmp_path: Path) -
 
 def first_lines(a: Path, b: Path) -> list[str]:
     """What diff says first, there and back."""
-    told = [CliRunner().invoke(diff, [str(x), str(y)], catch_exceptions=False).output for x, y in ((a, b), (b, a))]
-    return [text.splitlines()[0] for text in told]
+    reported = [CliRunner().invoke(diff, [str(x), str(y)], catch_exceptions=False).output for x, y in ((a, b), (b, a))]
+    return [text.splitlines()[0] for text in reported]
 
 
 def kind_of(line: str) -> str:
@@ -143,8 +143,8 @@ def test_diff_names_another_tensor_parallel_size(tmp_path: Path) -> None:
         (tmp_path / str(ranks)).mkdir()
         logs.append(trace(tmp_path / str(ranks), "--cluster", f"1x{ranks}xH100", *script, recording=True).log)
     there, back = first_lines(*logs)
-    told = "tensor-parallel layout: sizes of the groups that communicate"
-    assert f"{told} 2 (2 ranks) -> 4 (4 ranks)" in there and f"{told} 4 (4 ranks) -> 2 (2 ranks)" in back
+    reported = "tensor-parallel layout: sizes of the groups that communicate"
+    assert f"{reported} 2 (2 ranks) -> 4 (4 ranks)" in there and f"{reported} 4 (4 ranks) -> 2 (2 ranks)" in back
 
 
 def test_diff_names_another_division_of_the_model(run: Run, tmp_path: Path) -> None:

@@ -255,7 +255,7 @@ def test_real_run_in_perfetto(tmp_path: Path, reference: Run) -> None:
         total = int((log["end"] - log["start"]).sum())
         if count != len(log["start"]):
             total += int((communication["end"] - communication["start"]).sum())
-        assert abs(duration - total) <= count, name  # JSON holds thousandths of a microsecond
+        assert abs(duration - total) <= count, name  # JSON contains thousandths of a microsecond
 
 
 def test_out_of_memory_at_the_capacity_of_the_gpu(tmp_path: Path) -> None:
@@ -302,8 +302,8 @@ def test_cub_takes_kernels_of_the_nearest_architecture(tmp_path: Path, gpu: str)
 
 def test_collective_that_one_rank_never_joins(tmp_path: Path) -> None:
     run = broken(tmp_path, "if rank != 2: dist.all_reduce(x); torch.cuda.synchronize()\n")
-    told = r"rank 0 waits in all_reduce of 8 float32 \(called at broken.py:\d+\), sequence number 1 of group "
-    assert re.search(told + r"\(ranks 0-2\); not there: rank 2", run.err)
+    reported = r"rank 0 waits in all_reduce of 8 float32 \(called at broken.py:\d+\), sequence number 1 of group "
+    assert re.search(reported + r"\(ranks 0-2\); not there: rank 2", run.err)
     assert "rank 2 has exited with status 0" in run.err and "a rank that has ended calls nothing any more" in run.err
     assert re.search(r"\n      at \S+\.py:\d+, calling synchronize\n", run.err)
     assert open_log(run.log).num_rows > 0
@@ -404,11 +404,11 @@ def test_readme_commands(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "TRUST" in done.stdout + done.stderr
     assert (tmp_path / "run.perfetto").stat().st_size > 0
-    verb = command()[:-1]
+    start = command()[:-1]
     export_some = ["export", "run.arrow", "-o", "traces/", "--ranks", "0-3"]
     readers = (["analyze", "run.arrow", "--json"], export_some, ["doctor"])
     for arguments in readers:
-        subprocess.run([*verb, *arguments], cwd=tmp_path, capture_output=True, check=True, timeout=120)
+        subprocess.run([*start, *arguments], cwd=tmp_path, capture_output=True, check=True, timeout=120)
     assert len(list((tmp_path / "traces").iterdir())) == 4
 
 

@@ -89,7 +89,7 @@ def test_watchdogs_make_their_rounds_when_the_clock_is_set(tmp_path: Path, secon
         text=True, timeout=240, env={**os.environ, "LD_PRELOAD": preloads}, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
-    told = dict(line.rpartition("]: ")[2].partition(" ")[::2] for line in done.stdout.splitlines())
-    assert "destroyed" in told
-    assert float(told["seconds"]) < 4  # of a watchdog that makes no round, the run tires after five
-    assert told["waits"] == "0"
+    reported = dict(line.rpartition("]: ")[2].partition(" ")[::2] for line in done.stdout.splitlines())
+    assert "destroyed" in reported
+    assert float(reported["seconds"]) < 4  # of a watchdog that makes no round, the run tires after five
+    assert reported["waits"] == "0"

@@ -82,10 +82,10 @@ def done(folder: Path) -> subprocess.CompletedProcess[str]:
         refused = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         assert refused.returncode == 1 and "another sweep is at work" in refused.stderr
         process.send_signal(signal.SIGTERM)
-        _, told = process.communicate(timeout=60)
+        _, reported = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130 and "goes on" in told
+    assert process.returncode == 130 and "goes on" in reported
     assert not _running(folder / "sweep")
     before, _ = read(journal)
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)

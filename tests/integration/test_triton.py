@@ -126,8 +126,9 @@ def test_launches_are_priced_by_their_work(tmp_path: Path) -> None:
     assert 1_111_000 < large["end"] - large["start"] < 2_500_000  # 989 TFLOP/s
     assert small["end"] - small["start"] > 2 * (large["end"] - large["start"])
     assert gather["bytes"] == pytest.approx(2 * 2 * 1000 * 8192, rel=0.01)  # the offsets are true
-    told = [r["name"] for r in records(run.log, "operator", "name") if r["name"].startswith("assumed: ")]
-    assert len(told) == 1 and told[0].startswith("assumed: False is read at train.py:"), "what a kernel stored is read"
+    reported = [r["name"] for r in records(run.log, "operator", "name") if r["name"].startswith("assumed: ")]
+    assert len(reported) == 1, "what a kernel stored is read"
+    assert reported[0].startswith("assumed: False is read at train.py:")
 
 
 def test_autotuners_take_few_launches_and_virtual_time(tmp_path: Path) -> None:
@@ -180,7 +181,7 @@ def test_inductors_candidates_are_compiled_side_by_side_and_once(
 
 
 def test_what_tuning_tries_is_not_missing(tmp_path: Path) -> None:
-    """A list for `phantora profile` holds what the program runs: one of three candidates."""
+    """A list for `phantora profile` contains what the program runs: one of three candidates."""
     (tmp_path / "train.py").write_text(TUNED)
     trace(tmp_path, "--missing", "missing.jsonl", "train.py")
     wanted = [entry for entry in read_wanted(tmp_path / "missing.jsonl") if entry.operator == "triton::matmul"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.charges import told
+from tests.support.charges import differences
 from tests.support.runs import trace
 
 # Each piece of work is asked for through C alone, so that all frames between two readings of the clock are its own.
@@ -78,11 +78,11 @@ def test_sets_of_operators_and_of_classes_cost_nothing(tmp_path: Path) -> None:
     lists folders once more into which others wrote."""
     (tmp_path / "program.py").write_text(PROGRAM)
     out = trace(tmp_path, "--cluster", "1", "program.py").out
-    told = {name: int(ns) for name, _, ns in (line.partition(": ") for line in out.splitlines())}
-    assert len(told) == 14, out
-    reading = told.pop("nothing")
-    assert told.pop("a function") > reading
-    assert set(told.values()) == {reading}, told
+    reported = {name: int(ns) for name, _, ns in (line.partition(": ") for line in out.splitlines())}
+    assert len(reported) == 14, out
+    reading = reported.pop("nothing")
+    assert reported.pop("a function") > reading
+    assert set(reported.values()) == {reading}, reported
 
 THREADS = """
 import threading
@@ -116,7 +116,7 @@ x.register_hook(spent)
 
 
 def test_a_thread_that_autograd_starts_moves_no_clock(tmp_path: Path) -> None:
-    """It inherits the name by which autograd's own are told. What a Triton kernel does is found in such a thread: a
+    """It inherits the name by which autograd's own are known. What a Triton kernel does is found in such a thread: a
     compiled step of four sequences took 13.2 ms instead of 2.2, whenever its tokens were new."""
     (tmp_path / "program.py").write_text(THREADS)
     lines = [line.split() for line in trace(tmp_path, "--cluster", "1", "program.py").out.splitlines()]
@@ -152,8 +152,8 @@ def test_runs_that_differ_name_the_function(tmp_path: Path, monkeypatch: pytest.
         monkeypatch.setenv("PHANTORA_CHARGES", str(folder))
         trace(tmp_path, "--cluster", "1", "-o", f"{folder.name}.arrow", "program.py", *arguments)
     one, again, other = folders
-    assert list(told(one, again)) == ["charges: 0 of 1 ranks differ"]
-    lines = [line.strip() for line in told(one, other)]
+    assert list(differences(one, again)) == ["charges: 0 of 1 ranks differ"]
+    lines = [line.strip() for line in differences(one, other)]
     assert lines[0] == "charges: 1 of 1 ranks differ"
     assert lines[4].endswith("program.py:always")
     first = next(line for line in lines if line.startswith("+"))

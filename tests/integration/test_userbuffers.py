@@ -52,7 +52,7 @@ def launch(function, blocks, stream, *arguments):
 table = None
 
 def register(size):
-    "A block of every rank, as userbuffers-host.cpp does it; the first holds the table of all."
+    "A block of every rank, as userbuffers-host.cpp does it; the first contains the table of all."
     global table
     own, mine = c_void_p(), Handle()
     assert rt.cudaMalloc(byref(own), c_size_t(size)) == 0
@@ -135,7 +135,7 @@ launch(scatter, 16, high[0], *together, c_int(lines), c_int(0), *place, c_void_p
 torch.cuda.synchronize()
 dist.barrier()
 
-# Products beside one block that waits, and beside 16 that scatter.
+# Products next to one block that waits, and next to 16 that scatter.
 a, b = (torch.empty(8192, 8192, dtype=torch.bfloat16, device="cuda") for _ in range(2))
 for _ in range(2):
     a @ b

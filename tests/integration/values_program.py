@@ -266,7 +266,7 @@ def grad_scaler() -> None:
 
 
 @check
-def infinity_is_remembered_beside_large_gradients() -> None:
+def infinity_is_remembered_next_to_large_gradients() -> None:
     found = torch.ones(1, device="cuda")
     large = torch.zeros(5000, device="cuda")
     torch._amp_foreach_non_finite_check_and_unscale_([large], found, torch.ones(1, device="cuda"))
@@ -274,7 +274,7 @@ def infinity_is_remembered_beside_large_gradients() -> None:
 
 
 @check
-def infinity_in_a_small_gradient_is_found_beside_large_ones() -> None:
+def infinity_in_a_small_gradient_is_found_next_to_large_ones() -> None:
     unknown, small = torch.randn(5000, device="cuda"), torch.ones(8, device="cuda")
     for number, expected in ((1.0, 0.0), (float("inf"), 1.0), (float("nan"), 1.0)):
         small[3] = number

@@ -6,7 +6,7 @@
     python -m tests.robustness.determinism programs [--count 1000] [--seed S]
 
 `runs`: the script is run while its processes are stopped (SIGSTOP) and go on at random, with random priorities and on
-random cores; the rows of all logs are compared with those of a run that nobody disturbs. With `--charges` it is told
+random cores; the rows of all logs are compared with those of a run that nobody disturbs. With `--charges` it prints
 of a run that differs which Python function or call was charged to the host clock otherwise, and when. `schedules`:
 the records of a recorded run are given to the engine in random interleavings, without processes; the digests of the
 logs are compared. `programs`: programs of chance (kernels of all sizes on several streams, collectives, transfers,
@@ -26,7 +26,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from tests.support.charges import told
+from tests.support.charges import differences
 from tests.support.disturbed import Scene, difference, rows_of
 from tests.support.programs import draw, played
 from tests.support.schedules import Recording, log_of
@@ -89,7 +89,7 @@ def runs(count: int, ranks: int, seed: int, asked: bool, words: list[str], folde
         different += differs is not None
         print(f"run {index}: {disturbed} disturbances, {differs or 'the same'}", flush=True)
         if differs and asked:
-            print(*told(folder / "undisturbed", charged), sep="\n", flush=True)
+            print(*differences(folder / "undisturbed", charged), sep="\n", flush=True)
         shutil.rmtree(scene.folder)
     print(f"{count - different} of {count} disturbed runs of {ranks} ranks gave the log of the undisturbed one")
     return different
@@ -111,8 +111,8 @@ def schedules(count: int, log: Path, folder: Path) -> int:
             different.append(seed)
             print(f"seed {seed} differs", flush=True)
     seconds = time.process_time() - begin
-    told = f"{count:,} schedules of {recording.records:,} records of {len(recording.said)} ranks"
-    print(f"{told}: {count - len(different):,} gave one log, {len(different)} others; {seconds:.0f} s of CPU")
+    reported = f"{count:,} schedules of {recording.records:,} records of {len(recording.said)} ranks"
+    print(f"{reported}: {count - len(different):,} gave one log, {len(different)} others; {seconds:.0f} s of CPU")
     return len(different)
 
 
@@ -136,24 +136,24 @@ def programs(count: int, seed: int) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    one = verbs.add_parser("runs")
+    commands = parser.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("runs")
     one.add_argument("--count", type=int, default=20)
     one.add_argument("--ranks", type=int, default=2)
     one.add_argument("--seed", type=int, default=0)
     one.add_argument("--charges", action="store_true")
     one.add_argument("words", nargs=argparse.REMAINDER)
-    other = verbs.add_parser("schedules")
+    other = commands.add_parser("schedules")
     other.add_argument("--count", type=int, default=10_000)
     other.add_argument("log", type=Path)
-    third = verbs.add_parser("programs")
+    third = commands.add_parser("programs")
     third.add_argument("--count", type=int, default=1000)
     third.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    if args.verb == "programs":
+    if args.command == "programs":
         return 1 if programs(args.count, args.seed) else 0
     with tempfile.TemporaryDirectory() as folder:
-        if args.verb == "runs":
+        if args.command == "runs":
             words = args.words[args.words[:1] == ["--"] :] or [PROGRAM]
             return 1 if runs(args.count, args.ranks, args.seed, args.charges, words, Path(folder)) else 0
         return 1 if schedules(args.count, args.log, Path(folder)) else 0

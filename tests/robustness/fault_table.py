@@ -88,8 +88,8 @@ def tables(seen: dict[tuple[str, str], Seen]) -> Iterable[str]:
         yield ""
     for (workload, fault), one in seen.items():
         for wrong, count in Counter(one.wrong).items():
-            told = " ".join(wrong.split())[:300]
-            yield f"- {workload}, {fault} ({count}): {told}"
+            reported = " ".join(wrong.split())[:300]
+            yield f"- {workload}, {fault} ({count}): {reported}"
 
 
 if __name__ == "__main__":

@@ -148,7 +148,7 @@ class Bench:
             if errors:
                 wrong.append(f"says an error and succeeds: {errors}")
             if case.same and (differs := difference(self.reference, run.log)):
-                lines = " ".join(charges.told(self.reference_charges, self.charges))
+                lines = " ".join(charges.differences(self.reference_charges, self.charges))
                 wrong.append(f"another log than undisturbed: {differs}; {lines}")
         elif status > 0:
             if not errors and case.speaks:
@@ -186,7 +186,7 @@ class Line:
 
 
 def repeat(bench: Bench, case: Case, moments: int, seed: int) -> Line:
-    """Does a fault at so many moments."""
+    """Does a fault at each of several moments."""
     outcomes: list[Outcome] = []
     for index in range(TRIES * moments):
         if len(outcomes) == moments:
@@ -207,8 +207,8 @@ def repeat(bench: Bench, case: Case, moments: int, seed: int) -> Line:
     )  # fmt: skip
     statuses = ", ".join(f"{status} ({count})" for status, count in line.statuses.items())
     verdict = "wrong" if line.wrong else "right"
-    told = (bench.name, case.name, str(line.moments), statuses, line.rows, verdict, line.message)
-    print("| " + " | ".join(told), flush=True)
+    reported = (bench.name, case.name, str(line.moments), statuses, line.rows, verdict, line.message)
+    print("| " + " | ".join(reported), flush=True)
     return line
 
 
@@ -232,7 +232,7 @@ def main() -> int:
     args = parser.parse_args()
     for number in (signal.SIGINT, signal.SIGHUP):  # a shell may have had them ignored
         signal.signal(number, signal.default_int_handler)
-    told = open(args.json, "a") if args.json else None  # noqa: SIM115 (to the end)
+    reported = open(args.json, "a") if args.json else None  # noqa: SIM115 (to the end)
     of_own(("/tmp", "/dev/shm"))
     fault_places.prepare(HOME)
     stubs.ensure()  # a build would count as the reference's CPU time
@@ -257,8 +257,8 @@ def main() -> int:
                 break
             line = repeat(bench, case, args.moments if case.random else min(args.moments, 2), args.seed)
             failed += bool(line.wrong)
-            if told:
-                print(json.dumps(asdict(line)), file=told, flush=True)
+            if reported:
+                print(json.dumps(asdict(line)), file=reported, flush=True)
     print("all as expected" if not failed else f"{failed} faults not as expected")
     return 1 if failed else 0
 

@@ -1,4 +1,4 @@
-"""Folded runs beside runs of all ranks: last steps and peaks of memory of every process, by framework and layout.
+"""Folded runs next to runs of all ranks: last steps and peaks of memory of every process, by framework and layout.
 
     python -m tests.robustness.folded [--only TEXT] [--list]
 

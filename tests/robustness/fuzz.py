@@ -293,7 +293,7 @@ def give(target: Target, path: Path, data: bytes, sink: StringIO) -> bytes:
     return letter
 
 
-def told(error: BaseException) -> str:
+def reported(error: BaseException) -> str:
     """A finding in a line."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})"[:300]
@@ -319,8 +319,8 @@ def give_all(name: str, inputs: list[bytes], path: Path, report: int) -> None:
 
 
 def in_child(task: Callable[[int], None], seconds: float) -> tuple[int, int, float, str]:
-    """Inputs accepted and refused, CPU seconds, and how it ended if there is a finding. `task` is told where to write
-    letters; it is meant to take so many seconds of CPU."""
+    """Inputs accepted and refused, CPU seconds, and how it ended if there is a finding. `task` gets where to write
+    letters, and the seconds of CPU that it is meant to take."""
     out, into = os.pipe()
     tell, tells = os.pipe()
     pid = os.fork()
@@ -332,7 +332,7 @@ def in_child(task: Callable[[int], None], seconds: float) -> tuple[int, int, flo
             task(into)
             os._exit(0)
         except BaseException as error:
-            os.write(tells, told(error).encode())
+            os.write(tells, reported(error).encode())
             os._exit(1)
     os.close(into)
     os.close(tells)

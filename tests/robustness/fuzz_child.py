@@ -53,7 +53,7 @@ class Child:
         except BaseException as error:
             if not timed and isinstance(error, TimeoutError):
                 return b"a"  # what it imports takes its time
-            self.note(data, fuzz.told(error))
+            self.note(data, fuzz.reported(error))
             return b"x"
 
     def note(self, data: bytes, text: str) -> None:

@@ -75,6 +75,6 @@ def ask(path: Path) -> None:
         wrong, server.wrong = server.wrong, None
         raise wrong
     if TOKEN.encode() in answer and TOKEN.encode() not in asked:
-        raise AssertionError("the token was told to somebody who did not have it")
+        raise AssertionError("a client without the token got it")
     if b" 200 " not in answer[:20]:
         raise PhantoraError("refused")

@@ -2,10 +2,10 @@
 
     python -m tests.robustness.fuzz_merge FOLDER [TARGET ...] [--bytes 6000] [--also FILE ...]
 
-FOLDER is what --corpus of fuzz.py named. For each target, what it holds and what is kept already is given to the
+FOLDER is what --corpus of fuzz.py named. For each target, what it contains and what is kept already is given to the
 reader. Of the inputs that reach edges that the seeds do not, those are kept that reach most of them for their size,
-until all are reached or the zip has so many bytes. --also keeps files whatever they reach, for a finding that has been
-mended.
+until all are reached or the zip has reached its size. --also keeps files whatever they reach, for a finding that is
+fixed.
 """
 
 from __future__ import annotations

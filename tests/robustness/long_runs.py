@@ -5,8 +5,8 @@
     python -m tests.robustness.long_runs log [--events 100000000] [--folder DIR]
 
 `steps`: one run of many steps; a table of the resident memory of each process and its CPU per step in each quarter of
-the run, and of the log's bytes per step. `rows`: so many short runs, one after the other; what is left after each: no
-process, file, shared memory or descriptor may be. `log`: a log of so many events (`large_log.py`, 64 ranks) is written,
+the run, and of the log's bytes per step. `rows`: N short runs, one after the other; what is left after each: no
+process, file, shared memory or descriptor may be. `log`: a log of N events (`large_log.py`, 64 ranks) is written,
 analysed and exported; seconds, and the most memory that each took. Ends with status 1 if something grows, is left, or
 takes more than 8 GiB.
 """
@@ -33,7 +33,7 @@ PROGRAM = str(Path(__file__).with_name("fault_program.py"))
 MIB = 1 << 20
 QUARTERS = 4
 GROWTH_BYTES = 100
-"""Of memory, for each rank and step, from half to half: below it, it is not told from the allocator's noise."""
+"""Of memory, for each rank and step, from half to half: below it is the allocator's noise."""
 DRIFT = 0.15
 """Of CPU per step, from the second quarter to the last, on a machine with other work."""
 MOST_KIB = 8 << 20
@@ -64,7 +64,7 @@ def _cpu(pid: int) -> float:
 
 
 def samples(scene: Scene, seconds: float) -> Iterator[Sample]:
-    """Every so many seconds, until the run ends."""
+    """At a fixed interval, until the run ends."""
     while scene.process.poll() is None:
         lines = re.findall(r"^\[rank0\]: step (\d+) ", (scene.folder / "out.txt").read_text(), re.MULTILINE)
         if lines:
@@ -100,8 +100,8 @@ def steps(count: int, ranks: int, folder: Path) -> int:
         memory = [mark.memory.get(role, 0) for mark in marks]
         spans = list(itertools.pairwise(marks[1:]))
         cpu = [1e3 * (b.cpu[role] - a.cpu[role]) / (b.steps - a.steps) for a, b in spans]
-        told = [role, *(f"{m / MIB:.1f}" for m in memory), " ".join(f"{c:.2f}" for c in cpu)]
-        print(f"| {' | '.join(told)} |")
+        reported = [role, *(f"{m / MIB:.1f}" for m in memory), " ".join(f"{c:.2f}" for c in cpu)]
+        print(f"| {' | '.join(reported)} |")
         # Of the most in each half: what waits for the next chunk of a recording comes and goes.
         waits = ranks * CHUNK_RECORDS * RECORD.itemsize if role == "top" else 0
         most = [max(s.memory.get(role, 0) for s in half) for half in (seen[: len(seen) // 2], seen[len(seen) // 2 :])]
@@ -165,20 +165,20 @@ def log(events: int, folder: Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    one = verbs.add_parser("steps")
+    parsers = parser.add_subparsers(dest="command", required=True)
+    one = parsers.add_parser("steps")
     one.add_argument("--steps", type=int, default=5000)
     one.add_argument("--ranks", type=int, default=4)
-    other = verbs.add_parser("rows")
+    other = parsers.add_parser("rows")
     other.add_argument("--count", type=int, default=100)
-    large = verbs.add_parser("log")
+    large = parsers.add_parser("log")
     large.add_argument("--events", type=int, default=100_000_000)
     large.add_argument("--folder", help="where there is room for it")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=getattr(args, "folder", None)) as folder:
-        if args.verb == "log":
+        if args.command == "log":
             return 1 if log(args.events, Path(folder)) else 0
-        if args.verb == "steps":
+        if args.command == "steps":
             return 1 if steps(args.steps, args.ranks, Path(folder)) else 0
         return 1 if rows(args.count, Path(folder)) else 0
 

@@ -99,15 +99,15 @@ def compare(before: Path, after: Path) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    runs = verbs.add_parser("run")
+    commands = parser.add_subparsers(dest="action", required=True)
+    runs = commands.add_parser("run")
     runs.add_argument("folder", type=Path)
     runs.add_argument("--only", default=",".join(RUNS))
-    comparison = verbs.add_parser("compare")
+    comparison = commands.add_parser("compare")
     comparison.add_argument("before", type=Path)
     comparison.add_argument("after", type=Path)
     given = parser.parse_args()
-    wrong = run(given.folder, given.only.split(",")) if given.verb == "run" else compare(given.before, given.after)
+    wrong = run(given.folder, given.only.split(",")) if given.action == "run" else compare(given.before, given.after)
     return 1 if wrong else 0
 
 

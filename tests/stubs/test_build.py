@@ -302,7 +302,7 @@ def test_an_old_torch_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize(
-    ("torch", "cuda", "told"),
+    ("torch", "cuda", "text"),
     [
         ("2.11.0+cu130", "13.0", "as installed here"),
         ("2.14.1+cu130", "13.0", "here torch is 3 minor versions newer"),
@@ -310,11 +310,11 @@ def test_an_old_torch_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         ("3.0.0+cu140", "14.0", "here torch is of another major version and CUDA is 14.0"),
     ],
 )
-def test_doctor_tells_how_far_the_tables_are(torch: str, cuda: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_tells_how_far_the_tables_are(torch: str, cuda: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/nowhere")
     distances = table_distances(torch, cuda)
     assert list(distances) == ["h100-sxm.parquet", "h200-sxm.parquet"]
-    assert all(told in text and "torch 2.11.0+cu130, CUDA 13.0" in text for text in distances.values())
+    assert all(text in line and "torch 2.11.0+cu130, CUDA 13.0" in line for line in distances.values())
 
 
 def test_what_transformer_engine_imports_is_served(stub_set: stubs.StubSet) -> None:

@@ -39,7 +39,7 @@ def parting(one: Path, other: Path) -> list[str]:
     return []
 
 
-def told(one: Path, other: Path) -> Iterator[str]:
+def differences(one: Path, other: Path) -> Iterator[str]:
     """The same for the ranks of two runs, whose folders are given; of some ranks, if all differ."""
     names = sorted(path.name for path in one.iterdir())
     unlike = [name for name in names if (one / name).read_bytes() != (other / name).read_bytes()]

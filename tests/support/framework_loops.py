@@ -183,8 +183,8 @@ def main(chosen: list[str]) -> None:
     began = time.perf_counter()
     seconds, step = loop()
     torch.cuda.synchronize()
-    told = {"loop": loop.__name__, "seconds": seconds, "flops": flops_of(step), "all": time.perf_counter() - began}
-    print(json.dumps(told), flush=True)
+    reported = {"loop": loop.__name__, "seconds": seconds, "flops": flops_of(step), "all": time.perf_counter() - began}
+    print(json.dumps(reported), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The headline of a log beside what its script measured itself, in virtual time."""
+"""The headline of a log next to what its script measured itself, in virtual time."""
 
 from __future__ import annotations
 

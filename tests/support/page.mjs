@@ -4,7 +4,7 @@
 //
 // The page and all that it asks for come from the server. An action is a list, its answer a text or null:
 //   ["text", id]            what the element with this id shows
-//   ["wait", id, text]      the same, as soon as it holds `text`
+//   ["wait", id, text]      the same, as soon as it contains `text`
 //   ["choose", id, value]   in a list of choices
 //   ["point", x, y]         the pointer goes to this place of the canvas
 //   ["click", x, y]         it clicks there

@@ -2,7 +2,7 @@
 //
 //   node trace_processor.mjs DIR TRACE < queries.json > answers.json
 //
-// DIR holds engine_bundle.js and trace_processor.wasm. `queries` is a list of SQL texts, `answers` a list of
+// DIR contains engine_bundle.js and trace_processor.wasm. `queries` is a list of SQL texts, `answers` a list of
 // {"columns": [...], "rows": [[...]], "error": ""} in the same order. 64-bit integers that a JSON reader could
 // not hold exactly come as text.
 import fs from 'node:fs';

@@ -54,12 +54,12 @@ FOREIGN = {
 
 @pytest.mark.parametrize("file", FOREIGN)
 def test_foreign_files_are_refused(tmp_path: Path, file: str) -> None:
-    make, told = FOREIGN[file]
+    make, reported = FOREIGN[file]
     path = tmp_path / "run.json"
     make(path)
     with pytest.raises(PhantoraError) as error:
         open_log(path)
-    assert str(error.value).startswith(f"{path}: ") and told in str(error.value)
+    assert str(error.value).startswith(f"{path}: ") and reported in str(error.value)
 
 
 VERBS = {
@@ -77,7 +77,7 @@ def test_every_verb_says_it_in_one_line(tmp_path: Path) -> None:
     code = "import sys\nfrom phantora.cli.main import cli, main\n"
     code += "for verb in sys.argv[1].split('\\n'):\n  sys.argv[1:] = verb.split('\\t')\n"
     code += "  try: main()\n  except SystemExit as end: print(end.code)\n"
-    lines = "\n".join("\t".join([verb, *(a.format(**names) for a in given)]) for verb, given in VERBS.items())
+    lines = "\n".join("\t".join([command, *(a.format(**names) for a in given)]) for command, given in VERBS.items())
     done = subprocess.run(
         [sys.executable, "-c", code, lines], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     )

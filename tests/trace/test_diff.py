@@ -124,12 +124,12 @@ CHANGES: dict[str, tuple[Change, str]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_cause_comes_first(tmp_path: Path, base: Path, change: str) -> None:
-    make, told = CHANGES[change]
+    make, reported = CHANGES[change]
     other = make().write(tmp_path / "run.arrow")
     there, back = invoke(base, other), invoke(other, base)
     assert there.exit_code == back.exit_code == 0
     first, reverse = there.output.splitlines()[0], back.output.splitlines()[0]
-    assert told in first, there.output
+    assert reported in first, there.output
     kind = json.loads(invoke(base, other, "--json").output)["causes"][0]["kind"]
     assert json.loads(invoke(other, base, "--json").output)["causes"][0]["kind"] == kind
     slower = not first.startswith("Faster")
@@ -316,8 +316,8 @@ class Model:
         self._at += length
 
 
-def pair(told: str, *, base: dict[str, object] | None = None, **choices: object) -> tuple[dict, dict, str]:  # type: ignore[type-arg]
-    return base or {}, {**(base or {}), **choices}, told
+def pair(reported: str, *, base: dict[str, object] | None = None, **choices: object) -> tuple[dict, dict, str]:  # type: ignore[type-arg]
+    return base or {}, {**(base or {}), **choices}, reported
 
 
 DP: dict[str, object] = {"spread": "data parallel"}
@@ -370,10 +370,10 @@ PAIRS = (
 
 @pytest.mark.parametrize("number", range(len(PAIRS)))
 def test_what_changed_is_named_first(tmp_path: Path, number: int) -> None:
-    before, after, told = PAIRS[number]
+    before, after, reported = PAIRS[number]
     a, b = Model(**before).write(tmp_path / "a.arrow"), Model(**after).write(tmp_path / "b.arrow")
     done = invoke(a, b)
-    assert told in done.output.splitlines()[0], done.output
+    assert reported in done.output.splitlines()[0], done.output
 
 
 @pytest.mark.parametrize("number", range(0, len(PAIRS), 3))

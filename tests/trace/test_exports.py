@@ -56,8 +56,8 @@ def test_memory_snapshot(tmp_path: Path) -> None:
     ]  # fmt: skip
     made = [e["frames"][0] for e in trace if e["action"] == "alloc"]
     assert [(f["filename"], f["line"]) for f in made] == [("train.py", 12), ("model/layers.py", 7)]
-    told = memory_viz().trace(snapshot)
-    assert "100.0MiB" in told and "raise OutOfMemoryError # 900.0MiB requested" in told
+    reported = memory_viz().trace(snapshot)
+    assert "100.0MiB" in reported and "raise OutOfMemoryError # 900.0MiB requested" in reported
 
 
 def records(data: bytes) -> list[bytes]:

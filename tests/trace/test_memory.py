@@ -76,12 +76,12 @@ def data_parallel() -> Allocator:
 
 def test_activations_of_data_parallel_are_no_communication(tmp_path: Path) -> None:
     (memory,) = data_parallel().details(tmp_path).memory
-    told = {name: value // MB for name, value in memory.by_category.items()}
-    assert told == {
+    reported = {name: value // MB for name, value in memory.by_category.items()}
+    assert reported == {
         "parameters": 100, "optimizer": 200, "activations": 200, "communication": 90, "gradients": 100,
     }  # fmt: skip
     over_time = {name: max(values) // MB for name, values in memory.timeline_by_category.items()}
-    assert over_time == told
+    assert over_time == reported
     levels = [sum(values) for values in zip(*memory.timeline_by_category.values(), strict=True)]
     assert levels == [allocated for _, allocated, _ in memory.timeline]
 
@@ -129,9 +129,9 @@ def test_where_the_largest_blocks_were_made(tmp_path: Path) -> None:
     a.mark("Optimizer.step#AdamW.step", 7000, 7100)
     a.run.add(Kind.KERNEL, 0, 7050_000, 7060_000, "adamw", launch=7020_000)
     (memory,) = a.details(tmp_path).memory
-    told = {block.bytes // MB: (block.site, block.module) for block in memory.largest}
-    assert told[400] == ("model.py:7", "layers.0.mlp")
-    assert told[300] == ("autograd", "layers.0.mlp") and told[250] == ("train.py:30", "")
+    reported = {block.bytes // MB: (block.site, block.module) for block in memory.largest}
+    assert reported[400] == ("model.py:7", "layers.0.mlp")
+    assert reported[300] == ("autograd", "layers.0.mlp") and reported[250] == ("train.py:30", "")
     assert memory.by_module["layers.0.mlp"] == 700 * MB
 
 
@@ -174,7 +174,7 @@ def test_no_chance_without_a_watchdog(tmp_path: Path) -> None:
 
 
 def test_out_of_memory_in_the_first_pass(tmp_path: Path) -> None:
-    """No optimizer has told what the blocks hold; layers that repeat are no steps; the process's end frees all."""
+    """No optimizer shows what the blocks contain; layers that repeat are no steps; the process's end frees all."""
     a = Allocator()
     gemm, sig = a.run.price("gemm", "measured", 1e9), a.run.signature("aten::mm", "bf16[8,8], bf16[8,8]")
     held = [(a.take(1, 100), 100)]

@@ -12,7 +12,7 @@ from phantora.trace.analysis.settled_steps import SETTLING, Settled, settle
 Steps = dict[int, tuple[int, int, float]]
 
 
-def told(steps: Steps, needed: float, settled: dict[str, Any]) -> Settled:
+def reported(steps: Steps, needed: float, settled: dict[str, Any]) -> Settled:
     log = SimpleNamespace(
         metadata=SimpleNamespace(extra={"settling_ns": needed} if needed else {}), trailer={"settled": settled}
     )
@@ -46,4 +46,4 @@ SKIPPED = {"skipped": "no optimizer"}
     ],
 )
 def test_steps_before_limiters_settle(steps: Steps, needed: float, settled: dict[str, Any], expected: Settled) -> None:
-    assert told(steps, needed, settled) == expected
+    assert reported(steps, needed, settled) == expected

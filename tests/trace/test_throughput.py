@@ -57,7 +57,7 @@ def run(tmp_path: Path, forward: str, backward: str) -> Path:
     ("forward", "backward", "batches"),
     [
         ("", "AllReduce", 2),  # DDP, a weight as large as the activations
-        ("AllGather", "ReduceScatter", 2),  # FSDP, likewise
+        ("AllGather", "ReduceScatter", 2),  # FSDP, the same
         ("AllReduce", "AllReduce", 1),  # tensor parallel
         ("ReduceScatter", "ReduceScatter", 1),  # with sequence parallelism
     ],

@@ -82,5 +82,5 @@ def test_prices_of_collectives_are_wrong_together(tmp_path: Path) -> None:
     made.add(Kind.COMMUNICATOR, 0, 0, 0, "group", comm=0, sig=made.signature("ranks", "0"))
     same = {"1": float(STEP), "2": float(STEP)}
     made.trailer["host_sensitivity"] = {"steps_ns": {"0.6667": same, "1.5": same}, "spread": [1, 1], "measured": True}
-    told = analyze(open_log(made.write(tmp_path / "run.arrow")), details=False).headline
-    assert told.error == pytest.approx(hypot(ERROR, COMMON))
+    reported = analyze(open_log(made.write(tmp_path / "run.arrow")), details=False).headline
+    assert reported.error == pytest.approx(hypot(ERROR, COMMON))

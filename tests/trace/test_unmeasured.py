@@ -1,4 +1,4 @@
-"""What steps rest on most among what was not measured, and what is said when that is an unknown."""
+"""The unmeasured operators that decide a step most, and the text for an unknown one."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from phantora.wire import layout
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# What the clock uses of stub/rank/rank.h; `fake` holds the state that a test sets.
+# What the clock uses of stub/rank/rank.h; `fake` contains the state that a test sets.
 RUNTIME = """
 #include "rank/rank.h"
 #include <pthread.h>

@@ -43,8 +43,8 @@ def test_a_folder_that_is_not_there(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.py").touch()
-    told = said(["trace", "-o", "none/run.arrow", "x.py"], monkeypatch, capsys)
-    assert "there is no folder none; make it, or choose another -o" in told
+    reported = said(["trace", "-o", "none/run.arrow", "x.py"], monkeypatch, capsys)
+    assert "there is no folder none; make it, or choose another -o" in reported
 
 
 def test_why_a_file_is_not_written(tmp_path: Path) -> None:

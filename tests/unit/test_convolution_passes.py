@@ -1,4 +1,4 @@
-"""Passes of convolutions: what is the same work, what its tiles take, and what those most alike tell."""
+"""Passes of convolutions: what is the same work, what its tiles take, and what the nearest ones take."""
 
 from __future__ import annotations
 

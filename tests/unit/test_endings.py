@@ -1,4 +1,4 @@
-"""How a verb ends that is interrupted, or whose standard streams are not as they should be."""
+"""How a command ends that is interrupted, or whose standard streams are not as they should be."""
 
 from __future__ import annotations
 
@@ -78,11 +78,11 @@ def finalize():
 RUN = "main.Commands.get_command = lambda *_: click.Command('x', callback=finalize)\nmain.main()\n"
 
 
-@pytest.mark.parametrize(("verb", "status", "out", "err"), [
+@pytest.mark.parametrize(("command", "status", "out", "err"), [
     (DROPPED, 130, "", "phantora: interrupted by SIGINT\n"), (LATE, -signal.SIGINT, "done\n", ""),
 ])  # fmt: skip
-def test_no_signal_is_dropped_and_none_ends_in_a_traceback(verb: str, status: int, out: str, err: str) -> None:
-    done = subprocess.run([sys.executable, "-c", verb + RUN, "x"], capture_output=True, text=True, check=False)
+def test_no_signal_is_dropped_and_none_ends_in_a_traceback(command: str, status: int, out: str, err: str) -> None:
+    done = subprocess.run([sys.executable, "-c", command + RUN, "x"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr.lstrip()) == (status, out, err)
 
 

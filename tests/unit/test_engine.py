@@ -258,7 +258,7 @@ def test_collective_starts_when_the_last_rank_arrives(make: Callable[[int], Benc
     assert spans == [(0, 100, 300, 340), (1, 300, 300, 340)]
 
 
-def test_kernels_beside_a_collective_are_slower(make: Callable[[int], Bench]) -> None:
+def test_kernels_next_to_a_collective_are_slower(make: Callable[[int], Bench]) -> None:
     bench = make(2)
     bench.profile = native.KernelProfile(interference=1.0, interference_behind=2.0, clock=1.0)
     for index, rank in enumerate(bench.ranks):
@@ -272,7 +272,7 @@ def test_kernels_beside_a_collective_are_slower(make: Callable[[int], Bench]) ->
 
 
 def one_collective_waits(make: Callable[[int], Bench]) -> Bench:
-    """Rank 0 waits for its compute stream beside a collective that rank 1, which could still arrive, has not called."""
+    """Rank 0 waits for its compute stream; rank 1, which could still arrive, has not called a collective of both."""
     bench = make(2)
     zero = bench.ranks[0]
     for index, rank in enumerate(bench.ranks):

@@ -66,9 +66,10 @@ def simulate(library: Path, fold: Fold, program: Sequence[Step], *, all_ranks: b
             rank.kernel(f"k{number}-{stage}:{ns * (1 + stage)}")
             rank.collective(made[axes], 4 * nbytes)
         members = group(fold, rank.index, program[-1][0])
-        rank.collective(
-            made[program[-1][0]], 8 * len(members), kind=layout.Coll.ALL_GATHER, ticket=5, dtype=INT64, count=1,
-            data=struct.pack("<q", says(fold, rank.index, program[-1][0])),
+        rank.blob(struct.pack("<q", says(fold, rank.index, program[-1][0])))
+        rank.emit(
+            "COLLECTIVE", id=made[program[-1][0]], coll=layout.Coll.ALL_GATHER, dtype=INT64, count=1,
+            bytes=8 * len(members), ticket=5,
         )  # fmt: skip
         rank.ask("bytes", "PAYLOAD", ticket=5)
     assert not bench.run() & native.ERROR, bench.engine.error()
@@ -98,7 +99,7 @@ def test_folded_is_unfolded(
     fold = parse_fold(",".join(axes), stages * prod(sizes))
     assert fold is not None
     everybody = (1 << len(axes)) - 1
-    across = everybody & (stages > 1)  # a group across stages may lack the processes of one (docs/scale.md)
+    across = everybody & (stages > 1)  # a group across stages may be without the processes of one (docs/scale.md)
     steps = [(everybody if bits & across else bits & everybody or everybody, *rest) for bits, *rest in program]
     if stages > STAGES:
         steps.append((everybody, 1, 1))  # whose last numbers all ranks tell

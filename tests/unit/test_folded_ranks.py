@@ -77,28 +77,28 @@ def padded(value: object) -> bytes:
 
 @pytest.mark.parametrize("axes,world", [("dp=8", 8), ("dp=1024", 1024)])
 def test_pickled_objects_equal_but_for_their_integers(engine_library: Path, axes: str, world: int) -> None:
-    def told(rank: int) -> Any:
+    def stated(rank: int) -> Any:
         return {"rank": rank, "port": 200 + 70 * rank, "down": -rank, "big": (1 << 33) + rank, "name": "w", "f": 0.5}
 
     bench = folded(engine_library, axes, world)
-    assert not tell(bench, lambda rank: padded(told(rank)), UINT8, GATHER, world) & native.ERROR
-    # One reply holds the first 256 of them.
+    assert not tell(bench, lambda rank: padded(stated(rank)), UINT8, GATHER, world) & native.ERROR
+    # One reply contains the first 256 of them.
     answer = heard(bench)
     for rank in range(min(world, 256)):
-        assert pickle.loads(answer[256 * rank : 256 * rank + 256]) == told(rank)
+        assert pickle.loads(answer[256 * rank : 256 * rank + 256]) == stated(rank)
 
 
 def test_objects_that_differ_by_stage(engine_library: Path) -> None:
     """Each stage has a rule of its own; one with two processes is like the first."""
 
-    def told(rank: int) -> Any:
+    def stated(rank: int) -> Any:
         stage, at = divmod(rank, 4)
         return ["first", "between", "last"][stage], at, [7 * stage]
 
     bench = folded(engine_library, "pp=3,dp=4", 12)
-    assert not tell(bench, lambda rank: padded(told(rank)), UINT8, GATHER, 12) & native.ERROR
+    assert not tell(bench, lambda rank: padded(stated(rank)), UINT8, GATHER, 12) & native.ERROR
     answer = heard(bench)
-    assert [pickle.loads(answer[256 * rank : 256 * rank + 256]) for rank in range(12)] == [told(r) for r in range(12)]
+    assert [pickle.loads(answer[256 * rank : 256 * rank + 256]) for rank in range(12)] == [stated(r) for r in range(12)]
 
 
 def test_the_first_rank_of_a_lone_axis_tells_reals_and_sums(engine_library: Path) -> None:

@@ -1,4 +1,4 @@
-"""A hang in words, and the stacks that it rests on."""
+"""A hang in words, and the stacks behind it."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_equal_ranks_are_one() -> None:
     lines = [f"  rank {rank} waits in all_reduce of 8 float32; not there: rank 3." for rank in range(3)]
     lines.append("  rank 3 runs or sleeps outside CUDA")
     there = Place("train.py", 7, "<module>", "synchronize")
-    told = describe("\n".join(lines), {0: there, 1: there, 2: there, 3: Place("train.py", 9, "main", "wait")})
-    assert told.splitlines()[1:] == [
+    reported = describe("\n".join(lines), {0: there, 1: there, 2: there, 3: Place("train.py", 9, "main", "wait")})
+    assert reported.splitlines()[1:] == [
         "  rank 0 waits in all_reduce of 8 float32; not there: rank 3 (same: rank 1-2)",
         "      at train.py:7, calling synchronize",
         "  rank 3 runs or sleeps outside CUDA",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from phantora.cli import profile as verb
+from phantora.cli import profile as command
 from phantora.errors import PhantoraError
 from phantora.hardware import REFERENCE_HOST, load_host
 from phantora.hardware.hosts import GIVEN_SPREAD, to_toml
@@ -115,13 +115,13 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(probing, "run_probes", run_probes)
     out = tmp_path / "mine.toml"
-    done = CliRunner().invoke(verb.profile, ["host", "--out", str(out), "--rounds", "5"], catch_exceptions=False)
+    done = CliRunner().invoke(command.profile, ["host", "--out", str(out), "--rounds", "5"], catch_exceptions=False)
     assert done.exit_code == 0 and asked == [(5, None, True)]
     assert "2.00 times as slow as emerald-rapids-fast" in done.output and "no GPU: CUDA calls are scaled" in done.output
     assert "A CPU, 3.10 GHz, 8 cores" in done.output and load_host(str(out)).factor == pytest.approx(2.0)
     with pytest.raises(PhantoraError, match=r"a host file ends in \.toml"):
-        CliRunner().invoke(verb.profile, ["host", "--out", "x.json"], catch_exceptions=False)
-    assert "SOURCE" in CliRunner().invoke(verb.profile, ["--help"]).output  # operators stay the default
+        CliRunner().invoke(command.profile, ["host", "--out", "x.json"], catch_exceptions=False)
+    assert "SOURCE" in CliRunner().invoke(command.profile, ["--help"]).output  # operators stay the default
 
 
 PROBE = """
@@ -161,8 +161,8 @@ def test_probes_take_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 def test_steps_on_other_hosts() -> None:
     times = (("0.6667", 80), ("1.5", 120), ("2", 200))
     steps = {factor: {"1": 999.0, "2": t - 1, "3": t + 1} for factor, t in times}
-    told = {"spread": [0.9, 2.0], "measured": False, "steps_ns": steps}
-    found = other_hosts({"host_sensitivity": told}, {2, 3}, 100.0)
+    reported = {"spread": [0.9, 2.0], "measured": False, "steps_ns": steps}
+    found = other_hosts({"host_sensitivity": reported}, {2, 3}, 100.0)
     assert found is not None
     assert (found.faster, found.slower, found.high) == pytest.approx((80, 120, 200), rel=0.001)
     assert found.low == pytest.approx(94, rel=0.001)  # between the points at 0.667 and 1

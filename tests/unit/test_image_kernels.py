@@ -25,7 +25,7 @@ def us(name: str, *args: object) -> float:
     ("channels", "pixels", "forward", "backward"),
     [(896, 14, 272.4, 1309.8), (448, 28, 372.9, 1008.0), (224, 56, 609.2, 1763.7)],
 )
-def test_groups_of_an_odd_width_run_beside_each_other(
+def test_groups_of_an_odd_width_run_next_to_each_other(
     channels: int, pixels: int, forward: float, backward: float
 ) -> None:
     """A kernel or more for each group. The sums of the kernels' times are more than what they take together."""

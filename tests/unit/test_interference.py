@@ -61,7 +61,7 @@ def finish(bench: Bench) -> dict[tuple[str, int], tuple[int, int]]:
         (0.5, 1.0, 40, 125),  # 20 ns are lost, and made up at the mean pace
     ],
 )
-def test_a_collective_loses_pace_beside_kernels(
+def test_a_collective_loses_pace_next_to_kernels(
     make: Callable[..., Bench], slowdown: float, slowed: float, kernel: int, took: int
 ) -> None:
     bench = make(communication_slowdown=slowdown, slowed=slowed)
@@ -239,7 +239,7 @@ def beside() -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("beside_what", "cls"),
+    ("neighbour", "cls"),
     [
         ("mm 4096 4096 4096", "gemm"),
         ("mm 8192 8192 2048", "gemm"),
@@ -251,9 +251,9 @@ def beside() -> list[dict[str, Any]]:
         ("rms_norm 8 MiB again", "normalization"),
     ],
 )
-def test_all_reduces_lose_what_they_lose_on_a_real_gpu(beside_what: str, cls: str) -> None:
+def test_all_reduces_lose_what_they_lose_on_a_real_gpu(neighbour: str, cls: str) -> None:
     (alone,) = (row["transfer_us"][2] for row in beside() if row["beside"] == "none")
-    rows = [row for row in beside() if row["beside"] == beside_what]
+    rows = [row for row in beside() if row["beside"] == neighbour]
     assert len(rows) == 2  # of either priority
     for row in rows:
         price = Price((round(row["alone_us"] * 1e3),), cls, "measured", 0.0, row["bytes"])

@@ -16,7 +16,7 @@ COMPILERS = {"c": ("gcc", "-std=gnu11"), "cpp": ("g++", "-std=c++17")}
 
 
 def values() -> dict[str, dict[str, int]]:
-    """A value for every field of every body, no two alike, that fills the field's highest byte."""
+    """A value for every field of every body, no two equal, that fills the field's highest byte."""
     found: dict[str, dict[str, int]] = {}
     count = 0
     for body in BODIES.values():

@@ -1,4 +1,4 @@
-"""Factorisations and Fourier transforms beside those that were measured on an H100."""
+"""Factorisations and Fourier transforms next to those that were measured on an H100."""
 
 from __future__ import annotations
 

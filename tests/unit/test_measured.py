@@ -1,4 +1,4 @@
-"""Prices that rest on tables: exact, interpolated, scaled; tables that are refused; a book that is interrupted."""
+"""Prices from tables: exact, interpolated, scaled; tables that are refused; a book that is interrupted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernels of one operator take that run beside each other."""
+"""What the kernels of one operator take that run next to each other."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ from phantora.profile.measure import alone
         ([], 1.0),
     ],
 )
-def test_kernels_beside_each_other_share_the_time(spans: list[tuple[int, int]], share: float) -> None:
+def test_kernels_next_to_each_other_share_the_time(spans: list[tuple[int, int]], share: float) -> None:
     events = [{"ts": float(start), "dur": float(length)} for start, length in reversed(spans)]
     assert alone(events) == pytest.approx(share)

@@ -123,7 +123,7 @@ def test_who_waits_for_room_does_without_before_it_is_a_hang(trial: Trial) -> No
 
 def test_a_rank_that_works_between_naps_is_no_hang(trial: Trial) -> None:
     """So looks a rank on a crowded machine: asleep at many looks, though not for good."""
-    naps = """
+    program = """
 import time
 end = time.monotonic() + 5 * %f
 while time.monotonic() < end:
@@ -135,7 +135,7 @@ while time.thread_time() < begin + %f: pass
 time.sleep(60)
 """
     # The last work is far longer than what passes for sleep, so that the timeout counts from its end.
-    process = subprocess.Popen([sys.executable, "-S", "-c", naps % (HANG, HANG / 2)])
+    process = subprocess.Popen([sys.executable, "-S", "-c", program % (HANG, HANG / 2)])
     try:
         trial.session.control["pid"][1] = process.pid
         trial.ranks[1].start()

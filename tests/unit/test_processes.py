@@ -25,8 +25,8 @@ def test_addresses_of_a_started_program_are_the_same_each_time(monkeypatch: pyte
     before = personality()
     program = [sys.executable, "-c", "import fractions; print(id(fractions.Fraction))"]
     with process.fixed_addresses():
-        told = {subprocess.run(program, capture_output=True, text=True, check=True).stdout for _ in range(3)}
-    assert (len(told) == 1) is process.addresses_are_fixed()
+        reported = {subprocess.run(program, capture_output=True, text=True, check=True).stdout for _ in range(3)}
+    assert (len(reported) == 1) is process.addresses_are_fixed()
     assert personality() == before
 
     class Forbids:

@@ -23,7 +23,7 @@ def result(status: str, memory: int, needs: int | None = None) -> Result:
 
 @settings(max_examples=40)
 @given(st.integers(1, 60_000), st.integers(20, 3_000), st.integers(1, 80_000), st.booleans())
-def test_the_largest_is_found_in_few_runs(fixed: int, each: int, capacity: int, told: bool) -> None:
+def test_the_largest_is_found_in_few_runs(fixed: int, each: int, capacity: int, reported: bool) -> None:
     """Memory grows in steps, as an allocator's does; what does not fit may tell what it needs."""
     seen: list[int] = []
 
@@ -31,7 +31,7 @@ def test_the_largest_is_found_in_few_runs(fixed: int, each: int, capacity: int, 
         seen.append(number)
         taken = (fixed + each * number) // 64 * 64 * MIB
         fits = taken <= capacity * MIB
-        return Tried(number, result(RAN if fits else OUT_OF_MEMORY, taken, None if fits or not told else taken))
+        return Tried(number, result(RAN if fits else OUT_OF_MEMORY, taken, None if fits or not reported else taken))
 
     tried = list(largest_that_fits(run, capacity * MIB))
     best = max((one.value for one in tried if one.fits), default=0)

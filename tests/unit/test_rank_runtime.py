@@ -463,8 +463,8 @@ def test_dropped_payload_is_not_fetched(rank: Any) -> None:
         library.ph_memory_clear(base, 8)
         library.ph_touch(base, 8)
 
-    told = run(body, rank).of("PAYLOAD")
-    assert [(record["ticket"], record["slot"]) for record in told] == [(1, 0xFF)]  # forgotten, and nobody waits
+    reported = run(body, rank).of("PAYLOAD")
+    assert [(record["ticket"], record["slot"]) for record in reported] == [(1, 0xFF)]  # forgotten, and nobody waits
 
 
 @pytest.mark.parametrize(("members", "size"), [(1, 5), (3, 0), (3, 5), (4, 50_000)])

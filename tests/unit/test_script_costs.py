@@ -50,7 +50,7 @@ def test_costs_of_pytorch_follow_the_scripts_cpu_time_and_those_of_cuda_do_not(m
     found = script.measure(["train.py", "--steps", "8"], "1x1xH100", here)
     assert found.cpu_ns == pytest.approx(3e6)
     assert found.counted_ns == pytest.approx(1000 * here.api_ns["OP_TOP"])
-    assert (found.steps, found.uncertainty) == (6, 0.0)  # all alike
+    assert (found.steps, found.uncertainty) == (6, 0.0)  # all equal
     assert [spec.null for spec in seen] == [True, False]
     assert [spec.host is not None for spec in seen] == [False, True]  # counts are those on this machine
     host = script.calibrated(here, found)

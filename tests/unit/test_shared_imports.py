@@ -31,7 +31,7 @@ def test_no_script() -> None:
     assert shared_imports("/nowhere/train.py") == ()
 
 
-def test_a_module_beside_the_script_is_the_one_meant(tmp_path: Path) -> None:
+def test_a_module_next_to_the_script_is_the_one_meant(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text("import logging\nimport transformers\n")
     (tmp_path / "transformers").mkdir()  # such a folder gives way to the package

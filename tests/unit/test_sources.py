@@ -83,9 +83,9 @@ def _cited() -> Iterator[tuple[Path, int, str]]:
                 yield from ((path, line, n) for n in names if not prose or "/" in n or n.endswith(SOURCES))
 
 
-def exists(name: str, beside: Path, known: list[str]) -> bool:
+def exists(name: str, cited_by: Path, known: list[str]) -> bool:
     if name.startswith("../"):
-        return (beside.parent / name).resolve().exists()
+        return (cited_by.parent / name).resolve().exists()
     return any(path.endswith(name) for path in known) or any(fnmatch(path, "*" + name) for path in known)
 
 

@@ -39,25 +39,25 @@ def test_the_number_of_steps_that_a_script_is_asked_for(arguments: tuple[str, ..
 
 def test_slow_parts_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     stats: list[Stats] = []
-    told = Status(2, stats)
-    assert "importing torch" in told.text(0) and "starting the script" in told.text(2)
+    reported = Status(2, stats)
+    assert "importing torch" in reported.text(0) and "starting the script" in reported.text(2)
     stats.append(at(0))
-    assert "1.500 s simulated" in told.text(2)
+    assert "1.500 s simulated" in reported.text(2)
     monkeypatch.setattr(status, "_busy_with", lambda: "compiling (nvcc)")
     later = time.monotonic() + 8
     monkeypatch.setattr(time, "monotonic", lambda: later)
-    assert "compiling (nvcc) for" in told.text(2)
+    assert "compiling (nvcc) for" in reported.text(2)
 
 
 def test_steps_and_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     stats = [at(1)]
-    told = Status(2, stats, ("--steps", "11"))
-    told.text(2)  # sees the first step
+    reported = Status(2, stats, ("--steps", "11"))
+    reported.text(2)  # sees the first step
     clock[0], stats[0] = 110.0, at(6, 2000)
-    assert "step 6 of 11, 2 of 2 ranks, 1.500 s simulated in 10 s, 10 s left" in told.text(2)
-    plain = re.sub(r"\x1b\[[\d;]*m", "", told.bar(2, 100))
+    assert "step 6 of 11, 2 of 2 ranks, 1.500 s simulated in 10 s, 10 s left" in reported.text(2)
+    plain = re.sub(r"\x1b\[[\d;]*m", "", reported.bar(2, 100))
     assert "━" in plain and "step 6 of 11" in plain and "\n" not in plain and len(plain) < 100
 
 

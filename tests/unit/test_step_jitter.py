@@ -11,8 +11,8 @@ STEP = 100e6
 
 def jitter(slower: float, faster: float) -> float:
     steps = {"0.6666": {"1": faster * STEP}, "1.5": {"1": slower * STEP}}
-    told = {"steps_ns": steps, "spread": [1.0, 1.0], "measured": True}
-    hosts = other_hosts({"host_sensitivity": told}, {1}, STEP)
+    reported = {"steps_ns": steps, "spread": [1.0, 1.0], "measured": True}
+    hosts = other_hosts({"host_sensitivity": reported}, {1}, STEP)
     assert hosts is not None
     return hosts.jitter(STEP)
 

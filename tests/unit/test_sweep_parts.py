@@ -420,8 +420,8 @@ def test_what_does_not_fit_has_the_same_numbers_whichever_run_is_first(tmp_path:
                 roomy = spec_of(command).gpu_memory is not None
                 asked.append(roomy)
                 command = stages.send(ended(command, Reason.OK if roomy else reason))
-                told = measured(100, memory=93 if roomy else 79, fits=roomy)
-                command.output.write_bytes(orjson.dumps(told))
+                reported = measured(100, memory=93 if roomy else 79, fits=roomy)
+                command.output.write_bytes(orjson.dumps(reported))
                 command = stages.send(0)
         results.append(replace(end.value.value, seconds=0.0))
         runs.append(asked)

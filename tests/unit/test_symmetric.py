@@ -198,7 +198,7 @@ def test_copies_take_turns_on_a_gpu_and_share_a_peers_port(engine_library: Path)
     bench = copies(engine_library)
     for stream in (8, 9):
         bench.ranks[1].emit("PEER_COPY", id=1, stream=stream, peer=0, push=0, bytes=10_000, at=0)
-    bench.ranks[1].kernel("beside:1500", at=0)
+    bench.ranks[1].kernel("other:1500", at=0)
     bench.ranks[2].emit("PEER_COPY", id=1, stream=8, peer=1, push=1, bytes=5_000, at=0)
     bench.ranks[0].kernel("elsewhere:10", at=0)
     assert finish(bench) == {(1, 8): [(0, 1500)], (1, 9): [(1500, 2500)], (2, 8): [(0, 1000)]}

@@ -52,7 +52,7 @@ def flavors(sources: Path, name: str, folder: Path) -> list[Flavor]:
 def run_flavor(
     flavor: Flavor, out: Path, trace: Callable[[int], list[str]], run: Callable[[list[str], Path], int | None]
 ) -> None:
-    """Adds its outcome to `out`. `trace`: the start of a command on so many GPUs. `run(command, log)`: what it ends
+    """Adds its outcome to `out`. `trace`: the start of a command on a number of GPUs. `run(command, log)`: what it ends
     with, None if it takes too long."""
     begun = time.monotonic()
     outcome, text = ("skipped", "disabled in the list") if flavor.disabled else ("passed", "")

@@ -88,10 +88,10 @@ def test_timeline_of_one_rank_and_of_all_in_view(server: Server) -> None:
 def test_a_click_tells_all_of_a_kernel(server: Server) -> None:
     at = LEFT + 300 + 450
     _, _, shown = visit(server, "/", ("wait", "timeline-text", "18 rows"), ("click", at, TOP + 5), ("text", "details"))
-    told = " ".join(shown.split())
+    reported = " ".join(shown.split())
     for part in ("operator aten::mm", "shapes", "class gemm", "rank 0, stream 0 (default)", "duration 200.00 us",
                  "launched", "source interpolated", "flops"):  # fmt: skip
-        assert part in told, told
+        assert part in reported, reported
 
 
 def test_where_mfu_goes(server: Server) -> None:
@@ -153,8 +153,8 @@ def test_difference(server: Server) -> None:
 
 def test_a_step_that_the_run_does_not_have(server: Server) -> None:
     """The server's words are shown, not an old picture."""
-    _, _, told, tiles = visit(
+    _, _, reported, tiles = visit(
         server, "/?run=b", ("wait", "timeline-text", "18 rows"), ("choose", "step", "9"),
         ("wait", "timeline-text", "no step"), ("text", "tiles"),
     )  # fmt: skip
-    assert told.endswith("b.arrow: no step 9\n") and tiles == "This rank has no such step."
+    assert reported.endswith("b.arrow: no step 9\n") and tiles == "This rank has no such step."

@@ -85,8 +85,8 @@ def test_difference(server: Server, browser: Any, width: int, scheme: str) -> No
     page, complaints = open_page(browser, width, scheme)
     page.goto(server.url)
     page.get_by_role("link", name="Difference").click()
-    told = "The runs do the same work: no cause to name."
-    page.locator("#causes", has_text=told).wait_for()
+    reported = "The runs do the same work: no cause to name."
+    page.locator("#causes", has_text=reported).wait_for()
     assert page.locator("#headline").inner_text()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     for run in "ab":  # both timelines

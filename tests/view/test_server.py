@@ -111,7 +111,7 @@ def test_numbers_are_those_of_analyze_and_diff(server: Server, logs: tuple[Path,
 
 
 def data_of(page: bytes) -> Any:
-    """What a page holds for its script."""
+    """What a page contains for its script."""
     return json.loads(page.decode().split('id="data">')[1].split("</script>")[0])
 
 
@@ -202,7 +202,7 @@ def test_a_page_runs_its_own_scripts_only(server: Server) -> None:
     assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy
     scripts = policy.split("script-src ")[1].split(";")[0]
     assert "unsafe" not in scripts and scripts.count("'sha256-") == page.count(b"<script>") > 0
-    assert f'content="script-src {scripts};'.encode() in page  # holds for a page that was saved, too
+    assert f'content="script-src {scripts};'.encode() in page  # applies to a page that was saved, too
     _, headers, _ = get(server, f"/report.json?token={server.site.token}")
     assert "script-src 'none'" in headers["Content-Security-Policy"]
 

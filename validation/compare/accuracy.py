@@ -1,9 +1,9 @@
-"""Real runs beside simulated ones: step time, MFU, memory, and, where a trace exists, what the step was spent on.
+"""Real runs next to simulated ones: step time, MFU, memory, and, where a trace exists, what the step was spent on.
 
     python -m validation.compare.accuracy TRUTH_DIR [RUN_ID ...] [--gpu GPU] [--real FILE.jsonl] [--out FILE.jsonl] \
         [--keep DIR]
 
-TRUTH_DIR holds training scripts
+TRUTH_DIR contains training scripts
 and ``traces/RUN_ID.json.gz`` (Chrome traces of torch.profiler of one step of rank 0). ``--real`` names a
 file of real runs in validation/measurements (a row per run: command, median step time, memory). Every run is started
 by its own
@@ -153,7 +153,7 @@ def replay(name: str, row: dict[str, Any], truth: Path, gpu: str, log: Path, tim
     environment = dict(os.environ, NCCL_NVLS_ENABLE="0")  # as the real runs had it
     while "=" in words[0]:
         key, _, value = words.pop(0).partition("=")
-        if key != "CUDA_VISIBLE_DEVICES":  # which of the host's GPUs: the simulated ones are all alike
+        if key != "CUDA_VISIBLE_DEVICES":  # which of the host's GPUs: the simulated ones are all equal
             environment[key] = value
     words = [word for word in words[1:] if not word.startswith("--nproc")]
     if "--profile" in words:

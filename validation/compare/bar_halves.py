@@ -42,7 +42,7 @@ def waits(parts: Parts) -> bool:
 
 def judge(runs: Sequence[tuple[float, Parts]], tried: Sequence[Constants], bar: Bar) -> Judged:
     """`runs`: the real step in s, and the simulated one. Chosen is what gives the least median width of all `tried`
-    that hold 9 in 10 of the half, or, if none does, what holds most."""
+    that hold 9 in 10 of the half, or, if none does, the one with most."""
     table = [[_outcome(real, parts, bar(parts, constants)) for real, parts in runs] for constants in tried]
     chance = random.Random(0)
     inside, widths, chosen = [], [], []

@@ -1,7 +1,7 @@
 """Error bars of every real run in the ledger ``validation/runs.toml``: how often the real step lies inside.
 
     python -m validation.compare.bars validation/compare/bars.jsonl                  # the tables
-    python -m validation.compare.bars validation/compare/bars.jsonl --simulate       # first, those that it lacks
+    python -m validation.compare.bars validation/compare/bars.jsonl --simulate       # first, the missing ones
     python -m validation.compare.bars validation/compare/bars.jsonl --simulate --host measured
 
 Two tables. *Default host*: the bar that a user reads who knows nothing of the host; a run that was predicted with a bar

@@ -3,7 +3,7 @@
     phantora trace --cluster 1x1xH100 -m validation.probes.energy > simulated.jsonl
     python -m validation.compare.energy [simulated.jsonl]
 
-`predicted` was simulated with the constants from before this measurement. The buffer of `memory` holds zeros. Values
+`predicted` was simulated with the constants from before this measurement. The buffer of `memory` contains zeros. Values
 decide power, and the model has that of random ones: on an H200 an add of random numbers draws 529 W, one of equal
 numbers 369 W (2026-11-23-h200x4/interference.parquet, add and foreach_add alone).
 """

@@ -1,4 +1,4 @@
-"""Operators of extensions and custom operators, simulated beside measured.
+"""Operators of extensions and custom operators, simulated next to measured.
 
     phantora trace --cluster 1x1xH100 -o ext.arrow -m validation.probes.extension_kernels --once
     python -m validation.compare.extensions ext.arrow [benchmarks/device/results/extensions_h100.jsonl] [--predict FILE]

@@ -1,4 +1,4 @@
-"""Which host a real step asks for, beside the one that was measured: how far scripts differ from what a factor says."""
+"""The host that a real step asks for, next to the measured one: how far scripts differ from a factor."""
 
 from __future__ import annotations
 

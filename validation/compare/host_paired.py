@@ -1,4 +1,4 @@
-"""Steps that wait for their host, beside real ones, with the host measured by `phantora profile host` at the same time.
+"""Host-bound steps next to real ones, with the host measured by `phantora profile host` at the same time.
 
     python -m validation.compare.host_paired [SESSION ...] [--gpu H100] [--only WORKLOAD ...] [--out FILE]
     python -m validation.compare.host_paired [SESSION ...] --estimate
@@ -9,7 +9,7 @@ calls and without, in turns. Its rows make the host file that `phantora profile 
 would have written there for each workload: CUDA's calls as measured, the script's own work by its CPU time. The
 workload is then simulated with it, and for comparison with the same host by counts (without a script). Steps are means
 of the middle eight tenths of the rounds. `--estimate` simulates nothing: own work and
-CUDA's calls are added up, for the workloads whose counts are in host_workload_charges.jsonl. Beside all rounds
+CUDA's calls are added up, for the workloads whose counts are in host_workload_charges.jsonl. Next to all rounds
 together it compares round by round ("in turn"): a machine's speed changes between them. "By chance": the mean
 error that both would have if the model had none, since the rounds differ (rounds drawn again, 400 times).
 """
@@ -123,7 +123,7 @@ def compare(session: Session, gpu: str, only: Sequence[str]) -> list[dict[str, o
     for kind in ("by_script_ms", "by_counts_ms"):
         errors = [row[kind] / row["real_ms"] - 1 for row in found]  # type: ignore[operator]
         mean, signed, most = statistics.mean(map(abs, errors)), statistics.mean(errors), max(errors, key=abs)
-        print(f"{kind}: {len(errors)} runs, {mean:.1%} in the mean, {signed:+.1%} signed, {most:+.1%} at most")
+        print(f"{kind}: {len(errors)} runs, {mean:.1%} on average, {signed:+.1%} signed, {most:+.1%} at most")
     return found
 
 

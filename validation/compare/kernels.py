@@ -2,10 +2,10 @@
 
     python -m validation.compare.kernels [TRACES] [--gpu H200] [--worst N]
 
-Single kernels are those of ``validation/probes/kernel_bench.py`` on H200; TRACES holds ``traces/*.json.gz``
+Single kernels are those of ``validation/probes/kernel_bench.py`` on H200; TRACES contains ``traces/*.json.gz``
 (Chrome traces of torch.profiler with record_shapes, one training step each). Every operator of a trace
 that launched kernels is priced from its recorded shapes; equal operators count once, by the median of
-their durations. Operators beside a NCCL kernel are listed apart, priced with the GPU's interference factor.
+their durations. Operators next to a NCCL kernel are listed apart, priced with the GPU's interference factor.
 """
 
 from __future__ import annotations

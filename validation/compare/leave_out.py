@@ -43,7 +43,7 @@ from phantora.cost.transfers import curve, read_curve
 from phantora.cost.types import KernelLaunch
 from phantora.hardware import Gpu, load_gpu
 
-HIDDEN = 5  # one in so many
+HIDDEN = 5  # one operator in five
 MODELS = ("phantora.cost.machine", "phantora.cost.timing")  # hold fitted constants besides the families
 USUAL = frozenset(224 >> halved for halved in range(6))
 COPIES = ("d2d", "h2d_pinned", "d2h_pinned", "h2d_pageable", "d2h_pageable")
@@ -102,7 +102,7 @@ def hiding(table: Table, tables: Sequence[Path], gpu: Gpu) -> list[Prediction]:
     wanted = [entry for path in tables for entry in usable(read_table(path))]
     keys = {signature_key(entry.parsed, entry.compute) for entry in wanted}
     rest = [entry for entry in table if signature_key(entry.parsed, entry.compute) not in keys]
-    return guessed(wanted, GpuTable(Table(table.about, rest), gpu))
+    return predicted_by(wanted, GpuTable(Table(table.about, rest), gpu))
 
 
 def within(table: Table, gpu: Gpu, seed: int) -> list[Prediction]:
@@ -110,12 +110,12 @@ def within(table: Table, gpu: Gpu, seed: int) -> list[Prediction]:
     entries = sorted(usable(table), key=lambda e: (e.signature, e.compute))
     random.Random(seed).shuffle(entries)
     cut = len(entries) // HIDDEN
-    return guessed(entries[:cut], GpuTable(Table(table.about, entries[cut:]), gpu))
+    return predicted_by(entries[:cut], GpuTable(Table(table.about, entries[cut:]), gpu))
 
 
-def guessed(entries: Iterable[Entry], source: GpuTable) -> list[Prediction]:
-    """Guesses at `entries` from what `source` holds."""
-    guesses = []
+def predicted_by(entries: Iterable[Entry], source: GpuTable) -> list[Prediction]:
+    """Predictions of `entries` from the measurements of `source`."""
+    predictions = []
     for entry in entries:
         kernels = launches_seen(entry)
         model = source.model(entry.parsed, entry.compute, kernels)
@@ -123,8 +123,8 @@ def guessed(entries: Iterable[Entry], source: GpuTable) -> list[Prediction]:
         cls, ns = measured_ns(entry)
         predicted = model * near.ratio if near else model
         bar = error_of(cls, near, ERRORS) if near else None
-        guesses.append(Prediction(cls, ns, predicted, near.distance if near else None, entry, bar))
-    return guesses
+        predictions.append(Prediction(cls, ns, predicted, near.distance if near else None, entry, bar))
+    return predictions
 
 
 def launches_seen(entry: Entry) -> tuple[KernelLaunch, ...]:
@@ -133,11 +133,11 @@ def launches_seen(entry: Entry) -> tuple[KernelLaunch, ...]:
     return () if library else launches_of(own_kernels(entry))
 
 
-def by_kind(guesses: Iterable[Prediction]) -> list[Prediction]:
+def by_kind(predictions: Iterable[Prediction]) -> list[Prediction]:
     """Those of convolutions, with a kind as their class: what is shared by groups, and whether the image is of the
     sizes that networks for 224 pixels have."""
     found = []
-    for prediction in guesses:
+    for prediction in predictions:
         case = case_of(prediction.entry.parsed, prediction.entry.compute) if prediction.cls == "convolution" else None
         if case is not None:
             groups = case.x.shape[1] // max(1, case.w.shape[1])
@@ -147,10 +147,10 @@ def by_kind(guesses: Iterable[Prediction]) -> list[Prediction]:
     return found
 
 
-def by_passes(guesses: Iterable[Prediction]) -> list[Prediction]:
+def by_passes(predictions: Iterable[Prediction]) -> list[Prediction]:
     """Those of convolutions, with dimensions, groups and direction as their class."""
     found = []
-    for prediction in guesses:
+    for prediction in predictions:
         works = passes_of(prediction.entry.parsed, prediction.entry.compute) if prediction.cls == "convolution" else ()
         if works:
             groups = "depthwise" if works[0].depthwise else "grouped" if works[0].groups > 1 else "dense"
@@ -164,22 +164,23 @@ def by_passes(guesses: Iterable[Prediction]) -> list[Prediction]:
 
 def transfers(table: Table) -> list[Prediction]:
     """Copies and memsets, each from those of its kind that are left when it is hidden."""
-    guesses = []
+    predictions = []
     for name, kind in (("memset", ()), *(("copy", (word,)) for word in COPIES)):
         for whole in (True, False) if kind == ("d2d",) else (True,):
             points = curve(table, name, kind, whole)
             for size in [size for size in list(points)[1:-1] if whole or not in_pages(size)]:
                 predicted = read_curve({s: ns for s, ns in points.items() if s != size}, size)
                 entry = Entry(f"{name} {' '.join(kind)} {size}", "", ())
-                guesses.append(Prediction(f"transfer {' '.join(kind) or name}", points[size], predicted, None, entry))
-    return guesses
+                label = f"transfer {' '.join(kind) or name}"
+                predictions.append(Prediction(label, points[size], predicted, None, entry))
+    return predictions
 
 
 def across(table: Table, gpu_name: str, other: Table, other_name: str) -> list[Prediction]:
     """Guesses at all of `table` from `other`'s same signatures, scaled."""
     source = GpuTable(other, load_gpu(other_name))
     here = GpuTable(table, load_gpu(gpu_name)).roofline
-    guesses = []
+    predictions = []
     for entry in usable(table):
         twin = other.get(signature_key(entry.parsed, entry.compute))
         if twin is None or not own_kernels(twin):
@@ -187,13 +188,13 @@ def across(table: Table, gpu_name: str, other: Table, other_name: str) -> list[P
         kernels = launches_seen(entry)
         cls, ns = measured_ns(entry)
         predicted = scaled_ns(measured_ns(twin)[1], source.roofline, here, entry.parsed, entry.compute, kernels)
-        guesses.append(Prediction(cls, ns, predicted, 0.0, entry))
-    return guesses
+        predictions.append(Prediction(cls, ns, predicted, 0.0, entry))
+    return predictions
 
 
-def rows(guesses: Iterable[Prediction]) -> list[str]:
+def rows(predictions: Iterable[Prediction]) -> list[str]:
     groups: dict[str, list[Prediction]] = defaultdict(list)
-    for prediction in guesses:
+    for prediction in predictions:
         groups[prediction.cls].append(prediction)
     lines = ["| class | operators | median error | 90th percentile | error by time |", "|---|---|---|---|---|"]
     lines += [f"| {name} {_errors(group)}" for name, group in sorted(groups.items())]
@@ -212,17 +213,17 @@ def main() -> None:
     parser.add_argument("--gpu", default="H200")
     parser.add_argument("--other", default="H100")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--worst", type=int, default=0, help="list the N worst guesses of the hidden fifth")
-    parser.add_argument("--family", default="", help="of these only, whose signature holds WORD")
-    parser.add_argument("--table", type=Path, action="append", help="hide and guess what FILE holds instead of a fifth")
+    parser.add_argument("--worst", type=int, default=0, help="list the N worst predictions of the hidden fifth")
+    parser.add_argument("--family", default="", help="of these only, whose signature contains WORD")
+    parser.add_argument("--table", type=Path, action="append", help="hide the operators of FILE instead of a fifth")
     parser.add_argument("--moved", type=float, help="move each constant by up to this share; only the hidden fifth")
     options = parser.parse_args()
     gpu = load_gpu(options.gpu)
     table = tables_for(gpu, [DATA])[0][0]
     if options.moved is not None:
         gpu, count = move_constants(gpu, options.moved, options.seed)
-        guesses = within(table, gpu, options.seed)
-        print(f"{count} constants moved by up to {options.moved:.0%}\n", *rows(guesses), sep="\n")
+        predictions = within(table, gpu, options.seed)
+        print(f"{count} constants moved by up to {options.moved:.0%}\n", *rows(predictions), sep="\n")
         return
     if options.table:
         hidden = hiding(table, options.table, gpu)

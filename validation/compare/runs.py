@@ -1,11 +1,11 @@
-"""All real runs beside what was simulated for them, by what they were used for: python -m validation.compare.runs
+"""All real runs next to what was simulated for them, by what they were used for: python -m validation.compare.runs
 
 Reads the ledger ``validation/runs.toml``; simulates nothing. Simulated steps come from a file of
 ``validation/compare/accuracy.py --out`` or from predictions of ``validation/predict.py``, which give a step by the
 host's
-factor: there ``host`` of the ledger is the factor that was measured beside the runs. No run is left out; those whose
+factor: there ``host`` of the ledger is the factor that was measured next to the runs. No run is left out; those whose
 steps were not steady (the rule of accuracy.py) are marked, and counted apart as well as together. Files with ``again``
-hold runs that were simulated once more after something had been mended with them in view: these count apart only.
+hold runs that were simulated once more after something had been fixed with them in view: these count apart only.
 """
 
 from __future__ import annotations

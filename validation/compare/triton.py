@@ -2,7 +2,7 @@
 
     python -m validation.compare.triton [FOLDER] [--list] [--fit] [--by-tensors] [--by-grid]
 
-FOLDER holds what ``validation/probes/triton_kernels.py`` wrote: launches with their times. Each launch is
+FOLDER contains what ``validation/probes/triton_kernels.py`` wrote: launches with their times. Each launch is
 followed as a simulated rank follows it, and priced. Cases are split by a checksum of their names: constants are fitted
 to one half
 (``--fit`` prints them), and the other half judges. A kernel's time is the mean of its time with cold and with warm L2.

@@ -3,7 +3,7 @@
     python -m validation.fits.collectives [--only 4] [--rounds 12]
 
 Without ``--only`` all samples are used and the constants printed, to be copied to
-``phantora/sim/collectives/timing.py``. With it, only those with so many GPUs; the errors of the others
+``phantora/sim/collectives/timing.py``. With it, only those with N GPUs; the errors of the others
 are then of predictions. Least squares of the logarithm of the ratio, by a search along one constant
 after the other, from the constants in use, or, with ``--only``, from ones that know nothing of any sample.
 """
@@ -60,7 +60,7 @@ def fit(samples: list[Sample], rounds: int, best: Constants) -> Constants:
 def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--only", type=int, help="fit to samples with so many GPUs")
+    parser.add_argument("--only", type=int, help="fit to samples with N GPUs")
     parser.add_argument("--rounds", type=int, default=12)
     arguments = parser.parse_args()
     samples = read()

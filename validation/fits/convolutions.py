@@ -4,7 +4,7 @@
 
 For each direction (output, input's gradient, weight's gradient) members of the H100's table are predicted from all the
 others (leave one out), and variances and ranges maximise the likelihood of what was measured. All passes with random
-sizes and those of unusual models are members (the files of `RANDOM` and `UNUSUAL`), and so many others of the table.
+sizes and those of unusual models are members (the files of `RANDOM` and `UNUSUAL`), and some others of the table.
 Errors of random sizes count three times. A short range costs a little, so that what tells nothing has none.
 """
 

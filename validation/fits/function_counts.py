@@ -3,7 +3,7 @@
     python -m validation.fits.function_counts [--capability 90] [NAME ...]
 
 One line per function: instructions beyond those of a kernel that copies, of these the special function units' (MUFU),
-and branches. phantora/ttir/functions.py holds the result.
+and branches. phantora/ttir/functions.py contains the result.
 """
 
 from __future__ import annotations

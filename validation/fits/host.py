@@ -155,7 +155,7 @@ def main() -> None:
         left_out = own.counts[i] @ without.costs / own.ns[i] / without.scale
         errors.append(abs(np.log(left_out)))
         print(f"{name:44s} {own.ns[i] / 1e6:8.2f} ms  {before:6.2f} -> {after:6.2f}, left out {left_out:6.2f}")
-    print(f"left out, {np.mean(errors):.1%} in the mean; workloads against calls {found.scale:.3f}\n")
+    print(f"left out, {np.mean(errors):.1%} on average; workloads against calls {found.scale:.3f}\n")
     for i, name in enumerate(called.names):
         if "--show" in sys.argv or any(part in name for part in STEPS):
             before, after = called.counts[i] @ present / called.ns[i], called.counts[i] @ found.costs / called.ns[i]

@@ -1,4 +1,4 @@
-"""What plans of cuDNN ask for beside their tensors: the shipped tables of it, and how well the simulator answers.
+"""What plans of cuDNN ask for besides their tensors: the shipped tables of it, and how well the simulator answers.
 
     python -m validation.fits.workspaces table h100-sxm FILE.jsonl ...
     python -m validation.fits.workspaces compare MEASURED.jsonl SIMULATED.jsonl
@@ -82,7 +82,7 @@ def compare(measured: Path, simulated: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="verb", required=True)
+    commands = parser.add_subparsers(dest="command", required=True)
     make = commands.add_parser("table")
     make.add_argument("name", help="of the table, as h100-sxm")
     make.add_argument("files", type=Path, nargs="+")

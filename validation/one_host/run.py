@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--simulate", metavar="GPU", help="simulate this GPU in place of a real run")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--only", nargs="*", help="names of cases")
-    parser.add_argument("--seconds", type=float, default=540, help="start no case after so many seconds")
+    parser.add_argument("--seconds", type=float, default=540, help="start no case after SECONDS")
     args = parser.parse_args()
     begin = time.monotonic()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SAMPLES), os.environ.get("PYTHONPATH", "")])}

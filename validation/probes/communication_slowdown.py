@@ -1,11 +1,11 @@
-"""What collectives lose beside kernels, on real GPUs of one host. JSON lines.
+"""What collectives lose next to kernels, on real GPUs of one host. JSON lines.
 
-    torchrun --standalone --nproc-per-node 2 -m validation.probes.communication_slowdown > beside.jsonl
+    torchrun --standalone --nproc-per-node 2 -m validation.probes.communication_slowdown > neighbours.jsonl
 
 Every rank runs one kernel back to back on its first stream, and from time to time a collective on another, which waits
 for an event of the first one as DDP's does. A collective's transfer lasts from the last rank's start to the first rank's
-end (CUPTI's times, on the host's clock). Reported for each collective, kernel beside it and priority: quartiles of the transfers, the
-share of the time beside kernels, the kernel's time beside the collective and alone. `one` has kernels beside it on rank 0 only.
+end (CUPTI's times, on the host's clock). Reported for each collective, kernel next to it and priority: quartiles of the transfers, the
+share of the time next to kernels, the kernel's time next to the collective and alone. `one` has kernels next to it on rank 0 only.
 """
 
 from __future__ import annotations

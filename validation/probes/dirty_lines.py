@@ -1,4 +1,4 @@
-"""How long operators take by what L2 holds when they begin: their own operands, or other data, written or only read.
+"""How long operators take by the content of L2 when they begin: their own operands, or other data, written or only read.
 
     python -m validation.probes.dirty_lines OUT.jsonl [--budget SECONDS]
 

@@ -4,7 +4,7 @@
     python -m validation.probes.extension_kernels --once                 # under phantora trace: each case once, annotated
 
 A line per case with its kernels in order: name, ns with cold and with warm L2 (medians of CUPTI's times). The log of the
-second form has an annotation per case; `validation/compare/extensions.py` puts both beside each other.
+second form has an annotation per case; `validation/compare/extensions.py` puts both next to each other.
 
 Needs torchao 0.18.0 and bitsandbytes 0.50.2 (``pip install --no-deps --target DIR`` and PYTHONPATH=DIR); a section whose
 package is missing says so and is left out.

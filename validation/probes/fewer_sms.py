@@ -1,4 +1,4 @@
-"""Products on all SMs of a GPU and on fewer, as beside communication that keeps some. JSON lines.
+"""Products on all SMs of a GPU and on fewer, as next to communication that keeps some. JSON lines.
 
     python -m validation.probes.fewer_sms OUT.jsonl
 

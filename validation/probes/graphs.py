@@ -254,7 +254,7 @@ class GPT(nn.Module):
 
 
 def fresh() -> None:
-    """Gives back what the allocator holds and forgets its peaks."""
+    """Gives back what the allocator contains and forgets its peaks."""
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()

@@ -6,7 +6,7 @@
 
 A workload may be named with another that is built before it in the same process: `deepspeed_three+gpt`.
 
-A row holds steps one after the other, then steps with a short probe before each (Python, and PyTorch on the CPU: how
+A row contains steps one after the other, then steps with a short probe before each (Python, and PyTorch on the CPU: how
 fast the host is at that moment, since hosts of shared machines change their speed within seconds), then, on a real GPU,
 two steps under torch's profiler: CPU time and calls of every operator and CUDA call, time of the kernels.
 """

@@ -1,4 +1,4 @@
-"""Host time of PyTorch calls, call by call, on tiny tensors (the GPU never holds the host up). JSON lines.
+"""Host time of PyTorch calls, call by call, on tiny tensors (the host never waits for the GPU). JSON lines.
 
 Runs on a real GPU and in the simulator, alone or under torchrun (then with collectives, DTensor, FSDP2):
 

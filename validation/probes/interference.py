@@ -1,10 +1,10 @@
-"""What kernels lose to communication beside them and to the power cap, on real GPUs of one host. JSON lines.
+"""What kernels lose to communication next to them and to the power cap, on real GPUs of one host. JSON lines.
 
     torchrun --standalone --nproc-per-node 4 -m validation.probes.interference > interference.jsonl
 
-Each kernel runs back to back, alone and beside NCCL kernels that follow each other on another stream (every rank does
+Each kernel runs back to back, alone and next to NCCL kernels that follow each other on another stream (every rank does
 the same), timed by CUPTI: some milliseconds after a pause, at full clock (mode `burst`), and after a while of the same
-(mode `heated`). Reported: medians of kernels wholly beside NCCL kernels and wholly without, of the NCCL kernels, SM clock
+(mode `heated`). Reported: medians of kernels wholly next to NCCL kernels and wholly without, of the NCCL kernels, SM clock
 and power of GPU 0.
 """
 
@@ -175,7 +175,7 @@ def chunk(
 
 
 def split(profiler: torch.profiler.profile) -> tuple[list[float], list[float], list[float], str]:
-    """Durations (us) of the main kernel wholly beside NCCL kernels and wholly without, of the NCCL kernels, its name."""
+    """Durations (us) of the main kernel wholly next to NCCL kernels and wholly without, of the NCCL kernels, its name."""
     events = [
         (e.start_ns(), e.start_ns() + e.duration_ns(), e.name()) for e in profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
         if e.device_type() == torch.autograd.DeviceType.CUDA and "Mem" not in e.name()

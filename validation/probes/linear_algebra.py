@@ -3,7 +3,7 @@
     python -m validation.probes.linear_algebra OUT.jsonl
 
 `span_us` is from the call's first to its last work on the GPU, `kernels_us` what its kernels take together, `kernels` how many they are.
-`cost/families/linear_algebra.py` and `fourier.py` rest on it.
+`cost/families/linear_algebra.py` and `fourier.py` use it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What takes device memory beside tensors, on real GPUs: context, modules, library workspaces, communicators.
+"""What takes device memory besides tensors, on real GPUs: context, modules, library workspaces, communicators.
 
     python -m validation.probes.memory --out FILE.jsonl [--only PART ...] [--seconds N]
 
@@ -255,7 +255,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each part of workspaces")
     options = parser.parse_args()
     if len(options.only) == 1 and options.only != ["communicators"]:
-        return _alone(0, str(options.out), options.only[0], options.seconds)  # no process beside this one: also under simulation
+        return _alone(0, str(options.out), options.only[0], options.seconds)  # no process next to this one: also under simulation
     spawn = torch.multiprocessing.spawn
     count = torch.cuda.device_count()
     if "communicators" in options.only:

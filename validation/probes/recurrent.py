@@ -3,7 +3,7 @@
     python -m validation.probes.recurrent > recurrent.jsonl
     python -m validation.probes.recurrent small >> recurrent_small.jsonl    # small layers in both directions alone
 
-The GPU naps while the host issues a call, so that no launch is waited for; at most 48 steps of a layer fit its queue.
+The GPU sleeps while the host issues a call, so that no launch is waited for; at most 48 steps of a layer fit its queue.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import partial
 import torch
 import torch.nn as nn
 
-NAP_CYCLES = 60_000_000  # 30 ms, longer than the host takes for any of the calls
+SLEEP_CYCLES = 60_000_000  # 30 ms, longer than the host takes for any of the calls
 REPEATS = 7
 CELLS: dict[str, Callable[..., nn.RNNBase]] = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
 Config = tuple[str, str, int, int, int, int, int, bool]  # cell, dtype, inputs, hidden, batch, steps, layers, both ways
@@ -52,7 +52,7 @@ def timed(call: Callable[[], object]) -> tuple[float, float]:
     gpu, host = [], []
     for _ in range(REPEATS):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(NAP_CYCLES)
+        torch.cuda._sleep(SLEEP_CYCLES)
         start.record()
         began = time.perf_counter()
         call()

@@ -2,7 +2,7 @@
 
     python -m validation.probes.scaled_products OUT.jsonl
 
-Bursts of calls behind pauses, all ways of one size in turns, on random operands; bfloat16 beside them.
+Bursts of calls behind pauses, all ways of one size in turns, on random operands; bfloat16 next to them.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     python -m validation.probes.sparse > "$OUT/sparse.jsonl"
 
 Products of CSR and COO matrices with dense ones, sampled products, sums of duplicates, SparseAdam's step on an embedding.
-The GPU naps while the host issues a call, so that no launch is waited for; what an operator waits for itself is part of
+The GPU sleeps while the host issues a call, so that no launch is waited for; what an operator waits for itself is part of
 its time. Under a minute. For the constants of phantora/cost/sparse.py.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-NAP_CYCLES = 20_000_000  # 10 ms
+SLEEP_CYCLES = 20_000_000  # 10 ms
 REPEATS = 7
 Case = tuple[str, dict[str, Any], Callable[[], object]]
 
@@ -59,7 +59,7 @@ def timed(call: Callable[[], object]) -> float:
     found = []
     for _ in range(REPEATS):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(NAP_CYCLES)
+        torch.cuda._sleep(SLEEP_CYCLES)
         start.record()
         call()
         end.record()

@@ -6,7 +6,7 @@
 A line per case with its kernels in order: name, ns with cold and with warm L2 (medians of CUPTI's times), and with each
 call of the extension `transformer_engine_torch` that launched some: its signature as `phantora/launch/engine_calls.py`
 writes it, from which `validation/fits/transformer_engine.py` takes the shares of kinds of kernels. The log of the second form has an annotation per case;
-`validation/compare/extensions.py LOG OUT/te_operators.jsonl` puts both beside each other.
+`validation/compare/extensions.py LOG OUT/te_operators.jsonl` puts both next to each other.
 
 Needs transformer-engine 2.20.2 (docs/frameworks/megatron.md).
 """

@@ -1,6 +1,6 @@
 """Published steps of Megatron-Bridge, simulated: python -m validation.published.bridge FILE... [--only TEXT]
 
-Each FILE holds rows of its performance summary as JSON lines. Every row is printed: tokens per second and GPU as
+Each FILE contains rows of its performance summary as JSON lines. Every row is printed: tokens per second and GPU as
 published and as simulated, or the reason why it is left out. validation/workloads/bridge.py expresses a row.
 Settings that the summary does not give follow its recipes (github.com/NVIDIA-NeMo/Megatron-Bridge,
 scripts/performance). Nothing is fitted to a row.

@@ -1,8 +1,8 @@
-"""Published nccl-tests results of systems with several hosts, beside the model.
+"""Published nccl-tests results of systems with several hosts, next to the model.
 
     python -m validation.published.collectives [--all] [--rows FILE]
 
-``validation/published/nccl.json`` holds the results with their sources. None of them was measured by us. The time
+``validation/published/nccl.json`` contains the results with their sources. None of them was measured by us. The time
 that reduction in the switch takes to run at full rate, its rate, and the latency of LL between hosts were
 set with three of them (docs/accuracy.md); nothing is known of the fabrics, which count as one switch that blocks
 nothing. `--rows` takes the samples of a file of JSON lines instead: rows with `metric` "busbw GB/s", `model` such as
@@ -39,7 +39,7 @@ class Published:
     samples: list[tuple[int, float]]
     """Bytes and microseconds."""
     source: str
-    fabric: str = "not told"
+    fabric: str = "not reported"
     nics: int = 0
     pcie_gbps: float = 0.0
     """Where the GPU's PCIe link is not the GPU file's."""

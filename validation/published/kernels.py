@@ -1,10 +1,10 @@
-"""Published times of single kernels beside the model, by GPU: python -m validation.published.kernels [--worst N]
+"""Published times of single kernels next to the model, by GPU: python -m validation.published.kernels [--worst N]
 
-``validation/published/kernels.json`` holds products and causal attention in bfloat16 of five GPUs, all measured in
+``validation/published/kernels.json`` contains products and causal attention in bfloat16 of five GPUs, all measured in
 one way,
 and the best products of searches, with their sources. None of them was measured by us, and none is in a table. H100,
 for which the package has tables, shows what the way of measuring and other builds of the kernels make; the other
-GPUs, whose times are scaled from Hopper's, what the scaling misses beside that. Attention of B200 and GB200 was
+GPUs, whose times are scaled from Hopper's, what the scaling misses in addition. Attention of B200 and GB200 was
 measured with kernels that torch does not have. ``scaled_errors`` of a GPU's data file are its 90th percentiles here.
 """
 

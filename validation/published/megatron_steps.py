@@ -1,7 +1,7 @@
 """Published steps of Megatron, simulated: python -m validation.published.megatron_steps FILE...
 
-Each FILE holds published runs as JSON lines. A run that ``samples/megatron/pretrain_gpt.py`` can express is simulated
-with all its layers; every other one is left out with its reason. Nothing is fitted to a row.
+Each FILE contains published runs as JSON lines. A run that ``samples/megatron/pretrain_gpt.py`` can express is
+simulated with all its layers; every other one is left out with its reason. Nothing is fitted to a row.
 
 Where Transformer Engine is not installed, runs in BF16 take Megatron-Core's local layers. These launch more kernels.
 """

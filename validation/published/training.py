@@ -1,4 +1,4 @@
-"""Published training runs on several hosts, simulated: what they printed beside what the simulation prints.
+"""Published training runs on several hosts, simulated: what they printed next to what the simulation prints.
 
     python -m validation.published.training run [--only TEXT] [--jobs N]   simulates what is missing
     python -m validation.published.training table                          prints the tables of docs/published.md
@@ -7,7 +7,7 @@
 simulated is
 kept in ``validation/published/training.jsonl``, so that nothing runs twice: a line per command, with commit and
 date. Runs
-are folded (docs/scale.md) and have few layers: a step is affine in the number of layers where all are alike, so two
+are folded (docs/scale.md) and have few layers: a step is affine in the number of layers where all are equal, so two
 numbers of layers give the whole model's step:
 
     step = t(a) + (layers - a) * (t(b) - t(a)) / (b - a)
@@ -156,7 +156,7 @@ def journal() -> dict[str, float]:
 
 
 def simulate(row: Row, layers: int, rounds: int) -> None:
-    """Runs `row` with so many layers and micro-batches, and writes the step down."""
+    """Runs `row` with this number of layers and micro-batches, and writes the step."""
     command = row.at(layers, rounds)
     with tempfile.TemporaryDirectory(prefix="phantora-published-") as folder:
         assets = Path(folder) / "assets"
@@ -255,7 +255,7 @@ def scaling_of(results: Sequence[Result]) -> None:
             print(f"| {name} | {first.gpus} to {last.gpus} | {published:.1%} | {ours:.1%} | {gaps[-1]:+.1f} |")
     if gaps:
         sizes = [abs(gap) for gap in gaps]
-        print(f"\n{len(gaps)} series: {statistics.fmean(sizes):.1f} points in the mean, {max(sizes):.1f} at most")
+        print(f"\n{len(gaps)} series: {statistics.fmean(sizes):.1f} points on average, {max(sizes):.1f} at most")
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
     python -m validation.workloads.fp8_moe OUT.jsonl [CASE ...]     # real, or under phantora trace
 
-Cases: fp8_tensorwise, fp8_rowwise (eager), their `_compiled` forms, bf16_compiled beside them; moe (8 of 64 experts,
+Cases: fp8_tensorwise, fp8_rowwise (eager), their `_compiled` forms, bf16_compiled next to them; moe (8 of 64 experts,
 permutation and grouped products), moe_skewed (tokens fall off as 1/rank), moe_compiled. `fresh`: layers of other models.
 Needs torchao for fp8.
 """
@@ -28,7 +28,7 @@ WIDTH, BATCH, SEQ = 4096, 2, 2048
 
 
 class Block(nn.Module):
-    """A Llama layer, of 8 B unless told otherwise."""
+    """A Llama layer, of 8 B by default."""
 
     def __init__(self, width: int = WIDTH, wide: int = 14336) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Steps that wait for their host, on one GPU, with the host's own profile beside them. Plain PyTorch; JSON lines.
+"""Host-bound steps on one GPU, with the host's own profile next to them. Plain PyTorch; JSON lines.
 
     python -m validation.workloads.host_runs --which gpt [--iters N]     # one workload, real or under phantora trace
     python -m validation.workloads.host_runs --all DIR [--budget S]      # profile host, allocator, every workload: DIR/host_runs.jsonl

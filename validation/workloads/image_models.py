@@ -2,7 +2,7 @@
 
     python -m validation.workloads.image_models OUT.jsonl.gz [CASE ... | fresh | third | fourth | fifth | sixth | seventh]     # real, or under phantora trace
 
-On a real GPU a row also holds the kernels' time by operator and shapes (torch's profiler, two steps); a simulated run has
+On a real GPU a row also contains the kernels' time by operator and shapes (torch's profiler, two steps); a simulated run has
 it in its log, within the annotation that bears the case's name. Needs torchvision, whose weights are not loaded.
 """
 
@@ -73,7 +73,7 @@ THIRD = (
     Case("swin_s", 96, False), Case("vit_l_16", 96, False), Case("vit_b_32", 768, False), Case("resnet50", 192, False, amp=False),
 )  # fmt: skip
 
-# Twenty more, likewise, in batches that keep the GPU busy next to a host 2.5 times as slow as the default.
+# Twenty more, in batches that keep the GPU busy next to a host 2.5 times as slow as the default.
 FOURTH = (
     Case("resnet18", 1024, True), Case("resnet101", 192, True), Case("wide_resnet50_2", 192, True), Case("resnext50_32x4d", 256, True),
     Case("resnext101_64x4d", 96, True), Case("vgg13", 192, True), Case("densenet201", 256, True), Case("googlenet", 512, True),
@@ -96,7 +96,7 @@ SIXTH = (
     Case("mobilenet_v3_large", 1024, True), Case("vit_l_16", 128, False), Case("wide_resnet101_2", 128, False), Case("resnet50", 256, True, amp=False),
 )  # fmt: skip
 
-# Eight more, likewise.
+# Eight more.
 SEVENTH = (
     Case("regnet_y_3_2gf", 256, True), Case("regnet_x_800mf", 768, True), Case("convnext_tiny", 256, True), Case("mnasnet1_0", 768, True),
     Case("googlenet", 640, True), Case("vgg16_bn", 192, True), Case("swin_v2_t", 160, False), Case("maxvit_t", 128, False),

@@ -69,7 +69,7 @@ class Layer(nn.Module):
         self.w2 = nn.Parameter(torch.randn(here, case.wide, width) * 0.02)
         counts = shares(case, case.batch * SEQ * case.top)
         self.sent = [sum(counts[r * here : (r + 1) * here]) for r in range(world)]
-        self.got = [self.sent[rank]] * world  # all ranks send alike
+        self.got = [self.sent[rank]] * world  # all ranks send the same counts
         mine = torch.tensor(counts[rank * here : (rank + 1) * here], device="cpu")
         self.ends = (mine * world).cumsum(0).to("cuda", torch.int32)
         # From the order by sender to that by expert.

@@ -382,7 +382,7 @@ def main() -> None:
         try:
             row = run(name)
         except Exception:
-            traceback.print_exc()  # both ranks fail alike; the other cases go on
+            traceback.print_exc()  # both ranks fail; the other cases go on
             continue
         finally:
             gc.collect()
