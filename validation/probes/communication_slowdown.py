@@ -21,6 +21,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from validation.gpu_work import work_of
+
 RANK = int(os.environ["RANK"])
 COUNT = int(os.environ.get("BESIDE_COUNT", "16"))  # collectives of a case
 MIB = 1 << 20
@@ -132,8 +134,8 @@ def run(neighbour: Neighbour, collective: Callable[[], object], per: int, side: 
         torch.cuda.synchronize()
     return [
         (e.start_ns(), e.start_ns() + e.duration_ns(), "nccl" in e.name())
-        for e in profiler.profiler.kineto_results.events()
-        if e.device_type() == torch.autograd.DeviceType.CUDA and not e.name().startswith("Mem")
+        for e in work_of(profiler)
+        if not e.name().startswith("Mem")
     ]
 
 

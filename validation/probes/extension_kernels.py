@@ -12,18 +12,15 @@ package is missing says so and is left out.
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 
-Case = tuple[str, Callable[[], Any]]
+from validation.probes.sections import Case, Probe
+from validation.probes.triton_kernels import kernel_times
+
 BF16, F32, U8 = torch.bfloat16, torch.float32, torch.uint8
 
 
@@ -154,69 +151,13 @@ def custom_cases() -> Iterator[Case]:
 SECTIONS = {"bitsandbytes": bitsandbytes_cases, "torchao": torchao_cases, "custom": custom_cases}
 
 
-def cases_of(name: str) -> Iterator[Case]:
-    """Cases of a section until one cannot be made."""
-    cases = SECTIONS[name]()
-    while True:
-        try:
-            yield next(cases)
-        except StopIteration:
-            return
-        except Exception as error:
-            print(f"{name}: {type(error).__name__} {str(error)[:300]}", file=sys.stderr, flush=True)
-            return
-
-
-def once(sections: list[str]) -> None:
-    for section in sections:
-        for label, call in cases_of(section):
-            try:
-                call()
-                with torch.profiler.record_function(f"case: {label}"):
-                    call()
-                    torch.cuda.synchronize()
-            except Exception as error:
-                print(f"{label}: {type(error).__name__} {str(error)[:300]}", file=sys.stderr, flush=True)
-
-
-def measure(out: Path, sections: list[str], until: float) -> None:
-    sys.path.insert(0, str(Path(__file__).parent))
-    from validation.probes.triton_kernels import kernel_times
-
-    flush = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / "extensions.jsonl").open("w") as file:
-        print(
-            json.dumps({"kind": "extensions", "gpu": torch.cuda.get_device_name(), "torch": torch.__version__}),
-            file=file,
-        )
-        for section in sections:
-            for label, call in cases_of(section):
-                if time.time() > until:
-                    print(f"{label}: out of time", file=sys.stderr)
-                    return
-                try:
-                    call()
-                    torch.cuda.synchronize()
-                    kernels = [{"name": n, "cold": c, "warm": w} for n, c, w in kernel_times(call, flush)]
-                    print(json.dumps({"section": section, "case": label, "kernels": kernels}), file=file, flush=True)
-                except Exception as error:
-                    print(f"{label}: {type(error).__name__} {str(error)[:300]}", file=sys.stderr, flush=True)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path, nargs="?")
-    parser.add_argument("--sections", default=",".join(SECTIONS))
-    parser.add_argument("--budget", type=float, default=60.0, help="seconds")
-    parser.add_argument("--once", action="store_true")
-    args = parser.parse_args()
-    torch.manual_seed(0)
-    if args.once or args.out is None:
-        once(args.sections.split(","))
-    else:
-        measure(args.out, args.sections.split(","), time.time() + args.budget)
+def measured(call: Callable[[], Any], flush: torch.Tensor) -> dict[str, Any]:
+    """Names and times of the kernels of a call."""
+    return {"kernels": [{"name": n, "cold": c, "warm": w} for n, c, w in kernel_times(call, flush)]}
 
 
 if __name__ == "__main__":
-    main()
+    Probe(
+        __doc__, "extensions.jsonl", {"kind": "extensions"}, SECTIONS,
+        mark=lambda label: torch.profiler.record_function(f"case: {label}"), measured=measured,
+    ).main()  # fmt: skip

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+
+from validation.gpu_work import by_name
 
 CALLS = 10
 
@@ -38,16 +39,12 @@ def measure(call: Callable[[], object]) -> dict[str, tuple[float, float]]:
     for _ in range(3):
         call()
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as found:
+
+    def calls() -> None:
         for _ in range(CALLS):
             call()
-        torch.cuda.synchronize()
-    kernels: dict[str, tuple[float, float]] = {}
-    for event in found.profiler.kineto_results.events():
-        if event.device_type() == torch.autograd.DeviceType.CUDA:
-            count, ns = kernels.get(event.name()[:90], (0.0, 0.0))
-            kernels[event.name()[:90]] = count + 1 / CALLS, ns + event.duration_ns() / CALLS
-    return kernels
+
+    return {name: (count / CALLS, ns / CALLS) for name, (count, ns) in by_name(calls, 90).items()}
 
 
 for name, call in cases():

@@ -15,6 +15,8 @@ from itertools import pairwise
 
 import torch
 
+from validation.gpu_work import work_of
+
 COUNT = 400
 
 
@@ -46,8 +48,8 @@ def measure(size: int, others: int, priority: int, profiled: bool) -> tuple[floa
         return each, [], []
     events = sorted(
         (e.start_ns(), e.start_ns() + e.duration_ns())
-        for e in profiler.profiler.kineto_results.events()
-        if e.device_type() == torch.autograd.DeviceType.CUDA and "CUDAFunctor" in e.name()
+        for e in work_of(profiler)
+        if "CUDAFunctor" in e.name()
     )
     return each, [b - a for a, b in events], [y[0] - x[1] for x, y in pairwise(events)]
 

@@ -23,6 +23,8 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 
+from validation.gpu_work import work_of
+
 RANK = int(os.environ["RANK"])
 SECONDS = float(os.environ.get("INTERFERENCE_SECONDS", "0.6"))  # of heating
 MEBIBYTES = int(os.environ.get("INTERFERENCE_MIB", "512"))  # of the collectives' large buffer: longer than any kernel
@@ -177,9 +179,8 @@ def chunk(
 def split(profiler: torch.profiler.profile) -> tuple[list[float], list[float], list[float], str]:
     """Durations (us) of the main kernel wholly next to NCCL kernels and wholly without, of the NCCL kernels, its name."""
     events = [
-        (e.start_ns(), e.start_ns() + e.duration_ns(), e.name()) for e in profiler.profiler.kineto_results.events()  # type: ignore[union-attr]
-        if e.device_type() == torch.autograd.DeviceType.CUDA and "Mem" not in e.name()
-    ]  # fmt: skip
+        (e.start_ns(), e.start_ns() + e.duration_ns(), e.name()) for e in work_of(profiler) if "Mem" not in e.name()
+    ]
     nccl = sorted((a, b) for a, b, name in events if "nccl" in name)
     time_of: dict[str, int] = {}
     for a, b, name in events:

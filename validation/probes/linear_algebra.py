@@ -17,7 +17,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
+
+from validation.gpu_work import profiled
 
 LONG_S = 1.5  # an operator that takes longer is not measured at larger sizes
 Call = Callable[[], object]
@@ -108,14 +109,7 @@ def cases() -> Cases:
 
 def spent(call: Call) -> tuple[float, float, int]:
     """(us from the first to the last work on the GPU, us of it all together, how many)"""
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as found:
-        call()
-        torch.cuda.synchronize()
-    work = [
-        (e.start_ns(), e.duration_ns())
-        for e in found.profiler.kineto_results.events()
-        if e.device_type() == torch.autograd.DeviceType.CUDA and e.duration_ns()
-    ]
+    work = [(e.start_ns(), e.duration_ns()) for e in profiled(call) if e.duration_ns()]
     if not work:
         return 0.0, 0.0, 0
     first, last = min(s for s, _ in work), max(s + d for s, d in work)

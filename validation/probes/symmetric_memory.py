@@ -27,6 +27,8 @@ import torch.distributed as dist
 import torch.distributed._symmetric_memory as symm
 from torch.profiler import ProfilerActivity, profile
 
+from validation.gpu_work import work_of
+
 ELEMENTS = (1 << 10, 1 << 16, 1 << 20, 1 << 22, 1 << 24)  # of bfloat16
 ROUNDS = 20
 TOKENS, WIDTH, HIDDEN = 8192, 6144, 12288
@@ -108,10 +110,9 @@ def write_kernels(tried: dict[str, Callable[[], object]], rank: int, path: Path)
                 torch.cuda._sleep(200_000)
                 work()
                 torch.cuda.synchronize()
-            for event in profiler.profiler.kineto_results.events() if file else ():
-                if event.device_type() == torch.autograd.DeviceType.CUDA:
-                    row = [name, event.name(), event.device_resource_id(), event.start_ns(), event.duration_ns()]
-                    print(json.dumps(row), file=file)
+            for event in work_of(profiler) if file else ():
+                row = [name, event.name(), event.device_resource_id(), event.start_ns(), event.duration_ns()]
+                print(json.dumps(row), file=file)
 
 
 def main() -> None:

@@ -13,12 +13,10 @@ Needs transformer-engine 2.20.2 (docs/frameworks/megatron.md).
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -29,6 +27,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from phantora.launch import engine_calls
+from validation.probes.sections import Case, Probe
 
 NUMBERS: dict[bytes, int] = {}
 MARK, CALL, COLD, WARM = "case: ", "call: ", "cold", "warm"
@@ -48,7 +47,6 @@ import transformer_engine_torch as tex  # noqa: E402
 from transformer_engine.common import recipe  # noqa: E402
 from transformer_engine.pytorch.optimizers import FusedAdam  # noqa: E402
 
-Case = tuple[str, Callable[[], Any]]
 BF16, F32 = torch.bfloat16, torch.float32
 REPEATS, FEWEST = 7, 3
 
@@ -229,31 +227,6 @@ SECTIONS = {
 }  # fmt: skip
 
 
-def cases_of(name: str) -> Iterator[Case]:
-    """Cases of a section until one cannot be made."""
-    cases = SECTIONS[name]()
-    while True:
-        try:
-            yield next(cases)
-        except StopIteration:
-            return
-        except Exception as error:
-            print(f"{name}: {type(error).__name__} {str(error)[:500]}", file=sys.stderr, flush=True)
-            return
-
-
-def once(sections: list[str]) -> None:
-    for section in sections:
-        for label, call in cases_of(section):
-            try:
-                call()
-                with record_function(MARK + label):
-                    call()
-                    torch.cuda.synchronize()
-            except Exception as error:
-                print(f"{label}: {type(error).__name__} {str(error)[:500]}", file=sys.stderr, flush=True)
-
-
 class Events:
     """A profile's kernels, each with the innermost of our ranges around its launch."""
 
@@ -315,43 +288,17 @@ def measured(call: Callable[[], Any], flush: torch.Tensor) -> dict[str, Any]:
     return {"kernels": kernels}
 
 
-def measure(out: Path, sections: list[str], until: float) -> None:
-    flush = torch.empty(256 << 20, dtype=torch.int8, device="cuda")
-    out.mkdir(parents=True, exist_ok=True)
-    with (out / "te_operators.jsonl").open("w") as file:
-        about = {"kind": "te_operators", "gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
-        print(json.dumps(about | {"te": te.__version__ if hasattr(te, "__version__") else ""}), file=file)
-        for section in sections:
-            for label, call in cases_of(section):
-                if time.time() > until:
-                    print(f"{label}: out of time", file=sys.stderr)
-                    return
-                try:
-                    call()
-                    call()
-                    torch.cuda.synchronize()
-                    row = {"section": section, "case": label, **measured(call, flush)}
-                    texts = {f"{CALL}{n}": text.decode() for text, n in NUMBERS.items()}
-                    for kernel in row["kernels"]:
-                        kernel["call"] = texts.get(kernel["call"], "")
-                    print(json.dumps(row), file=file, flush=True)
-                except Exception as error:
-                    print(f"{label}: {type(error).__name__} {str(error)[:500]}", file=sys.stderr, flush=True)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path, nargs="?")
-    parser.add_argument("--sections", default=",".join(SECTIONS))
-    parser.add_argument("--budget", type=float, default=150.0, help="seconds")
-    parser.add_argument("--once", action="store_true")
-    args = parser.parse_args()
-    torch.manual_seed(0)
-    if args.once or args.out is None:
-        once(args.sections.split(","))
-    else:
-        measure(args.out, args.sections.split(","), time.time() + args.budget)
+def row(call: Callable[[], Any], flush: torch.Tensor) -> dict[str, Any]:
+    """Fields of a case; each kernel with the text of the call of tex that launched it."""
+    found = measured(call, flush)
+    texts = {f"{CALL}{n}": text.decode() for text, n in NUMBERS.items()}
+    for kernel in found["kernels"]:
+        kernel["call"] = texts.get(kernel["call"], "")
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    Probe(
+        __doc__, "te_operators.jsonl", {"kind": "te_operators", "te": getattr(te, "__version__", "")}, SECTIONS,
+        mark=lambda label: record_function(MARK + label), measured=row, seconds=150.0,
+    ).main()  # fmt: skip

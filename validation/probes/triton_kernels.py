@@ -40,6 +40,8 @@ from triton.backends.nvidia.driver import CudaLauncher
 from triton.compiler import CompiledKernel
 from triton.runtime.autotuner import Autotuner
 
+from validation.gpu_work import work_of
+
 Case = tuple[str, Callable[[], Any]]
 REPEATS = 5
 DATA_ELEMENTS = 1 << 20
@@ -155,7 +157,7 @@ def kernel_times(call: Callable[[], Any], flush: torch.Tensor) -> list[tuple[str
             mark_warm[(1,)](flush)
             call()
             torch.cuda.synchronize()
-    events = [e for e in found.profiler.kineto_results.events() if e.device_type() == torch.autograd.DeviceType.CUDA]
+    events = work_of(found)
     rounds: dict[str, list[list[Any]]] = {"mark_flush": [], "mark_cold": [], "mark_warm": []}
     current: list[Any] = []
     for e in sorted(events, key=lambda e: e.start_ns()):

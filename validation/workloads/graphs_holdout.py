@@ -22,6 +22,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from validation.gpu_work import profiled
 from validation.workloads.host_runs import Language, Step, trained, words
 
 WARM = 5
@@ -149,12 +150,8 @@ RUNS: dict[str, Callable[[], Step]] = {
 
 
 def kernels_of(step: Step) -> list[tuple[str, int, int]]:
-    """The kernels of a step as torch's profiler tells them: name, start and duration in ns, in order."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as seen:
-        step()
-        torch.cuda.synchronize()
-    events = [event for event in seen.profiler.kineto_results.events() if event.device_type().name == "CUDA"]
-    return sorted(((e.name(), e.start_ns(), e.duration_ns()) for e in events), key=lambda row: row[1])
+    """The kernels of a step: name, start and duration in ns, in order."""
+    return sorted(((e.name(), e.start_ns(), e.duration_ns()) for e in profiled(step)), key=lambda row: row[1])
 
 
 def run(which: str, iters: int, kernels: Path | None) -> None:

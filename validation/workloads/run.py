@@ -19,26 +19,13 @@ from typing import Any
 
 import torch
 
+from validation.gpu_work import by_name
 from validation.workloads import generative, other, text, vision
-from validation.workloads.registry import CASES, VARYING, Step
+from validation.workloads.registry import CASES, VARYING
 
 SIMULATED = hasattr(ctypes.CDLL(None), "ph_charges")
 WARM, ITERS = (3, 3) if SIMULATED else (5, 10)
 MODULES = (text, vision, generative, other)  # they register their cases
-
-
-def profiled(step: Step) -> dict[str, list[int]]:
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as found:
-        step()
-        torch.cuda.synchronize()
-    kernels: dict[str, list[int]] = {}
-    for event in found.profiler.kineto_results.events():
-        if event.device_type() == torch.autograd.DeviceType.CUDA:
-            count, ns = kernels.get(event.name()[:200], (0, 0))
-            kernels[event.name()[:200]] = [count + 1, ns + event.duration_ns()]
-    return kernels
 
 
 def run(name: str) -> dict[str, Any]:
@@ -62,7 +49,7 @@ def run(name: str) -> dict[str, Any]:
         "max_memory_allocated": torch.cuda.max_memory_allocated(), "max_memory_reserved": torch.cuda.max_memory_reserved(),
         "torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
     }  # fmt: skip
-    return row if SIMULATED else {**row, "kernels": profiled(step)}
+    return row if SIMULATED else {**row, "kernels": by_name(step)}
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
 from megatron_shapes import SHAPES, Shape
+from validation.gpu_work import work_of
 
 LLAMA3 = replace(SHAPES["llama3-8b"], layers=4, seq=4096)
 LLAMA70 = replace(SHAPES["llama3-70b"], layers=2, seq=4096)
@@ -80,10 +81,9 @@ def write_kernels(trainer: Timed, path: Path) -> None:
     if dist.get_rank():
         return
     with gzip.open(path, "wt") as file:
-        for event in profiler.profiler.kineto_results.events():
-            if event.device_type() == torch.autograd.DeviceType.CUDA:
-                row = [event.name(), event.device_resource_id(), event.start_ns(), event.duration_ns()]
-                print(json.dumps(row), file=file)
+        for event in work_of(profiler):
+            row = [event.name(), event.device_resource_id(), event.start_ns(), event.duration_ns()]
+            print(json.dumps(row), file=file)
 
 
 def main() -> None:

@@ -132,7 +132,8 @@ def plan(machine: Machine, p: Product) -> tuple[float, int]:
     hopper = gpu.compute_capability >= (9, 0)
     if hopper and p.alignment < ALIGNED and p.dtype in ("bfloat16", "float16", "tfloat32"):
         speed, hopper = speed * UNALIGNED_SHARE.get(p.alignment, 1.0), False
-    least, splits = 0.0, SPLITS
+    least = 0.0
+    splits: tuple[int, ...] = SPLITS
     if format_of(p.dtype) == "float32":
         splits = BIAS_SPLITS if p.bias else WHOLE_SPLITS
     if p.dtype.startswith("complex"):

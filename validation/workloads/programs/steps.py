@@ -20,6 +20,8 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from validation.gpu_work import by_name
+
 WARM = 4
 Step = Callable[[], object]
 
@@ -104,20 +106,5 @@ def timed(run_id: str, step: Step, iterations: int = 12) -> None:
         flush=True,
     )  # fmt: skip
     if path := os.environ.get("STEPS_PROFILE"):
-        profiled(run_id, step, path)
-
-
-def profiled(run_id: str, step: Callable[[], object], path: str) -> None:
-    from torch._C._autograd import DeviceType
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as found:
-        step()
-        torch.cuda.synchronize()
-    kernels: dict[str, list[int]] = {}
-    for event in found.profiler.kineto_results.events():
-        if event.device_type() == DeviceType.CUDA:
-            count, ns = kernels.get(event.name()[:160], (0, 0))
-            kernels[event.name()[:160]] = [count + 1, ns + event.duration_ns()]
-    with open(path, "a") as file:
-        print(json.dumps({"run_id": run_id, "kernels": kernels}), file=file)
+        with open(path, "a") as file:
+            print(json.dumps({"run_id": run_id, "kernels": by_name(step, 160)}), file=file)
