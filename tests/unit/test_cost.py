@@ -241,6 +241,23 @@ def test_products_outside_the_usual_kernels(name: str, dtype: str, m: int, n: in
     assert abs(predicted / measured - 1) < 0.35
 
 
+@pytest.mark.parametrize(
+    "name, args, measured",
+    [
+        ("im2col", (tensor(8, 64, 7, 7), (7, 7), (1, 1), (3, 3), (2, 2)), 97298),
+        ("col2im", (tensor(32, 64, 1089, dtype="float32"), (64, 64), (2, 2), (1, 1), (1, 1), (2, 2)), 54849),
+        ("_adaptive_avg_pool2d", (tensor(16, 64, 33, 33), (132, 132)), 171632),
+        ("upsample_trilinear3d", (tensor(1, 128, 8, 12, 12, dtype="float32"), (16, 24, 24)), 60800),
+        ("upsample_nearest2d_backward", (tensor(32, 3, 48, 48), (48, 48), (32, 3, 32, 32)), 39008),
+        ("native_batch_norm", (tensor(1, 16384, 52, 52), None, None, None, None, True), 278993),
+        ("_fft_r2c", (tensor(16, 549, 400, dtype="float32"), (2,), 0, True), 26352),
+    ],
+)
+def test_kernels_that_neither_memory_nor_arithmetic_bounds(name: str, args: tuple[Any, ...], measured: int) -> None:
+    """Threads that go over places, taps, images or factors one after the other (H200, program_operators.parquet)."""
+    assert 0.5 < duration(name, *args) / measured < 1.4
+
+
 @pytest.mark.parametrize("a, b", [((8192, 1, 8), (8192, 8, 2048)), ((8192, 8, 1), (8192, 1, 2048))])
 def test_vectors_and_rank_one_stream(a: tuple[int, ...], b: tuple[int, ...]) -> None:
     """How a mixture of experts weighs its experts' answers, and the gradient: no tile is filled up with nothing."""

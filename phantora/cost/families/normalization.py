@@ -38,6 +38,9 @@ GROUP_SHARE, GROUP_CYCLES, GROUP_BYTE_CYCLES = 0.64, 0.62, 0.035  # the same out
 CHANNEL_NS = (430.0, 950.0)  # torch's own batch norm: a round of a channel's block of 512 threads, forward and backward
 BLOCK = 512
 BLOCKS_PER_SM = 4
+# A wave of its blocks, however few pixels a channel has, forward (both kernels) and backward: 17 operators on an H200
+# with up to 20,480 channels (validation/probes/program_operators.py).
+CHANNEL_WAVE_NS = (2200.0, 1000.0)
 # SyncBatchNorm runs the kernels of batch norm one by one. Of each: tensors of the input's size that it reads or writes.
 PASSES = {"stats": 1, "elemt": 2, "backward_reduce": 2, "backward_elemt": 3}
 # Evaluation, channels first (35 popular programs): one pass, a block for each channel of an image.
@@ -190,6 +193,7 @@ def _by_channel(machine: Machine, x: TensorSpec, part: str, backward: bool, move
         "backward_reduce": summed * backward_ns / 2, "backward_elemt": written * backward_ns / 2,
     }.get(part, summed * backward_ns if backward else (summed + written) * forward_ns)  # fmt: skip
     kernels = 1 if part in PASSES else 2
+    ns += waves * CHANNEL_WAVE_NS[backward] / (2 if part in PASSES else 1)
     return Estimate(max(kernels * machine.fit.floor_ns + ns, machine.memory_ns(moved)), moved)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil, prod
+from math import ceil, gcd, prod
 
 from phantora.cost import coordinates
 from phantora.cost.coordinates import Place
@@ -30,6 +30,21 @@ IMAGES = {
 # a tenth. Backward: of an atomic addition, of float32 and of 16-bit formats, and the least of a warp, from four pools
 # of windows that do not overlap and one of bfloat16.
 VOLUME_CYCLES, ADDED_CYCLES, ADDED_WARP_CYCLES = 16.0, (3.3, 6.6), 40.0
+# Adaptive, channels first: a block of 8 rows of 32 threads for each plane, in two dimensions for as many parts of it as
+# make 16 blocks of an image's channels. A thread goes over its places of the result (backward the mean adds to all
+# places of a window). Of a place: ns of itself and of each element of its window, forward and backward; SM cycles of a
+# warp. From 33 of them on an H200 (validation/probes/program_operators.py).
+ADAPTIVE_BLOCK, ADAPTIVE_BLOCKS, ADAPTIVE_PER_SM = (8, 32), 16, 8
+ADAPTIVE_NS = {
+    ("avg", False): (700.0, 35.0), ("avg", True): (550.0, 6.0),
+    ("max", False): (700.0, 36.0), ("max", True): (600.0, 0.0),
+}  # fmt: skip
+ADAPTIVE_VOLUME_NS = 200.0  # of an element, in three dimensions
+ADDED_NS = 580.0  # of an element that is added to in 16 bits, by comparing and swapping
+ADAPTIVE_WARP_CYCLES, ADAPTIVE_READ_CYCLES = 80.0, 4.3
+# Channels last (54 of the shipped table): of an element that a thread reads, forward and backward; SM cycles of an
+# element; threads of an image where the grid is not known.
+LAST_START_NS, LAST_NS, LAST_CYCLES, LAST_THREADS = 2500.0, (290.0, 500.0), (0.4, 0.9), 1024
 
 
 def classify(name: str) -> str | None:
@@ -49,6 +64,9 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
         return Estimate(max(machine.fit.floor_ns + machine.cycles_ns(work), machine.memory_ns(moved)), moved)
     if name.startswith("max_pool3d") and (ns := _of_volumes(machine, signature, given, backward)) > 0:
         return Estimate(max(machine.fit.floor_ns + ns, machine.memory_ns(moved)), moved)
+    if "adaptive" in name and (ns := _adaptive(machine, signature, name, given, kernels)) > 0:
+        moved = float(sum(nbytes(t) for t in given if t is not x)) if backward else moved
+        return Estimate(max(machine.fit.floor_ns + ns, machine.memory_ns(moved)), moved)
     reads = max(prod(x.shape) * CYCLES[backward], _in_windows(signature, x) * WINDOW_CYCLES[backward])
     cycles = machine.cycles_ns(reads)
     return Estimate(max(machine.fit.floor_ns + cycles, machine.memory_ns(moved)), moved)
@@ -66,6 +84,36 @@ def _of_images(signature: OperatorSignature, name: str, x: TensorSpec, backward:
         return float(prod(x.shape) * (start + each * read * out / max(1, prod(x.shape))))
     between = prod(stride) - 1 if name.startswith("avg") and x.stride[1] == 1 else 0
     return float(out * (start + each * read + STRIDE_CYCLES * between))
+
+
+def _adaptive(
+    machine: Machine, signature: OperatorSignature, name: str, given: list[TensorSpec], kernels: Kernels
+) -> float:
+    """ns of an adaptive pool; 0 for one whose extents are not as expected."""
+    dims, kind, backward = (3 if "3d" in name else 2), "max" if "max" in name else "avg", "backward" in name
+    x = given[1] if backward and len(given) > 1 else given[0]
+    sizes = given[0].shape[-dims:] if backward else next((v for v in signature.args if isinstance(v, tuple)), ())
+    if len(sizes) != dims or len(x.shape) <= dims or 0 in sizes or 0 in x.shape:
+        return 0.0
+    planes = prod(x.shape[:-dims])
+    window = prod(n / m + 1.0 - gcd(n, m) / m for n, m in zip(x.shape[-dims:], sizes, strict=True))  # mean
+    rows, columns = ADAPTIVE_BLOCK
+    if dims == 2 and kind == "avg" and x.stride[-3] == 1 and x.shape[-3] > 1:
+        elements = prod(x.shape) if backward else planes * prod(sizes) * window
+        threads = sum(prod(k.grid) * prod(k.block) for k in kernels) or LAST_THREADS * prod(x.shape[:-3])
+        issue = machine.cycles_ns(elements * LAST_CYCLES[backward])
+        return LAST_START_NS + max(elements / threads * LAST_NS[backward], issue)
+    parts = max(1, ADAPTIVE_BLOCKS // x.shape[-3]) if dims == 2 and kind == "avg" else 1
+    blocks = planes * (parts if dims == 2 else sizes[0])
+    start, each = ADAPTIVE_NS[kind, backward]
+    each = ADAPTIVE_VOLUME_NS if dims == 3 and not backward else each
+    if backward and kind == "avg" and item_bytes(x.dtype) < 4:
+        each = ADDED_NS
+    turns = ceil(sizes[-2] / (rows * parts)) * ceil(sizes[-1] / columns)
+    waves = max(1.0, blocks / (machine.gpu.sms * ADAPTIVE_PER_SM))
+    warps = planes * (sizes[0] if dims == 3 else 1) * sizes[-2] * ceil(sizes[-1] / columns)
+    issue = machine.cycles_ns(warps * (ADAPTIVE_WARP_CYCLES + (ADAPTIVE_READ_CYCLES * window if each else 0.0)))
+    return float(max(waves * turns * (start + each * window), issue))
 
 
 def _of_volumes(machine: Machine, signature: OperatorSignature, given: list[TensorSpec], backward: bool) -> float:
