@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from functools import cache
 from pathlib import Path
@@ -48,3 +49,14 @@ def make_folder(path: Path) -> Path:
     for folder in reversed(missing):
         folder.mkdir(mode=0o700, exist_ok=True)
     return path
+
+
+def make_room(folder: Path, most: int) -> None:
+    """Removes what was written longest ago in `folder`, so that there is room for one more of `most`."""
+    if folder.is_dir():
+        oldest = sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)
+        for path in oldest[: max(0, len(oldest) + 1 - most)]:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)

@@ -15,7 +15,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +22,7 @@ import pyarrow.parquet as pq
 
 from phantora.cost.parquet import read_columns
 from phantora.cost.parse import parse_signature
+from phantora.cost.table_rows import Rows, base_of, cached, indexed
 from phantora.cost.tensors import contiguous_strides
 from phantora.cost.types import OperatorSignature, TensorSpec
 from phantora.errors import PhantoraError
@@ -53,6 +53,7 @@ _STORED: dict[str, Any] = {
     ],
     "column_encoding": {"cold": "BYTE_STREAM_SPLIT", "warm": "BYTE_STREAM_SPLIT"},
 }  # fmt: skip
+_OF_ENTRIES = ("signature", "compute", "clock_mhz")
 _OF_KERNELS = ("name", "kind", "grid", "block", "cold", "warm", "spread")
 # Numbers that choose another kernel or another amount of work; others stand in a key as "x".
 _TELLING = frozenset((-1.0, 0.0, 0.5, 1.0, 2.0, 3.0))
@@ -90,40 +91,18 @@ class Table:
     """Entries by :func:`signature_key`, and what they were measured with. Entries are made when asked for."""
 
     def __init__(
-        self, about: Mapping[str, str], entries: Iterable[Entry] = (), path: str = "", digest: str = ""
-    ) -> None:
+        self, about: Mapping[str, str], entries: Iterable[Entry] = (), path: str = "", digest: str = "",
+        rows: Rows | None = None,
+    ) -> None:  # fmt: skip
         self.about = dict(about)
         self.path = path
         self.digest = digest  # SHA-256 of the file; empty for a table that is in none
         self._made = {signature_key(e.parsed, e.compute): e for e in entries}
-        self._rows: dict[str, tuple[int, int]] = {}  # key -> first row and the one after the last
-        self._words: dict[str, tuple[Any, list[str]]] = {}  # text columns: indices and words
-        self._numbers: dict[str, Any] = {}
-        self._by_operator: dict[str, list[str]] | None = None
-
-    @classmethod
-    def of_rows(cls, about: Mapping[str, str], rows: pa.Table, path: str, digest: str) -> Table:
-        """From the rows of a file, those of an entry together and in order."""
-        table = cls(about, (), path, digest)
-        for field in _SCHEMA:
-            column = rows.column(field.name).combine_chunks()
-            if field.type == _TEXT:
-                table._words[field.name] = (np.asarray(column.indices), column.dictionary.to_pylist())
-            elif pa.types.is_fixed_size_list(field.type):
-                table._numbers[field.name] = np.asarray(column.flatten()).reshape(-1, field.type.list_size)
-            else:
-                table._numbers[field.name] = np.asarray(column)
-        first = np.flatnonzero(table._numbers["position"] == 0)
-        if len(rows) and (not len(first) or first[0] != 0):
-            raise ValueError("its rows are not in order")
-        indices, words = table._words["key"]
-        ends = [*first[1:].tolist(), len(rows)]
-        for word, begin, end in zip(indices[first].tolist(), first.tolist(), ends, strict=True):
-            table._rows[words[word]] = (begin, end)
-        return table
+        self._added = list(self._made)
+        self._rows = rows
 
     def __len__(self) -> int:
-        return len(self._rows.keys() | self._made.keys())
+        return len(self.keys())
 
     def __iter__(self) -> Iterator[Entry]:
         for key in self.keys():
@@ -133,36 +112,35 @@ class Table:
 
     def keys(self) -> list[str]:
         """Signatures of all operators in the table, in its order."""
-        return list(dict.fromkeys((*self._rows, *self._made)))
+        return list(dict.fromkeys((*(self._rows.keys() if self._rows else ()), *self._added)))
 
     def get(self, key: str) -> Entry | None:
         """The entry of this very signature."""
         if key not in self._made:
-            rows = self._rows.get(key)
-            if rows is None:
+            found = self._rows.find(key) if self._rows else None
+            if self._rows is None or found is None:
                 return None
-            self._made[key] = self._entry(*rows)
+            self._made[key] = _entry(self._rows, *found)
         return self._made[key]
 
     def of_operator(self, name: str) -> list[Entry]:
         """Entries of the operator with base name `name`, whatever its overload."""
-        if self._by_operator is None:
-            self._by_operator = {}
-            for key in self.keys():
-                base = key.partition("(")[0].rpartition("::")[2].partition(".")[0]
-                self._by_operator.setdefault(base, []).append(key)
+        keys = self._rows.keys_of(name) if self._rows else []
+        added = [key for key in self._added if base_of(key) == name]
         with _collector_paused():
-            found = [self.get(key) for key in self._by_operator.get(name, ())]
+            found = [self.get(key) for key in dict.fromkeys((*keys, *added))]
         return [entry for entry in found if entry is not None]
 
-    def _entry(self, first: int, end: int) -> Entry:
-        words = {name: [found[i] for i in at[first:end].tolist()] for name, (at, found) in self._words.items()}
-        values = {**words, **{name: column[first:end].tolist() for name, column in self._numbers.items()}}
-        kernels = tuple(
-            TimedKernel(name, kind, tuple(grid), tuple(block), cold, warm, spread)
-            for name, kind, grid, block, cold, warm, spread in zip(*(values[n] for n in _OF_KERNELS), strict=True)
-        )
-        return Entry(values["signature"][0], values["compute"][0], kernels, values["clock_mhz"][0])
+
+def _entry(rows: Rows, first: int, end: int) -> Entry:
+    """The entry in these rows."""
+    columns = rows.values(first, end, _OF_KERNELS)
+    kernels = tuple(
+        TimedKernel(name, kind, tuple(grid), tuple(block), cold, warm, spread)
+        for name, kind, grid, block, cold, warm, spread in zip(*columns, strict=True)
+    )
+    signature, compute, clock_mhz = (values[0] for values in rows.values(first, first + 1, _OF_ENTRIES))
+    return Entry(signature, compute, kernels, clock_mhz)
 
 
 @contextmanager
@@ -261,20 +239,32 @@ def read_table(path: Path) -> Table:
     """The table in `path`. Raises PhantoraError with the file and the reason when it is not one."""
     try:
         contents = path.read_bytes()
-        table = read_columns(pa.BufferReader(contents), _SCHEMA.names)
     except FileNotFoundError as error:
         raise PhantoraError(f"{path}: there is no such table of kernel times") from error
+    except OSError as error:
+        raise PhantoraError(f"{path} is no table of kernel times: {_first_line(error)}") from error
+    digest = hashlib.sha256(contents).hexdigest()
+    rows = cached(digest, lambda: _checked_rows(path, contents))
+    return Table(_about(path, rows.schema), (), str(path), digest, Rows(rows))
+
+
+def _checked_rows(path: Path, contents: bytes) -> pa.Table:
+    """The rows of the file `path`, indexed. Raises as :func:`read_table`."""
+    try:
+        table = read_columns(pa.BufferReader(contents), _SCHEMA.names)
     except (OSError, pa.ArrowException, ValueError) as error:
         raise PhantoraError(f"{path} is no table of kernel times: {_first_line(error)}") from error
-    about = _about(path, table.schema)
+    _about(path, table.schema)
     wrong = [field.name for field in _SCHEMA if field.name not in table.schema.names]
     if wrong:
         raise PhantoraError(f"{path}: the table has no columns {', '.join(wrong)}; measure it anew")
     try:
-        rows = table.select(_SCHEMA.names).cast(_SCHEMA)
-        if pc.min(rows["cold"]).as_py() < 0 or pc.min(rows["warm"]).as_py() < 0:
+        rows = table.select(_SCHEMA.names).cast(_SCHEMA.with_metadata(table.schema.metadata))
+        if len(rows) and (pc.min(rows["cold"]).as_py() < 0 or pc.min(rows["warm"]).as_py() < 0):
             raise ValueError("a negative time")
-        return Table.of_rows(about, rows, str(path), hashlib.sha256(contents).hexdigest())
+        rows = indexed(rows)
+        Rows(rows)
+        return rows
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise PhantoraError(f"{path}: broken contents ({_first_line(error)}); measure it anew") from error
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from phantora.cache import cache_directory, make_folder
+from phantora.cache import cache_directory, make_folder, make_room
 from phantora.cost.kriging import Floats
 from phantora.hardware.types import Gpu
 
@@ -90,7 +89,7 @@ def _read(path: Path) -> Families:
 
 def _write(path: Path, families: Families) -> None:
     if not path.parent.exists():
-        _make_room(path.parent.parent)
+        make_room(path.parent.parent, MOST_SETS)
         make_folder(path.parent)
     part = path.with_suffix(f".{os.getpid()}.part")
     with part.open("wb") as file:
@@ -103,11 +102,3 @@ def _write(path: Path, families: Families) -> None:
             ratio=np.concatenate([points.ratio for points in families.values()]),
         )
     part.replace(path)
-
-
-def _make_room(root: Path) -> None:
-    """Removes the sets of families that were written longest ago."""
-    if root.is_dir():
-        oldest = sorted(root.iterdir(), key=lambda folder: folder.stat().st_mtime)
-        for folder in oldest[: max(0, len(oldest) + 1 - MOST_SETS)]:
-            shutil.rmtree(folder, ignore_errors=True)

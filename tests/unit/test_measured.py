@@ -372,3 +372,20 @@ def test_a_kernel_that_spins_takes_its_cycles_whatever_operator_launches_it() ->
     assert both[:1] == alone
     assert both[1] == model.kernel(spin).durations[0] == pytest.approx(1e6, rel=0.01)
     assert model.operator(mm(512, 512, 512), (spin,)).durations == both[1:]
+
+
+def test_a_large_table_is_read_from_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache holds the same entries, and a table of other contents at the same path is read anew."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("phantora.cost.table_rows.WORTH_KEEPING", 1)
+    path = tmp_path / "t.parquet"
+    entries = [entry(mm(n, 64, 64), (n, n)) for n in (512, 64, 128)] + [entry(mm(32, 64, 64), (1, 2), (3, 4))]
+    write_table(path, ABOUT, entries)
+    first, second = read_table(path), read_table(path)
+    assert len(list((tmp_path / "cache" / "phantora" / "tables").iterdir())) == 1
+    for key in [*(signature_key(e.parsed) for e in entries), signature_key(mm(65, 64, 64)), "", "~"]:
+        assert first.get(key) == second.get(key)
+    assert [e.signature for e in first] == [e.signature for e in entries]
+    assert list(second) == list(first) == second.of_operator("mm") and second.about == first.about
+    write_table(path, ABOUT, entries[:1])
+    assert list(read_table(path)) == list(first)[:1]

@@ -1,0 +1,148 @@
+"""Rows of a table of kernel times as Arrow columns, found by key or operator.
+
+Rows become Python objects when they are asked for. Large tables are cached on this machine as Arrow files, which are
+mapped into memory: a run touches a few of 76,000 operators.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from phantora.cache import cache_directory, make_folder, make_room
+
+OPERATOR = "operator"
+"""Column of an indexed table: the base name of the operator, without namespace and overload."""
+WORTH_KEEPING = 20_000  # rows: fewer are read in less time than a file takes
+MOST_TABLES = 6  # in the cache; a table takes 60 MB
+
+
+class Rows:
+    """The rows of an :func:`indexed` table; an entry is a range of rows, (first, one after the last)."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self._columns: dict[str, Any] = {}
+        self._seen: dict[str, dict[int, str]] = {}  # words of each text column that were asked for
+        for field in table.schema:
+            column = _array(table, field.name)
+            if pa.types.is_dictionary(field.type):
+                self._columns[field.name] = (np.asarray(column.indices), column.dictionary)
+            elif pa.types.is_fixed_size_list(field.type):
+                self._columns[field.name] = np.asarray(column.flatten()).reshape(-1, field.type.list_size)
+            else:
+                self._columns[field.name] = np.asarray(column)
+        self._first = np.flatnonzero(self._columns["position"] == 0)
+        if len(table) and (not len(self._first) or self._first[0] != 0):
+            raise ValueError("its rows are not in order")
+        indices, self._words = self._columns["key"]
+        self._word_of = indices[self._first]  # of an entry
+        self._entry_of = np.full(len(self._words), -1)  # of a word
+        self._entry_of[self._word_of] = np.arange(len(self._first))
+        self._entries: dict[str, int] = {}  # by key, once all keys were asked for
+
+    def keys(self) -> list[str]:
+        """Keys of all entries, in the order of the table."""
+        if not self._entries:
+            words = self._words.to_pylist()
+            self._entries = {words[word]: entry for entry, word in enumerate(self._word_of.tolist())}
+        return list(self._entries)
+
+    def keys_of(self, operator: str) -> list[str]:
+        """Keys of the entries of an operator with base name `operator`, in the order of the table."""
+        indices, names = self._columns[OPERATOR]
+        number = names.index(operator).as_py()
+        if number < 0:
+            return []
+        words = self._word_of[indices[self._first] == number]
+        return list(dict.fromkeys(self._words[word].as_py() for word in words.tolist()))
+
+    def find(self, key: str) -> tuple[int, int] | None:
+        """The rows of the entry `key`."""
+        entry = self._entries.get(key, -1) if self._entries else self._search(key)
+        if entry < 0:
+            return None
+        end = len(self.table) if entry + 1 == len(self._first) else int(self._first[entry + 1])
+        return int(self._first[entry]), end
+
+    def _search(self, key: str) -> int:
+        word = bisect_left(range(len(self._words)), key, key=lambda at: str(self._words[at].as_py()))
+        known = word < len(self._words) and self._words[word].as_py() == key
+        return int(self._entry_of[word]) if known else -1
+
+    def values(self, first: int, end: int, names: Iterable[str]) -> list[list[Any]]:
+        """The values of a range of rows in the columns `names`."""
+        return [self._values(name, first, end) for name in names]
+
+    def _values(self, name: str, first: int, end: int) -> list[Any]:
+        column = self._columns[name]
+        if not isinstance(column, tuple):
+            return list(column[first:end].tolist())
+        indices, words = column
+        seen = self._seen.setdefault(name, {})
+        places = indices[first:end].tolist()
+        for place in places:
+            if place not in seen:
+                seen[place] = words[place].as_py()
+        return [seen[place] for place in places]
+
+
+def indexed(rows: pa.Table) -> pa.Table:
+    """`rows`, those of an entry together and in order, with their keys sorted and their operators as a column.
+
+    Raises ValueError for missing values.
+    """
+    if any(column.null_count for column in rows.columns):
+        raise ValueError("missing values")
+    column = _array(rows, "key")
+    order = pc.array_sort_indices(column.dictionary)
+    place = np.empty(len(order), np.int32)
+    place[np.asarray(order)] = np.arange(len(order), dtype=np.int32)
+    keys = column.dictionary.take(order)
+    indices = pa.array(place[np.asarray(column.indices)])
+    bases = pa.array([base_of(key) for key in keys.to_pylist()], pa.utf8()).dictionary_encode()
+    rows = rows.set_column(
+        rows.schema.get_field_index("key"), "key", pa.DictionaryArray.from_arrays(indices, keys)
+    ).append_column(OPERATOR, pa.DictionaryArray.from_arrays(bases.indices.take(indices), bases.dictionary))
+    return rows.combine_chunks()
+
+
+def base_of(key: str) -> str:
+    """The operator's name in a key, without namespace and overload."""
+    return key.partition("(")[0].rpartition("::")[2].partition(".")[0]
+
+
+def cached(digest: str, read: Callable[[], pa.Table]) -> pa.Table:
+    """The table of the file with SHA-256 `digest`, from `read` if the cache has none. Raises as `read`."""
+    layout = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    path = cache_directory() / "tables" / f"{digest[:24]}-{layout[:8]}.arrow"
+    with suppress(OSError, pa.ArrowException):  # missing
+        return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    table = read()
+    if len(table) >= WORTH_KEEPING:
+        with suppress(OSError):  # a folder that cannot be written to costs time only
+            _write(path, table)
+    return table
+
+
+def _write(path: Path, table: pa.Table) -> None:
+    make_room(path.parent, MOST_TABLES)
+    make_folder(path.parent)
+    part = path.with_suffix(f".{os.getpid()}.part")
+    with pa.OSFile(str(part), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    part.replace(path)
+
+
+def _array(table: pa.Table, name: str) -> Any:
+    column = table.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
