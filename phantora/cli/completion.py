@@ -12,7 +12,7 @@ SHELLS = ("bash", "zsh", "fish")
     epilog="""Examples:
 
 \b
-  eval "$(phantora completion bash)"          # in ~/.bashrc; zsh likewise
+  eval "$(phantora completion bash)"          # in ~/.bashrc; the same for zsh
   phantora completion fish > ~/.config/fish/completions/phantora.fish
 """
 )

@@ -49,7 +49,7 @@ class Constants:
     tensor_wide: float = 0.18
     """the same of tfloat32, whose operands must be rearranged first."""
     vector: float = 0.6
-    """The same of formats that the tensor cores lack."""
+    """The same of formats that the tensor cores do not have."""
     narrow: float = 26.2
     """Columns of a tile at which warp groups' instructions lose half."""
     alu: float = 3.5

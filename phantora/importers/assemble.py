@@ -27,7 +27,6 @@ from phantora.trace.writer import ROW, LogWriter
 
 _PRODUCTS = "gemm"
 _FORMATS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
-_FIRST_COMMUNICATOR = 0
 _NO_LAUNCH = -1
 
 

@@ -22,7 +22,6 @@ Records = npt.NDArray[np.void]
 _NO_SLOT = layout.CONSTANTS["PH_NO_SLOT"]
 _NONBLOCKING = layout.Flag["PH_F_NONBLOCKING"]
 _FIRST_STREAM = 1  # stream 0 is the default stream
-_MOST_STREAM = layout.MAX_DEVICES
 _SUM = 0  # ncclSum
 _DTYPE = {name: number for number, name in enumerate(layout.NCCL_DTYPE_NAMES)}
 _BYTES = _DTYPE["uint8"]
@@ -38,7 +37,7 @@ _DEFINES, _OPENS, _WAITS, _LAUNCHES, _SYNCS, _ENDS = range(6)
 def missing_for_replay(
     traces: Mapping[int, RankTrace], links: Mapping[int, Links], metadata: RunMetadata
 ) -> str:  # fmt: skip
-    """What the traces lack for a replay and how to get it; empty for nothing."""
+    """What a replay needs that the traces do not have, and how to get it; empty for nothing."""
     work = {rank: is_device(link.kind) for rank, link in links.items()}
     bare = [rank for rank, device in work.items() if not device.any()]
     if bare:

@@ -78,7 +78,7 @@ class Console:
             self._at_line_start = True
 
     def draw(self, status: Callable[[int], str | None]) -> None:
-        """Shows as the status line what `told` says for a width, at most five times a second; where there is no
+        """Shows as the status line what `status` gives for a width, at most five times a second; where there is no
         terminal, as a line of its own, when it says something."""
         now = time.monotonic()
         if now < self._next_draw:

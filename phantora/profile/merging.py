@@ -17,7 +17,7 @@ from phantora.hardware import load_gpu
 SAME = ("gpu", "torch", "cuda")
 """What tables must agree in to be one table."""
 FASTER_THAN_PEAK = 0.8
-"""A time below this part of what the GPU's peak arithmetic allows is not believed: boost clocks are above the rated one
+"""A time below this part of what the GPU's peak arithmetic allows is rejected: boost clocks are above the rated one
 by less."""
 MOST_IMPOSSIBLE = 5  # that are named
 

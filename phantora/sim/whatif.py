@@ -1,4 +1,4 @@
-"""What if a link were slow, a GPU lagged, or somebody else used the network? Parsed here, for every verb."""
+"""What if a link were slow, a GPU lagged, or somebody else used the network? Parsed here, for every command."""
 
 from __future__ import annotations
 

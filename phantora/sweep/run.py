@@ -80,7 +80,7 @@ def plan_of(request: Request) -> Plan:
 
 
 def run_sweep(request: Request, on_result: Callable[[Entry, int, int], None] = lambda entry, done, of: None) -> Outcome:
-    """Runs what the journal in the folder does not know yet; writes the answer's files. `told` is called for each
+    """Runs what the journal in the folder does not know yet; writes the answer's files. `on_result` is called for each
     point with how many are done and of how many. Raises PhantoraError; KeyboardInterrupt for SIGINT, SIGTERM and
     SIGHUP: then nothing runs any more, and the same request goes on."""
     space = request.located

@@ -26,7 +26,6 @@ PLAIN = ("fsdp2",)
 OWN = ("fsdp2", "deepspeed", "torchtitan")  # whose ranks are our own children
 TORCHRUN = ("torchrun",)
 ALL = (*OWN, *TORCHRUN)
-DEAD = 128 + signal.SIGKILL
 
 
 @dataclass

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -200,11 +200,6 @@ def _told(log: Log, batch: Batch, row: int) -> str:
     values = {column: int(batch[column][row]) for column in ("rank", "stream", "start", "end", "launch", "id")}
     kind, word = KINDS[int(batch["kind"][row])], log.words("name")[name][:60] if name >= 0 else "-"
     return f"{kind} {word} " + " ".join(f"{column}={value}" for column, value in values.items())
-
-
-def equal_bytes(paths: Sequence[Path]) -> bool:
-    """Are all rows of these logs the same?"""
-    return all(same_rows(paths[0], path) for path in paths[1:])
 
 
 def _command(pid: int) -> str:

@@ -44,7 +44,7 @@ class NcclEnvironment:
     algorithms: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """NCCL_ALGO: by name of ``wire.layout.Coll`` the algorithms that remain; absent: all."""
     protocols: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """NCCL_PROTO, likewise."""
+    """The same of NCCL_PROTO."""
     min_channels: int = 0
     max_channels: int = 0
     """NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS (or _CTAS); 0: NCCL's own."""

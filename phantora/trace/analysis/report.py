@@ -31,7 +31,6 @@ CAUSES = {
     "launch gap": "between two kernels, or from a launch to its kernel",
     "end": "nothing more to run in this stretch",
 }
-IDLE_CAUSES = ("host", "synchronisation", "dependency", "launch gap", "end")
 
 
 @dataclass
