@@ -164,7 +164,7 @@ Api = Enum("ph_api", "PH_API_", (
     ("OP_GRAD", "an operator whose place in the autograd graph is noted"), ("OP_NODE", "an operator called by a native autograd node"),
     ("OP_ALLOC_NESTED", "an allocation by another operator"), ("OP_LIST", "a tensor in a list that an operator takes"),
     ("OP_LIST_OUT", "a tensor in a list that an operator returns"), ("OP_ACCUMULATE", "an AccumulateGrad node"),
-    ("OP_BACKWARD_PYTHON", "an autograd node written in Python"), ("BACKWARD_CALL", "entering the autograd engine"),
+    ("OP_BACKWARD_PYTHON", "an autograd node written in Python"), ("BACKWARD_CALL", "handing a backward pass to the autograd thread of its GPU, and back"),
     ("OPTIMIZER_PARAM", "a parameter in a step of an optimizer that works on lists"),
     ("BLOCK_FREE", "a block that goes back to the framework's allocator"),
     ("OP_COLD", "an operator, not called by another one, whose code is cold; charged in thousandths"),
@@ -187,6 +187,9 @@ Api = Enum("ph_api", "PH_API_", (
     ("KERNEL_FIRST", "the first launch of each further kernel of a module"),
     ("HOST_MOVE_GIB", "memory that an operator on CPU tensors reads and writes, per GiB and thread"),
     ("HOST_FAULT_GIB", "new memory that such an operator writes, per GiB: its pages are made"),
+    ("PY_ELEMENT", "a number of a Python list that becomes a tensor"),
+    ("BACKWARD_WAKE", "waking that thread, and the one that waits for it, on top of BACKWARD_CALL"),
+    ("NCCL_COLD", "a group of NCCL's operations whose code is cold; charged in thousandths"),
 ))
 HostMode = Enum("ph_host_mode", "PH_HOST_", (("MODELLED", ""), ("MEASURED", ""), ("NONE", "")))
 Unsupported = Enum("ph_unsupported", "PH_UNSUPPORTED_", (("ERROR", ""), ("WARN", "")))

@@ -149,7 +149,7 @@ static ph_code *look_at(ph_pyobject *code) {
 static void charge(ph_code *code) {
   if (code->free) return;
   ph_charge_frame(code->units * ph_coldness(&code->last, code->units), code->number);
-  if (code->enters_autograd) ph_charge(PH_API_BACKWARD_CALL);
+  if (code->enters_autograd) ph_enter_backward();
   if (code->torch_function) ph_charge(PH_API_PY_TORCH_FUNCTION);
 }
 

@@ -60,6 +60,8 @@ uint32_t ph_note_function(const char *path, const char *function);  // its numbe
 int ph_enter_frame(void);           // before a Python frame runs; what ph_leave_frame gets after it
 void ph_leave_frame(int called);
 void ph_called_from_python(void);   // an operator: PY_LOOP if its frame has called several
+void ph_enter_backward(void);       // this thread enters the autograd engine
+void ph_charge_handover(void);      // a node is about to run: BACKWARD_CALL and BACKWARD_WAKE if it is the pass's first on another thread
 void ph_charge_cold(enum ph_api api, int64_t *last);  // as much of it as ph_coldness(last) says
 // How cold code is, in thousandths: it and what it touches leave the processor's caches while other code runs.
 // 1000 when the host has worked for a millisecond since `last`, which becomes now; 400 after a quarter of

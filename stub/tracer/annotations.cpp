@@ -20,6 +20,7 @@ std::unique_ptr<at::ObserverContext> node_start(const at::RecordFunction &fn) {
   ph_enter();
   Thread &thread = this_thread();
   bool native = is_native_node(fn.name()), leaf = !strcmp(fn.name(), "torch::autograd::AccumulateGrad");
+  ph_charge_handover();
   ph_charge(leaf ? PH_API_OP_ACCUMULATE : native ? PH_API_OP_BACKWARD : PH_API_OP_BACKWARD_PYTHON);
   ++thread.nodes;
   if (native) ++thread.native_nodes;

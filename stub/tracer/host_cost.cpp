@@ -77,11 +77,24 @@ bool charge_memory(const Frame &f, Values outputs) {
   return true;
 }
 
+// torch.tensor() of a Python list makes an empty tensor on the CPU, writes number after number to it and calls lift_fresh.
+static void charge_list(Thread &thread, const Operator &op, Values inputs) {
+  enum { SIZE, DTYPE, LAYOUT, DEVICE };
+  if (op.empties) {
+    bool here = inputs.size() > DEVICE && (!inputs[DEVICE].isDevice() || inputs[DEVICE].toDevice().is_cpu());
+    thread.list = here ? c10::multiply_integers(inputs[SIZE].toIntVector()) : 0;
+  } else if (op.lifts && !inputs.empty() && inputs[0].isTensor()) {
+    if (inputs[0].toTensor().numel() == thread.list) ph_charge_times(PH_API_PY_ELEMENT, static_cast<size_t>(thread.list));
+    thread.list = 0;
+  }
+}
+
 // The host time of an operator (docs/costs.md): by what it does, who calls it, how many tensors it
 // takes in lists, and whether autograd notes it.
 void charge(Thread &thread, Operator *op, Values inputs) {
   bool nested = thread.depth > 0 || thread.native_nodes > 0;
   if (op && thread.depth == 0) ph_charge_cold(PH_API_OP_COLD, &op->last);
+  if (op && !nested) charge_list(thread, *op, inputs);
   switch (op ? op->cost : Cost::COMPUTE) {
     case Cost::COMPUTE:
       if (thread.depth > 0 && on_host(inputs)) break;

@@ -108,6 +108,8 @@ static Operator *describe(const c10::OperatorHandle &handle) {
   if (is_one_of(op->text, {"aten::equal", "aten::allclose"})) op->count = Count::EQUAL;
   if (op->text == "torchvision::nms") op->count = Count::KEEPS;
   if (op->text == "aten::_coalesce") op->count = Count::COALESCE;
+  op->empties = op->text == "aten::empty.memory_format";
+  op->lifts = op->name == "aten::lift_fresh";
   op->joins = op->text == "aten::cat";
   op->tokens = tokens_of(*op);
   // found_inf: an infinity seen earlier stays, and zeros are finite.

@@ -33,6 +33,10 @@ measure("rows", lambda: x.view(-1, 1024)[torch.tensor([1, 2, 3])])
 torch.set_num_threads(3)
 measure("three threads", lambda: x.mul_(2))
 torch.set_num_threads(1)
+measure("list", lambda numbers=list(range(100_000)): torch.tensor(numbers))
+for device in ("cpu", "cuda") * 3:  # the last ones count: their code is in the caches
+    loss = torch.zeros(8, device=device, requires_grad=True).sum()
+    measure(f"pass on {device}", loss.backward)
 weight = torch.zeros(2 << 20, device="cuda")  # 8 MiB
 sharded = distribute_tensor(weight, init_device_mesh("cuda", (2,)), [Shard(0)])
 measure("file", lambda: torch.save(weight, folder / f"{rank}.pt"))
@@ -64,6 +68,16 @@ def test_operators_on_cpu_tensors_take_the_bytes_that_they_move(run: Run) -> Non
     assert times["many"] == pytest.approx(32 * share, rel=0.15)
     assert max(times["few"], times["rows"]) < 0.5 * times["in place"], "calls, and three rows"
     assert times["three threads"] == pytest.approx(4 * times["in place"], rel=0.1)
+
+
+def test_a_python_list_takes_its_numbers(run: Run) -> None:
+    assert run.report()["list"] == pytest.approx(100_000 * load_host("default").api_ns["PY_ELEMENT"] / 1e6, rel=0.05)
+
+
+def test_a_backward_pass_on_a_gpu_wakes_a_thread(run: Run) -> None:
+    costs, times = load_host("default").api_ns, run.report()
+    handover = (costs["BACKWARD_CALL"] + costs["BACKWARD_WAKE"]) / 1e6
+    assert times["pass on cpu"] < handover < times["pass on cuda"]
 
 
 def test_checkpoints_take_the_bytes_that_they_write(run: Run) -> None:

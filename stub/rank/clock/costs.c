@@ -101,6 +101,26 @@ void ph_called_from_python(void) {
   if (++ph_self.called > FRAME_CALLS) ph_charge(PH_API_PY_LOOP);
 }
 
+// A backward pass is handed to the autograd thread of its GPU and back: two threads are woken. On the CPU it runs in the
+// thread that called it, as does a pass within a pass.
+static _Atomic uint32_t passes;
+static _Atomic uint8_t caller;
+static _Thread_local uint32_t seen;
+
+void ph_enter_backward(void) {
+  atomic_store_explicit(&caller, ph_this_thread()->index, memory_order_relaxed);
+  atomic_fetch_add_explicit(&passes, 1, memory_order_relaxed);
+}
+
+void ph_charge_handover(void) {
+  uint32_t pass = atomic_load_explicit(&passes, memory_order_relaxed);
+  if (seen == pass) return;
+  seen = pass;
+  if (ph_this_thread()->index == atomic_load_explicit(&caller, memory_order_relaxed)) return;
+  ph_charge(PH_API_BACKWARD_CALL);
+  ph_charge(PH_API_BACKWARD_WAKE);
+}
+
 void ph_charge_bytes(enum ph_api api, size_t bytes) {
   if (ph_rt.modelled && ph_live()) ph_advance((int64_t)((double)ph_rt.header->api_ns[api] * (double)bytes / 1073741824.0));
 }
