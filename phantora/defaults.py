@@ -1,4 +1,4 @@
-"""What holds where nobody says otherwise."""
+"""Defaults of options."""
 
 CLUSTER = "1x1xH100"
 PROBE_ROUNDS = 48  # of `profile host`

@@ -84,7 +84,7 @@ def _ranks(text: str | None) -> tuple[int, ...]:
 
 
 def output_options(default: str) -> Callable[[Decorated], Decorated]:
-    """Where the log and the timeline go, and what the log holds; `default` is reported in the help."""
+    """Where the log and the timeline go, and what the log contains; `default` is reported in the help."""
     return _all(
         click.option(
             "-o", "--output", metavar="PATH",

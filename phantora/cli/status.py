@@ -38,7 +38,7 @@ def expected_steps(arguments: Sequence[str]) -> int | None:
 
 
 class Status:
-    """What is known of a run while it goes on. `stats` holds the newest; `arguments` are the script's."""
+    """What is known of a run while it goes on. `stats` contains the newest; `arguments` are the script's."""
 
     def __init__(self, world_size: int, stats: Sequence[Stats], arguments: Sequence[str] = ()) -> None:
         self._world, self._stats, self._steps = world_size, stats, expected_steps(arguments)

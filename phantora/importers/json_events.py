@@ -1,4 +1,4 @@
-"""The events of a trace in Chrome's JSON form, read in batches, so that memory holds one batch and not the file.
+"""The events of a trace in Chrome's JSON form, read in batches, so that memory contains one batch and not the file.
 
 The file is an object with ``traceEvents`` among its keys, or an array of events. It may be compressed with gzip, and it
 may be cut short. The array is cut into pieces where one event ends and the next begins. Whether a place between ``}``

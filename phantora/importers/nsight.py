@@ -1,6 +1,6 @@
 """Traces of Nsight Systems: the SQLite files of ``nsys export --type sqlite``.
 
-Tables and columns differ between versions: each is read where it exists. Times are ns. A file holds all processes of
+Tables and columns differ between versions: each is read where it exists. Times are ns. A file contains all processes of
 a host. A rank is a process with one of its GPUs, in order of the GPUs.
 """
 

@@ -1,4 +1,4 @@
-"""What one rank's trace holds, on its way to the log."""
+"""What one rank's trace contains, on its way to the log."""
 
 from __future__ import annotations
 

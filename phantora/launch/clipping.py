@@ -46,7 +46,7 @@ def install(tracer: Path) -> None:
 
 
 def clip_always(module: ModuleType, report: Callable[[], None]) -> None:
-    """Has the function of `module` find a norm beyond its limit where the norm reads zero; `say` is called then."""
+    """Has the function of `module` find a norm beyond its limit where the norm reads zero; `report` is called then."""
     function, parameter = CLIPS[module.__name__]
     clip = getattr(module, function, None)
     if clip is None:

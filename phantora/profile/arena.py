@@ -22,7 +22,7 @@ class Unbuildable(Exception):
 class Arena:
     """Device memory that operands are cut from: a third that is only read, and the rest, which may be written.
 
-    It holds the operands of one call. The next takes the same place.
+    It contains the operands of one call. The next takes the same place.
     """
 
     def __init__(self, size: int, device: str = "cuda") -> None:
@@ -38,7 +38,7 @@ class Arena:
         # Pairs and quadruples of positive bfloat16 are positive in the other floating-point formats.
         self._positive = piece.abs().clamp_(min=SMALLEST).view(torch.uint8)
         self._narrow: dict[torch.dtype, torch.Tensor] = {}
-        self.call = 0  # the number of the call whose operands it holds
+        self.call = 0  # the number of the call whose operands it contains
         self._starts = (0, third)
         self._ends = (third, 3 * third)
         self._used = list(self._starts)

@@ -33,7 +33,7 @@ class LiveProfiler:
             )
         folder = cache_folder()
         make_folder(folder)
-        made_with = f"{found} torch {self._worker.about.get('torch', '')}".lower()  # one table holds one of each
+        made_with = f"{found} torch {self._worker.about.get('torch', '')}".lower()  # one table contains one of each
         slug = re.sub(r"[^a-z0-9.]+", "-", made_with).strip("-")
         self._book = Book(folder / f"{slug}.parquet")
         self.measured = 0

@@ -160,7 +160,7 @@ class Bench:
 
 
 def _times(events: Sequence[dict[str, Any]], names: dict[int, str]) -> dict[int, tuple[KernelTime, ...]]:
-    """Kernels of each marked call; `names` holds each call's operator ("" for a copy)."""
+    """Kernels of each marked call; `names` contains each call's operator ("" for a copy)."""
     marks = sorted(
         (float(e["ts"]), float(e["ts"]) + float(e["dur"]), e["name"].split(" "))
         for e in events

@@ -50,7 +50,7 @@ def merge(paths: Sequence[Path], out: Path) -> tuple[Table, list[Part]]:
             if table.about.get(name) != first.about.get(name):
                 raise PhantoraError(
                     f"{path} was measured with {name} {table.about.get(name)}, {paths[0]} with "
-                    f"{first.about.get(name)}: one table holds one GPU, torch and CUDA; keep them apart"
+                    f"{first.about.get(name)}: one table contains one GPU, torch and CUDA; keep them apart"
                 )
         _check(path, table)
         entries = {signature_key(entry.parsed, entry.compute): entry for entry in table}

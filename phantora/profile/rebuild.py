@@ -3,7 +3,7 @@
 Floating-point operands are cut from an :class:`Arena` of random numbers, so that building them costs
 little and none shares memory with another. Values matter: divisions and roots take a slower path for what
 is infinite, subnormal or no number. So what an operator writes is fresh for each operator, optimizers get
-positive numbers, as their second moments are, and an arena holds the operands of one call at a time. Integers
+positive numbers, as their second moments are, and an arena contains the operands of one call at a time. Integers
 are made so that they are valid where they mean something: indices lie inside what they index, offsets rise to
 the number of rows.
 """

@@ -194,7 +194,7 @@ class Book:
         for key, word in (("gpu", "this GPU is"), ("torch", "this is torch"), ("cuda", "this is CUDA")):
             if self.about and self.about.get(key) != about.get(key):
                 raise PhantoraError(
-                    f"{self.path} holds times of {self.about.get(key)}, and {word} {about.get(key)}; "
+                    f"{self.path} contains times of {self.about.get(key)}, and {word} {about.get(key)}; "
                     "choose another --out"
                 )
         self.about = dict(about)

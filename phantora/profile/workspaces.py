@@ -141,7 +141,7 @@ def measure_workspaces(wanted: Iterable[Wanted], path: Path, budget: float | Non
         raise PhantoraError(f"cannot measure workspaces: the measuring process ended with status {status} (see above)")
     here = {key: str(value) for key, value in found[0].items()}
     if about and about.get("gpu") != here.get("gpu"):
-        raise PhantoraError(f"{path} holds workspaces of {about.get('gpu')}, and this GPU is {here.get('gpu')}")
+        raise PhantoraError(f"{path} contains workspaces of {about.get('gpu')}, and this GPU is {here.get('gpu')}")
     refused = []
     for line in found[1:]:
         convolution = convolution_of(parse_signature(line["signature"]), line["compute"])

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 StatusLine: TypeAlias = Callable[[int, int], "str | None"]
 """What to show for a number of living ranks and a width in characters; None: nothing new."""
 Follow: TypeAlias = "Callable[[int, list[Stats]], StatusLine | None]"
-"""Makes a status line for a number of ranks; the list holds the newest counts."""
+"""Makes a status line for a number of ranks; the list contains the newest counts."""
 
 
 def run(spec: RunSpec, console: Console | None = None, follow: Follow | None = None) -> RunResult:

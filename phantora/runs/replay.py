@@ -160,7 +160,7 @@ def chosen_cluster(log: Log, spec: str | None, gpu: str | None) -> Cluster:
 
 def host_ratio(log: Log, cluster: Cluster, asked: str | None) -> float:
     """What the host of `cluster` takes over the one that was recorded; 1 if none was `asked` for. Single costs that a
-    host file sets apart do not count: a recording holds the host's time between calls, not what it was spent on."""
+    host file sets apart do not count: a recording contains the host's time between calls, not what it was spent on."""
     if asked is None:
         return 1.0
     if log.metadata.host_mode != "modelled":

@@ -87,7 +87,7 @@ def _counted(progress: Callable[[str], None] | None) -> Callable[[int, int], Non
 
 
 def _make_durable(folder: Path) -> None:
-    """What a folder holds is on the disk before its name says that it is whole."""
+    """What a folder contains is on the disk before its name says that it is whole."""
     for path in folder.iterdir():
         if path.is_file() and not path.is_symlink():
             with open(path, "rb") as file:

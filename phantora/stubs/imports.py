@@ -1,6 +1,6 @@
 """What other packages' libraries import from NVIDIA's: lists, so that stubs have it whether these are installed or not.
 
-``imported/NAME.txt`` holds a line ``libcudart cudaMalloc`` for each symbol, made by
+``imported/NAME.txt`` contains a line ``libcudart cudaMalloc`` for each symbol, made by
 ``python -m phantora.stubs imports FILE...`` from the libraries of the package.
 """
 

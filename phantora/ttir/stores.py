@@ -21,7 +21,7 @@ Stores = list[tuple[int, bytes]]
 
 
 class _Storing(Walker):
-    """Keeps what is stored to each of `memories`; `lost` holds those to which something unknown is."""
+    """Keeps what is stored to each of `memories`; `lost` contains those to which something unknown is."""
 
     def __init__(self, functions: dict[str, Function], launch: Launch) -> None:
         super().__init__(functions, launch)
@@ -59,7 +59,7 @@ class _Storing(Walker):
 def stores_of(functions: dict[str, Function], launch: Launch) -> dict[int, Stores]:
     """What `launch` stores, by the place of an argument, where all that it stores to it is known.
 
-    Raises Unreadable where the IR holds what is not understood.
+    Raises Unreadable where the IR contains what is not understood.
     """
     if prod(launch.grid) > MOST_PROGRAMS:
         return {}

@@ -647,7 +647,7 @@ def _batches(grid: tuple[int, int, int]) -> Sequence[list[tuple[int, int, int]]]
 
 
 def work_of(functions: dict[str, Function], launch: Launch) -> Work:
-    """What `launch` does. Raises Unreadable where the IR holds what is not understood."""
+    """What `launch` does. Raises Unreadable where the IR contains what is not understood."""
     walker = Walker(functions, launch)
     programs = prod(launch.grid)
     if not programs:

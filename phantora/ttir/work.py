@@ -23,7 +23,7 @@ whose sectors a store fills only in part (on an H100, loads of single bytes
 go as fast as those of 64 would, stores as 128 would); `loads`
 and `stores` are operations, `atomics` elements, `accesses` a
 thread's instructions that load or store, `scattered` elements without neighbours. `reductions`: of rows of a
-tile, `crossings`: of all that a program holds, which its warps must meet for. `phases`: loads one after the
+tile, `crossings`: of all that a program contains, which its warps must meet for. `phases`: loads one after the
 other, each waited for; `piped`: those of loops that multiply, which are in flight beforehand. `flops` of products on
 tiles, `dots` their number, `steps`: iterations of loops."""
 

@@ -40,7 +40,7 @@ def viewers() -> Path:
 def report_page(report: Report, served: dict[str, Any] | None = None) -> str:
     """The report as a page. `served` says what the server behind it offers; None: there is none.
 
-    Of the critical paths' segments it holds the number only: they outweigh all else."""
+    Of the critical paths' segments it contains the number only: they outweigh all else."""
     data = encode(report, units=False)
     for path in data["details"]["critical_paths"]:
         path["segments"] = len(path["segments"])
@@ -82,7 +82,7 @@ def write_page(path: str, text: str) -> None:
 def assemble(name: str, title: str, data: dict[str, Any]) -> str:
     """The page `name` of ``viewers/`` with `data`."""
     text = _read(viewers(), name)
-    # `<` would end the script element that holds the data.
+    # `<` would end the script element that contains the data.
     packed = orjson.dumps(data, option=orjson.OPT_NON_STR_KEYS).decode().replace("<", "\\u003c")
     scripts = script_sources(text)  # before anything of the run is in it
     text = text.replace("{{scripts}}", scripts).replace("{{title}}", html.escape(title))
@@ -97,7 +97,7 @@ def script_sources(page: str) -> str:
 
 
 def _read(folder: Path, name: str) -> str:
-    """The file with the parts that it names. A part given as ``timeline.html prefix="a-"`` holds ``a-`` in place of its
+    """The file with the parts that it names. A part given as ``timeline.html prefix="a-"`` contains ``a-`` for its
     ``{{prefix}}``."""
 
     def filled(part: re.Match[str]) -> str:

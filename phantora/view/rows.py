@@ -2,7 +2,7 @@
 
 Columns are the log's, cut at the step's bounds and ordered by rank, stream and start: a track's rows lie together. What
 has no text has the word ""; `module` is the nn.Module that launched the row. Host threads have the streams -1, -2, ...;
-the class of their rows is a phase (``host_rows.py``). The schema's metadata holds, as JSON under
+the class of their rows is a phase (``host_rows.py``). The schema's metadata contains, as JSON under
 ``phantora.step``, the step's number, its `origin` and `length` (ns), the names of its `streams` by ``RANK:STREAM``, and
 its `path`: (rank, stream, start, end) of each piece on a GPU.
 """

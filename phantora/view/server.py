@@ -70,7 +70,7 @@ class Run:
     log: Log
     report: Report
     simulations: Simulations | None = None
-    """None: the log holds no recording."""
+    """None: the log contains no recording."""
 
 
 @dataclass
@@ -108,7 +108,7 @@ class Site:
         """The times of a steady step after the change that `query` asks for, as JSON."""
         simulations = self.runs[run].simulations
         if simulations is None:
-            raise PhantoraError("the log holds no recording: run phantora trace without --no-recording")
+            raise PhantoraError("the log contains no recording: run phantora trace without --no-recording")
         with self._reading:
             return orjson.dumps(asdict(simulations.simulate(parse_change(query)).steady))
 
@@ -181,7 +181,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers.get("Host") not in [f"{name}:{self.server.server_port}" for name in _NAMES]:
             return self._refuse(HTTPStatus.FORBIDDEN, "this server answers on this machine only")
         if not self._may(query):
-            return self._refuse(HTTPStatus.FORBIDDEN, "open the address that phantora view printed: it holds the token")
+            return self._refuse(HTTPStatus.FORBIDDEN, "open the address of phantora view: it contains the token")
         run = query.get("run", "a")
         if run not in self.server.site.runs:
             return self._refuse(HTTPStatus.NOT_FOUND, "no such run")

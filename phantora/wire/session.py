@@ -47,7 +47,7 @@ class SessionConfig:
 
 @dataclass
 class Session:
-    """One mapped area. `header`, `control` and `reply_heads` are NumPy views of live memory."""
+    """One mapped area. `header` and `control` are NumPy views of live memory."""
 
     fd: int
     world_size: int
@@ -78,7 +78,7 @@ class Session:
     ) -> Session:
         """Makes the area for the ranks of `config`.
 
-        `device` holds the fields of ``layout.Device``; `api_ns` costs in ns by member name of ``layout.Api``;
+        `device` contains the fields of ``layout.Device``; `api_ns` costs in ns by member name of ``layout.Api``;
         `workspaces` is what :func:`phantora.wire.workspaces.pack` made. Raises PhantoraError when the machine has no
         memory left for it.
         """

@@ -312,9 +312,9 @@ def test_an_interrupted_book_goes_on(tmp_path: Path) -> None:
     assert not path.with_name(path.name + JOURNAL).exists()
     third = Book(path)
     assert third.missing(wanted) == wanted[2:] and len(read_table(path)) == 2
-    with pytest.raises(PhantoraError, match="holds times of NVIDIA H200"):
+    with pytest.raises(PhantoraError, match="contains times of NVIDIA H200"):
         third.add({**ABOUT, "gpu": "NVIDIA B200"}, [])
-    with pytest.raises(PhantoraError, match=r"holds times of 2\.11\.0, and this is torch 2\.10\.0"):
+    with pytest.raises(PhantoraError, match=r"contains times of 2\.11\.0, and this is torch 2\.10\.0"):
         third.add({**ABOUT, "torch": "2.10.0"}, [])
 
 

@@ -44,7 +44,7 @@ def test_tables_of_different_kinds_are_refused(tmp_path: Path, name: str) -> Non
     other = ABOUT | {name: "another"}
     status, text, out = merged(tmp_path, (ABOUT, [entry(RELU % 64, 2000)]), (other, [entry(RELU % 64, 2000)]))
     assert status != 0
-    assert f"was measured with {name} another" in text and "one table holds one GPU, torch and CUDA" in text
+    assert f"was measured with {name} another" in text and "one table contains one GPU, torch and CUDA" in text
     assert not out.exists()
 
 

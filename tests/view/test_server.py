@@ -139,7 +139,7 @@ def test_rows_of_a_step(server: Server) -> None:
 
 def test_what_if_asks_for_a_recording_and_for_numbers(server: Server) -> None:
     status, _, text = get(server, f"/what-if.json?host=2&token={server.site.token}")
-    assert status == 404 and b"holds no recording" in text
+    assert status == 404 and b"contains no recording" in text
     assert parse_change({"host": "2", "gpu": "H200"}) == Change("H200", host=2.0)
     for name, value in (("host", "-1"), ("host", "nan"), ("links", "0"), ("links", "1.5"), ("straggler", "x")):
         with pytest.raises(PhantoraError, match=f"{name}: a number from"):
