@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from validation.published.bridge import Journal, Run, expressed, step_seconds
+from validation.published.bridge import Journal, step_seconds
+from validation.published.bridge_rows import Run, expressed
 
 ROW = {
     "section": "Pre-Training Performance", "model": "LLAMA3_70B", "System": "DGX-GB200", "#-GPUs": "64",

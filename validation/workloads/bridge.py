@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,33 +21,53 @@ import torch
 import torch.distributed as dist
 from megatron.core import optimizer
 from megatron.core.distributed import DistributedDataParallelConfig
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_mtp_block_spec
+from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.transformer import multi_latent_attention
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
-from megatron.core.transformer.transformer_config import TransformerConfig
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
 import megatron_layers
 from validation.workloads import bridge_models, narrow_experts, narrow_layers
 from validation.workloads.ring_attention import RingAttention
+from validation.workloads.window_attention import WindowAttention
 
 
 def spec(config: TransformerConfig, vp_stage: int | None, sdpa: bool) -> TransformerBlockSubmodules:
     """The sample's local layers, with narrow products."""
     block = megatron_layers.local_spec(config, vp_stage, sdpa)
     block.layer_norm = narrow_layers.Norm
-    for layer in block.layer_specs:
-        parts = layer.submodules
-        attention, mlp = parts.self_attention.submodules, parts.mlp.submodules
-        attention.linear_qkv, attention.linear_proj = narrow_layers.NarrowColumn, narrow_layers.NarrowRow
-        parts.input_layernorm = parts.pre_mlp_layernorm = narrow_layers.Norm
-        if config.qk_layernorm:
-            attention.q_layernorm = attention.k_layernorm = narrow_layers.Norm
-        if config.context_parallel_size > 1:
-            attention.core_attention = RingAttention
-        if config.num_moe_experts:
-            mlp.experts = ModuleSpec(module=narrow_experts.NarrowExperts)
-        else:
-            mlp.linear_fc1, mlp.linear_fc2 = narrow_layers.NarrowColumn, narrow_layers.NarrowRow
+    for index, layer in enumerate(block.layer_specs):
+        _adapt(layer.submodules, config)
+        if WindowAttention.window and index % 2 == 0:
+            layer.submodules.self_attention.submodules.core_attention = WindowAttention
     return block
+
+
+def _adapt(parts: Any, config: TransformerConfig) -> None:
+    attention, mlp = parts.self_attention.submodules, parts.mlp.submodules
+    parts.input_layernorm = parts.pre_mlp_layernorm = narrow_layers.Norm
+    for name in vars(attention):
+        if name.startswith("linear"):
+            setattr(attention, name, narrow_layers.NarrowColumn)
+        elif name.endswith("layernorm") and config.qk_layernorm:
+            setattr(attention, name, narrow_layers.Norm)
+    attention.linear_proj = narrow_layers.NarrowRow
+    if config.context_parallel_size > 1:
+        attention.core_attention = RingAttention
+    if hasattr(mlp, "experts"):
+        mlp.experts = ModuleSpec(module=narrow_experts.NarrowExperts)
+        mlp = mlp.shared_experts.submodules
+    mlp.linear_fc1, mlp.linear_fc2 = narrow_layers.NarrowColumn, narrow_layers.NarrowRow
+
+
+def model(**given: Any) -> GPTModel:
+    """With the layers that predict a second token, where the configuration has them."""
+    config, stage = given["config"], given["vp_stage"]
+    if config.mtp_num_layers:
+        given["mtp_block_spec"] = get_gpt_mtp_block_spec(config, given["transformer_layer_spec"], False, stage)
+    return GPTModel(**given)
 
 
 class Adam(torch.optim.AdamW):
@@ -64,6 +85,15 @@ def data_parallel(**given: Any) -> DistributedDataParallelConfig:
 class Trainer(pretrain_gpt.Trainer):
     """Rank 0 prints the step: the last rank is no process of a folded run."""
 
+    def forward_step(self, data: Any, model: Any, return_schedule_plan: bool = False) -> tuple[Any, Any]:
+        """With `return_schedule_plan` the parts of the forward pass, which Megatron-Core runs between a backward pass's."""
+        if not return_schedule_plan:
+            made: tuple[Any, Any] = super().forward_step(data, model)
+            return made
+        batch = next(data)
+        plan = model.build_schedule_plan(batch["tokens"], batch["positions"], self.mask, labels=batch["labels"])
+        return plan, pretrain_gpt.loss_func
+
     def log(self, iteration: int, elapsed: float, loss: float, grad_norm: float | None) -> None:
         if dist.get_rank() == 0:
             print(f"iteration {iteration}: elapsed time per iteration (ms): {elapsed * 1000:.2f}", flush=True)
@@ -74,7 +104,7 @@ def own_keys(into: list[Any], own: Any, **_: Any) -> None:
     into[:] = [own] * len(into)
 
 
-def settings(**given: Any) -> dict[str, Any]:
+def settings(name: str, own: argparse.Namespace, **given: Any) -> dict[str, Any]:
     """Of the sample's configuration, with the fusions that Transformer Engine brings.
 
     Where layers do not divide into chunks, embedding and loss count as a layer each, as in Megatron-Bridge's recipes.
@@ -82,29 +112,50 @@ def settings(**given: Any) -> dict[str, Any]:
     given |= {"gradient_accumulation_fusion": True, "apply_rope_fusion": True, "bias_activation_fusion": True,
               "cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "te"}  # fmt: skip
     if given.get("num_moe_experts"):
-        given |= bridge_models.EXPERTS
+        given |= {**bridge_models.EXPERTS, "overlap_moe_expert_parallel_comm": own.overlap_experts}
+    given |= bridge_models.SETTINGS.get(name, {})
+    dense = given.pop("dense", 0)
+    if dense:
+        given["moe_layer_freq"] = [0] * dense + [1] * (given["num_layers"] - dense)
+    if own.recompute:
+        given |= {"recompute_granularity": "selective", "recompute_modules": own.recompute}
     stages, chunks = given["pipeline_model_parallel_size"], given["virtual_pipeline_model_parallel_size"] or 1
-    if given["num_layers"] % (stages * chunks):
+    if own.layout:
+        given |= {"pipeline_model_parallel_layout": own.layout, "mtp_num_layers": own.layout.count("m") or None}
+    elif given["num_layers"] % (stages * chunks):
         given |= {"account_for_embedding_in_pipeline_split": True, "account_for_loss_in_pipeline_split": True}
     return given
+
+
+def configuration(name: str, own: argparse.Namespace, **given: Any) -> TransformerConfig:
+    """Of the model `name`."""
+    made = settings(name, own, **given)
+    return MLATransformerConfig(**made) if made.get("multi_latent_attention") else TransformerConfig(**made)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--precision", choices=["bf16", "fp8", "mxfp8", "nvfp4"], default="bf16")
     parser.add_argument("--single-weight", action="store_true", help="one weight for all experts of a layer and rank")
+    parser.add_argument("--overlap-experts", action="store_true", help="exchange tokens during other micro-batches")
+    parser.add_argument("--recompute", nargs="+", default=[], help="modules that run again in the backward pass")
+    parser.add_argument("--layout", help="layers of each pipeline chunk, as Megatron-Core writes them")
     own, rest = parser.parse_known_args()
+    name = rest[rest.index("--model") + 1]
     narrow_experts.NarrowExperts.single = own.single_weight
+    WindowAttention.window = bridge_models.WINDOWS.get(name, 0)
     sys.argv[1:] = rest
     torch.backends.cuda.matmul.allow_tf32 = True  # as in Transformer Engine's products of float32
     narrow_layers.install(own.precision)
     narrow_experts.install()
     optimizer.Adam, optimizer.USING_PYTORCH_OPTIMIZER = Adam, False
-    pretrain_gpt.DistributedDataParallelConfig = data_parallel
+    multi_latent_attention.ColumnParallelLinear = narrow_layers.NarrowColumn  # which it knows by name
     dist.all_gather_object = own_keys  # type: ignore[assignment]
-    pretrain_gpt.Trainer = Trainer
-    pretrain_gpt.local_spec = spec
-    pretrain_gpt.TransformerConfig = lambda **given: TransformerConfig(**settings(**given))
+    for changed, made in {
+        "DistributedDataParallelConfig": data_parallel, "GPTModel": model, "Trainer": Trainer, "local_spec": spec,
+        "TransformerConfig": partial(configuration, name, own),
+    }.items():  # fmt: skip
+        setattr(pretrain_gpt, changed, made)
     pretrain_gpt.main()
 
 

@@ -9,9 +9,26 @@ from megatron_shapes import SHAPES, Shape
 SHAPES["qwen3-235b-a22b"] = Shape(
     94, 4096, 1536, 64, 4, 151936, 4096, 1_000_000, experts=128, top_k=8, qk_norm=True
 )  # fmt: skip
+SHAPES["gpt-oss-120b"] = Shape(36, 2880, 2880, 64, 8, 201088, 4096, 150_000, head_dim=64, experts=128, top_k=4)
+SHAPES["deepseek-v3"] = Shape(61, 7168, 2048, 128, 128, 129280, 4096, experts=256, top_k=8)
+SHAPES["kimi-k2"] = Shape(61, 7168, 2048, 64, 64, 163840, 4096, experts=384, top_k=8)
 
 EXPERTS: dict[str, Any] = {
     "moe_router_fusion": True, "moe_permute_fusion": True, "moe_router_dtype": "fp32",
     "moe_router_force_load_balancing": True, "moe_aux_loss_coeff": 1e-3, "moe_hybridep_num_sms": 32,
 }  # fmt: skip
 """Of all recipes with experts."""
+LATENT: dict[str, Any] = {
+    "multi_latent_attention": True, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_head_dim": 128,
+    "qk_pos_emb_head_dim": 64, "v_head_dim": 128, "qk_layernorm": True, "rope_type": "rope", "apply_rope_fusion": False,
+    "ffn_hidden_size": 18432, "moe_shared_expert_intermediate_size": 2048, "moe_router_score_function": "sigmoid",
+    "moe_router_enable_expert_bias": True, "moe_router_load_balancing_type": "seq_aux_loss",
+    "moe_aux_loss_coeff": 1e-4,
+}  # fmt: skip
+"""Multi-head latent attention, dense first layers and a shared expert, as DeepSeek-V3 has them."""
+SETTINGS: dict[str, dict[str, Any]] = {
+    "deepseek-v3": LATENT | {"dense": 3}, "kimi-k2": LATENT | {"dense": 1}, "gpt-oss-120b": {"moe_aux_loss_coeff": 0.0},
+}  # fmt: skip
+"""Of one model; `dense`: first layers without experts."""
+WINDOWS = {"gpt-oss-120b": 128}
+"""Tokens that every second layer attends to."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from megatron.core.fusions.fused_bias_swiglu import weighted_bias_swiglu_impl
+from megatron.core.tensor_parallel.random import CheckpointWithoutOutput
 from megatron.core.transformer.mlp import MLPSubmodules
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.moe import moe_utils
@@ -124,8 +125,21 @@ class NarrowExperts(MegatronModule):
         """`given` is [rows, hidden], `probs` [rows]; rows are in the order of the experts."""
         counts = tokens_per_expert.tolist()
         wide = _Grouped.apply(given, counts, self.how, self.narrow1, *self.weights1)
-        gated = weighted_bias_swiglu_impl(wide, None, probs.unsqueeze(-1), False)
-        return _Grouped.apply(gated, counts, self.how, self.narrow2, *self.weights2), None
+        if "moe_act" in (self.config.recompute_modules or ()):
+            again = CheckpointWithoutOutput()
+            out = self._second(again.checkpoint(_gated, wide, probs), counts)
+            again.discard_output_and_register_recompute(out)
+            return out, None
+        return self._second(_gated(wide, probs), counts), None
+
+    def _second(self, gated: torch.Tensor, counts: list[int]) -> torch.Tensor:
+        made: torch.Tensor = _Grouped.apply(gated, counts, self.how, self.narrow2, *self.weights2)
+        return made
+
+
+def _gated(wide: torch.Tensor, probs: torch.Tensor) -> torch.Tensor:
+    made: torch.Tensor = weighted_bias_swiglu_impl(wide, None, probs.unsqueeze(-1), False)
+    return made
 
 
 class _Route(torch.autograd.Function):
@@ -180,14 +194,11 @@ class _Permute(torch.autograd.Function):
 
 
 def _moved(given: torch.Tensor, count: int) -> torch.Tensor:
-    """`count` rows, in a pass that reads or writes the larger number of rows."""
-    if count >= given.size(0):
-        made = given.new_empty((count, given.size(1)))
-        made[: given.size(0)].copy_(given)
-        for start in range(given.size(0), count, given.size(0)):
-            made[start : start + given.size(0)].copy_(given[: count - start])
-        return made
-    return given.view(given.size(0) // count, count, -1).sum(0) if given.size(0) % count == 0 else given[:count].clone()
+    """`count` rows made of all of `given` in a pass: copies of each row, or sums of several."""
+    rows, width = given.shape
+    if count >= rows > 0:
+        return given.expand(count // rows, rows, width).reshape(-1, width)
+    return given.view(rows // count, count, width).sum(0) if count else given.new_empty((0, width))
 
 
 def _permuted(

@@ -81,14 +81,20 @@ def routing_map(counts: tuple[int, ...], tokens: int) -> NDArray[np.bool_]:
 
 
 def _repeat_gathered(dispatcher: Any) -> None:
+    import torch
+
     gather = dispatcher.gather_from_sequence_parallel_region
 
     @functools.wraps(gather)
     def gather_repeated(input_: Any, *args: Any, **kwargs: Any) -> Any:
-        gathered = gather(input_, *args, **kwargs)
-        if not input_.is_floating_point():  # a map or counts
-            own = read(input_)
-            write(gathered, np.tile(own, gathered.numel() // own.size))
+        if input_.is_floating_point():
+            return gather(input_, *args, **kwargs)
+        # A map or counts, the same on every rank. As reals, which a folded run takes from its process for every rank;
+        # these arrive as zeros, so the result has memory of its own.
+        reals = torch.float64 if input_.itemsize == 8 else torch.float16
+        own = read(input_)
+        gathered = torch.empty_like(gather(input_.contiguous().view(reals), *args, **kwargs).view(input_.dtype))
+        write(gathered, np.tile(own, gathered.numel() // own.size))
         return gathered
 
     dispatcher.gather_from_sequence_parallel_region = gather_repeated

@@ -18,6 +18,8 @@ def _runtime() -> ctypes.CDLL:
     library = ctypes.CDLL(None)
     library.ph_memory_give.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
     library.ph_memory_give.restype = None
+    library.ph_touch.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    library.ph_touch.restype = None
     return library
 
 
@@ -39,9 +41,10 @@ def write(tensor: Any, values: NDArray[Any]) -> None:
 
 
 def read(tensor: Any) -> NDArray[Any]:
-    """The values of a contiguous tensor on the GPU, flat."""
+    """The values of a contiguous tensor on the GPU, flat; waits for those that are still to come."""
     local, name = _local(tensor)
     dtype = np.dtype(name)
+    _runtime().ph_touch(local.data_ptr(), local.numel() * dtype.itemsize)
     return np.frombuffer(ctypes.string_at(local.data_ptr(), local.numel() * dtype.itemsize), dtype)
 
 

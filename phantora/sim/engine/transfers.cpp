@@ -26,7 +26,9 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
   // Is there a pair of processes like it at the first place?
   int like = lone ? like_of(*comm, peer) : -1, mine_like = lone ? like_of(*comm, me) : -1;
   bool led = lone && like != mine_like && !rank_table_.folded(like) && !rank_table_.folded(mine_like);
-  if (lone && !led && !send && r.transfer.ticket)
+  bool asked = lone && !led && !send && r.transfer.ticket;
+  bool zeros = asked && folded_.takes_zeros(*comm, static_cast<int>(r.transfer.dtype));
+  if (asked && !zeros)
     return failure_.cannot_fold("a receive: rank " + std::to_string(rank.index) + " receives " + std::to_string(r.transfer.bytes) +
                         " bytes that matter from rank " + std::to_string(other) + " in " + describe(*comm) +
                         ", which is folded; expand the axis (NAME=SIZE:all in --fold), name the rank in --real-ranks, or "
@@ -68,6 +70,7 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
     t->like = like;
     follow(*comm, t);
   }
+  if (zeros) payloads_.arrived(rank, r.transfer.ticket, std::make_shared<const std::string>());
   if (lone) return matched_.push_back(t);
   if (!t->send.launch || !t->recv.launch || !agrees(*comm, *t)) return;
   if (t->recv.ticket) {

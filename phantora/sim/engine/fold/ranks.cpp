@@ -117,6 +117,10 @@ struct FoldedRanks::Given {
   bool equal = true;
 };
 
+bool FoldedRanks::takes_zeros(const Communicator &comm, int dtype) const {
+  return dtype > UINT64 && along_first_only_axis(comm.ranks);
+}
+
 std::map<std::vector<int>, FoldedRanks::Given> FoldedRanks::given(const Communicator &comm, const Parts &parts, bool by_place) const {
   std::map<std::vector<int>, Given> all;
   for (size_t own = 0; own < parts.size(); ++own) {

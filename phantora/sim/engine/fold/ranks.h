@@ -60,6 +60,8 @@ class FoldedRanks {
   // not hold for the processes.
   bool fill(const Communicator &comm, int dtype, const Law &law, Parts &parts, std::vector<std::string> &made,
              std::string &why) const;
+  // Do small receives from members that are no processes read as zeros? Reals do, where the first rank of an axis is all.
+  bool takes_zeros(const Communicator &comm, int dtype) const;
 
  private:
   struct Given;

@@ -1,0 +1,126 @@
+"""What is simulated of a row of Megatron-Bridge's performance summary.
+
+Settings that the summary does not give follow the recipes of the row's container in
+github.com/NVIDIA-NeMo/Megatron-Bridge: scripts/performance/configs at v0.3.0 (26.02) and v0.4.0 (26.04),
+src/megatron/bridge/perf_recipes from 26.06 on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+PRECISIONS = {"BF16": "bf16", "FP8": "fp8", "MXFP8": "mxfp8", "NVFP4": "nvfp4"}
+MODELS = {
+    "LLAMA3_8B": ("llama3-8b", 32), "LLAMA3_70B": ("llama3-70b", 80), "LLAMA3.1_405B": ("llama3-405b", 126),
+    "Qwen3_30B_a3B": ("qwen3-30b-a3b", 48), "Qwen3_235B_a22B": ("qwen3-235b-a22b", 94),
+    "GPT OSS 120B": ("gpt-oss-120b", 36),
+}  # fmt: skip
+"""Names of the workload and layers."""
+FUSED = [26, 6]
+"""The first container whose recipes in MXFP8 quantise the rows of all experts in one kernel, and exchange tokens while
+other micro-batches compute."""
+NOT_HERE = {
+    "DeepSeekV3": "multi-head latent attention", "Kimi_K2": "multi-head latent attention",
+    "DeepSeekV4": "sparse attention", "Nemotron": "Mamba layers",
+}  # fmt: skip
+CLUSTERS = {
+    "GB200": ("gb200-nvl72", 4), "GB300": ("gb300-nvl72", 4), "B200": ("dgx-b200", 8), "B300": ("dgx-b300", 8),
+    "H100": ("dgx-h100", 8),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Run:
+    """A row that is simulated."""
+
+    gpu: str
+    gpus: int
+    options: tuple[str, ...]
+    """Of `phantora trace`."""
+    words: tuple[str, ...]
+    """Of the workload, without layers and micro-batches."""
+    layers: int
+    points: tuple[int, ...]
+    """Numbers of layers that are simulated."""
+    micro: int
+    """Micro-batches of a step."""
+    rounds: tuple[int, ...]
+    """Numbers of micro-batches that are simulated."""
+    sequences: int
+    """Of all replicas' micro-batches of one number."""
+    tokens: int
+    """Of a GPU in a step."""
+
+    def command(self, layers: int, micro: int) -> tuple[str, ...]:
+        changed = ("--num-layers", str(layers), "--global-batch-size", str(micro * self.sequences))
+        return (*self.options, "-m", "validation.workloads.bridge", *self.words, *changed)
+
+
+def expressed(row: Mapping[str, Any]) -> Run | str:
+    """The run of a row, or why it is left out."""
+    if row["section"] != "Pre-Training Performance":
+        return "fine-tuning: the workload pretrains"
+    missing = next((why for name, why in NOT_HERE.items() if row["model"].startswith(name)), None)
+    if missing:
+        return f"{missing}: the workload does not have it"
+    if row["model"] not in MODELS:
+        return f"unknown model: {row['model']}"
+    if str(row.get("FSDP") or "0") not in ("0", "n/a"):
+        return "Megatron-FSDP with activations in host memory: the workload does not have it"
+    n = {key: 1 if row[key] == "n/a" else int(row[key]) for key in ("TP", "PP", "CP", "VP", "GBS", "MBS")}
+    gpus, sequence = int(row["#-GPUs"]), int(row["Sequence Length"])
+    model, layers = MODELS[row["model"]]
+    gpu = str(row["System"]).removeprefix("DGX-")
+    cluster, host = CLUSTERS[gpu]
+    replicas = gpus // (n["TP"] * n["PP"] * n["CP"])
+    micro = n["GBS"] // (n["MBS"] * replicas)
+    words = [
+        "--model", model, "--precision", PRECISIONS[row["Precision"]], "--seq-length", str(sequence),
+        "--micro-batch-size", str(n["MBS"]), "--tp", str(n["TP"]), "--pp", str(n["PP"]), "--cp", str(n["CP"]),
+        "--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather", "--train-iters", "2",
+    ]  # fmt: skip
+    if n["TP"] > 1:
+        words.append("--sequence-parallel")
+    if n["VP"] > 1:
+        words += ["--vpp", str(n["VP"]), "--overlap-p2p"]
+    if row["EP"] != "n/a":
+        words += ["--ep", row["EP"], "--etp", "1", *_experts(row, gpu)]
+    axes = [f"pp={n['PP']}"] if n["PP"] > 1 else []
+    axes += [f"{axis}={size}:first" for axis, size in (("dp", replicas), ("cp", n["CP"]), ("tp", n["TP"])) if size > 1]
+    first = max(n["PP"], 2 if "--overlap-experts" in words else 1)
+    rounds = (micro,) if micro <= 2 * first else (first, first + n["PP"])
+    options = ["--cluster", f"{cluster}:{max(1, gpus // host)}", "--fold", ",".join(axes), "--gpu-memory", "2000"]
+    points = (layers,) if n["PP"] > 1 else (2, 4)
+    tokens = n["GBS"] * sequence // gpus
+    sequences = n["MBS"] * replicas
+    return Run(gpu, gpus, tuple(options), tuple(words), layers, points, micro, rounds, sequences, tokens)
+
+
+def _version(row: Mapping[str, Any]) -> list[int]:
+    return [int(part) for part in row["container"].split()[0].split(".")]
+
+
+def _experts(row: Mapping[str, Any], gpu: str) -> list[str]:
+    """How ranks exchange tokens, and what of it runs next to other work."""
+    version, model, fused = _version(row), row["model"], []
+    if row["Precision"] == "MXFP8" and version >= FUSED:
+        fused = ["--single-weight", "--overlap-experts"]
+    if model == "GPT OSS 120B":
+        hybrid = version >= FUSED or (version >= [26, 4] and gpu != "GB300")
+        if hybrid and gpu == "GB200" and not fused:
+            fused = ["--overlap-experts"]
+        if gpu in ("GB200", "B200") and version < FUSED:
+            fused += ["--recompute", "layernorm", "moe_act"]
+    elif model == "Qwen3_30B_a3B":
+        hybrid = gpu != "H100" or row["EP"] != "8"
+    else:
+        hybrid = gpu in ("GB200", "GB300")
+        if gpu == "H100":
+            fused = ["--overlap-experts"]
+    return [*fused, *(HYBRID if hybrid else ALL_TO_ALL)]
+
+
+HYBRID = ["--moe-token-dispatcher-type", "flex", "--moe-flex-dispatcher-backend", "hybridep"]
+ALL_TO_ALL = ["--moe-token-dispatcher-type", "alltoall"]
