@@ -14,6 +14,7 @@ from math import exp, inf, log
 
 from phantora.cost.families.convolution import groups, model
 from phantora.cost.families.convolution.case import Case, case_of, layout_ns, product_ns
+from phantora.cost.families.convolution.passes import by_transforms
 from phantora.cost.family import Prediction
 from phantora.cost.gaussian_process import GaussianProcess, Tier
 from phantora.cost.machine import Machine
@@ -168,6 +169,8 @@ class Convolutions:
 def timed_cases(entry: Entry) -> Iterator[Timed]:
     """What `entry` says of convolutions, gradients apart, without those that are in uneven groups."""
     kernels, parts = own_kernels(entry), model.gradients(entry.parsed)
+    if by_transforms(entry):
+        return
     for part, ran in zip(parts, model.by_gradient(kernels) if len(parts) > 1 else (kernels,), strict=True):
         case = case_of(part, entry.compute)
         if case is None or groups.uneven(case):
