@@ -13,6 +13,7 @@ from phantora.cost.types import CLASSES
 from phantora.errors import PhantoraError
 from phantora.hardware import REFERENCE_HOST, device_fields, gpu_names, load_cluster, load_gpu, load_host
 from phantora.hardware.gpus import DATA
+from phantora.hardware.types import LOADS
 from phantora.profile.host import Probe, Row, compare
 from phantora.profile.script import OWN, UNITS
 from phantora.wire.layout import Api, Device, dtype
@@ -245,7 +246,8 @@ def test_host_costs_hold_for_workloads() -> None:
 def test_host_by_factor_and_base(tmp_path: Path) -> None:
     host = load_host("default")
     twice = load_host("2")
-    assert twice.factor == 2 * host.factor and twice.api_ns == {name: 2 * ns for name, ns in host.api_ns.items()}
+    assert twice.factor == 2 * host.factor
+    assert twice.api_ns == {name: ns if name in LOADS else 2 * ns for name, ns in host.api_ns.items()}
     assert load_cluster("2x8xH100").host == host
     text = 'name = "mine"\nbase = "emerald-rapids-fast"\nfactor = 1.5\nspread = [0.9, 1.2]\n[api_ns]\nLAUNCH = 5000\n'
     mine = load_host(write(tmp_path / "mine.toml", text))
