@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -21,6 +20,8 @@ from typing import Any
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+
+from validation.workloads.timing import row_of
 
 SIMULATED = hasattr(ctypes.CDLL(None), "ph_charges")
 WARM, ITERS = (2, 3) if SIMULATED else (5, 10)
@@ -137,11 +138,7 @@ def run(case: str) -> dict[str, Any]:
             step()
             torch.cuda.synchronize()
         times.append(time.perf_counter() - begin)
-    row: dict[str, Any] = {
-        "run_id": case, "name": "fp8_moe", "iter_times": times[WARM:], "median_iter_s": statistics.median(times[WARM:]),
-        "max_memory_allocated": torch.cuda.max_memory_allocated(), "max_memory_reserved": torch.cuda.max_memory_reserved(),
-        "torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
-    }  # fmt: skip
+    row = row_of(case, times[WARM:], name="fp8_moe")
     if SIMULATED:
         print(json.dumps(row), flush=True)
     else:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ import torch.nn.functional as F
 
 from validation.gpu_work import profiled
 from validation.workloads.host_runs import Language, Step, trained, words
+from validation.workloads.timing import row_of, timed
 
 WARM = 5
 
@@ -158,18 +158,9 @@ def run(which: str, iters: int, kernels: Path | None) -> None:
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.manual_seed(0)
     step = RUNS[which]()
-    times = []
-    for _ in range(WARM + iters):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        step()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - begin)
-    print(json.dumps({
-        "run_id": f"graphs_{which}", "name": "graphs_holdout", "world_size": 1, "config": {"which": which}, "iter_times": times[WARM:],
-        "median_iter_s": statistics.median(times[WARM:]), "max_memory_allocated": torch.cuda.max_memory_allocated(),
-        "max_memory_reserved": torch.cuda.max_memory_reserved(), "torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
-    }), flush=True)  # fmt: skip
+    times = timed(step, WARM, iters)
+    about = {"name": "graphs_holdout", "world_size": 1, "config": {"which": which}}
+    print(json.dumps(row_of(f"graphs_{which}", times, **about)), flush=True)
     if kernels:
         with kernels.open("a") as file:
             print(json.dumps({"run_id": f"graphs_{which}", "kernels": kernels_of(step)}), file=file)

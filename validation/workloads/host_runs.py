@@ -27,6 +27,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from phantora.run_process import PHANTORA
+from validation.workloads.timing import row_of, timed
 
 WARM = 5
 MIB, GIB = 1 << 20, 1 << 30
@@ -406,20 +407,12 @@ def run(which: str, iters: int) -> None:
     torch.backends.cuda.matmul.allow_tf32 = True
     torch.manual_seed(0)
     step = WORKLOADS[which]()
-    times = []
-    for _ in range(WARM + iters):
-        torch.cuda.synchronize()
-        begin = time.perf_counter()
-        step()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - begin)
-    stats = torch.cuda.memory_stats()
-    print(json.dumps({
-        "run_id": f"host_{which}", "name": "host_runs", "world_size": 1, "config": {"which": which}, "iter_times": times[WARM:],
-        "median_iter_s": statistics.median(times[WARM:]), "max_memory_allocated": torch.cuda.max_memory_allocated(),
-        "max_memory_reserved": torch.cuda.max_memory_reserved(), "retries": stats.get("num_alloc_retries", 0),
-        "torch": torch.__version__, "gpu": torch.cuda.get_device_name(), "cmd": f"python3 host_runs.py --which {which} --iters {iters}",
-    }), flush=True)  # fmt: skip
+    row = row_of(
+        f"host_{which}", timed(step, WARM, iters), name="host_runs", world_size=1, config={"which": which},
+        cmd=f"python3 host_runs.py --which {which} --iters {iters}",
+        retries=torch.cuda.memory_stats().get("num_alloc_retries", 0),
+    )  # fmt: skip
+    print(json.dumps(row), flush=True)
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -12,7 +12,6 @@ import ctypes
 import gc
 import gzip
 import json
-import statistics
 import sys
 import time
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ import torch.nn.functional as F
 import torchvision.models as zoo
 
 from validation.workloads.host_runs import Unet
+from validation.workloads.timing import row_of
 
 SIMULATED = hasattr(ctypes.CDLL(None), "ph_charges")
 WARM, ITERS = (2, 3) if SIMULATED else (5, 10)
@@ -160,11 +160,7 @@ def run(case: Case) -> dict[str, Any]:
             step()
             torch.cuda.synchronize()
         times.append(time.perf_counter() - begin)
-    row: dict[str, Any] = {
-        "run_id": f"image_{case.name}", "name": "image_models", "iter_times": times[WARM:],
-        "median_iter_s": statistics.median(times[WARM:]), "max_memory_allocated": torch.cuda.max_memory_allocated(),
-        "max_memory_reserved": torch.cuda.max_memory_reserved(), "torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
-    }  # fmt: skip
+    row = row_of(f"image_{case.name}", times[WARM:], name="image_models")
     if not SIMULATED:
         row["kernels"] = profiled(step)
     else:

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +23,7 @@ import torch.nn.functional as F
 from torch.distributed.nn.functional import all_to_all_single
 
 from validation.workloads.fp8_moe import SIMULATED, profiled
+from validation.workloads.timing import row_of, timed
 
 WARM, ITERS = (2, 3) if SIMULATED else (5, 12)
 SEQ, HEAD = 4096, 128
@@ -115,20 +114,13 @@ def steps(case: Case, world: int, rank: int) -> Callable[[], None]:
 def run(name: str) -> dict[str, Any]:
     world, rank = dist.get_world_size(), dist.get_rank()
     step = steps(CASES[name], world, rank)
-    times = []
-    for _ in range(WARM + ITERS):
+
+    def together() -> None:
         torch.cuda.synchronize()
         dist.barrier()
         torch.cuda.synchronize()
-        begin = time.perf_counter()
-        step()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - begin)
-    row: dict[str, Any] = {
-        "run_id": f"moe_{name}_{world}gpus", "name": "moe_two_gpus", "iter_times": times[WARM:], "median_iter_s": statistics.median(times[WARM:]),
-        "max_memory_allocated": torch.cuda.max_memory_allocated(), "max_memory_reserved": torch.cuda.max_memory_reserved(),
-        "torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
-    }  # fmt: skip
+
+    row = row_of(f"moe_{name}_{world}gpus", timed(step, WARM, ITERS, together), name="moe_two_gpus")
     if not SIMULATED:
         row["kernels"] = profiled(step)
     return row

@@ -27,6 +27,7 @@ import torch
 import torch.nn.functional as F
 
 from validation.workloads.host_runs import GIB, Language, Unet, trained, words
+from validation.workloads.timing import row_of
 
 ROUNDS = 4
 MANY = 40
@@ -107,11 +108,8 @@ def run(case: str, profiler: Profiler | None = None) -> dict[str, object]:
         profiler.stop()
     late = times[len(sizes) if CASES[case].rounds > 1 else 4 :]
     assert ballast.numel()
-    return {
-        "run_id": f"near_{case}", "name": "near_capacity", "iter_times": late, "median_iter_s": sum(late) / len(late), "retries": retries,
-        "max_memory_allocated": torch.cuda.max_memory_allocated(), "max_memory_reserved": torch.cuda.max_memory_reserved(),
-        "torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
-    }  # fmt: skip
+    mean = sum(late) / len(late)  # sizes differ from step to step
+    return row_of(f"near_{case}", late, name="near_capacity", median_iter_s=mean, retries=retries)
 
 
 class Profiler:

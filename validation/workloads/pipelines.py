@@ -24,6 +24,7 @@ from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleIn
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 
 from llama import Llama, Shape, cross_entropy, random_batch
+from validation.workloads.timing import row_of
 
 SHAPE = Shape(dim=4096, layers=16, heads=32, kv_heads=8, ffn=14336, vocab=32000, seq=2048)
 
@@ -92,11 +93,7 @@ def main() -> None:
         optimizer.zero_grad(set_to_none=True)
         torch.cuda.synchronize()
         times.append(time.perf_counter() - begin)
-    row = {
-        "run_id": f"pipelines-{chosen.run}", "ranks": world, "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
-        "median_iter_s": median(times[len(times) // 3 :]), "iter_times": times,
-        "max_memory_allocated": torch.cuda.max_memory_allocated(), "max_memory_reserved": torch.cuda.max_memory_reserved(),
-    }  # fmt: skip
+    row = row_of(f"pipelines-{chosen.run}", times, ranks=world, median_iter_s=median(times[len(times) // 3 :]))
     if rank == 0:
         print(json.dumps(row), flush=True)
         if chosen.out:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
-import statistics
 import sys
 import time
 from typing import Any
@@ -22,6 +21,7 @@ import torch
 from validation.gpu_work import by_name
 from validation.workloads import generative, other, text, vision
 from validation.workloads.registry import CASES, VARYING
+from validation.workloads.timing import row_of, timed_afresh
 
 SIMULATED = hasattr(ctypes.CDLL(None), "ph_charges")
 WARM, ITERS = (3, 3) if SIMULATED else (5, 10)
@@ -34,21 +34,7 @@ def run(name: str) -> dict[str, Any]:
     torch.set_default_device("cuda" if case.default_device else None)
     step = case.build()
     warm, iters = (5, 10) if VARYING in name else (WARM, ITERS)
-    for _ in range(warm):
-        step()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    times = []
-    for _ in range(iters):
-        begin = time.perf_counter()
-        step()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - begin)
-    row: dict[str, Any] = {
-        "run_id": f"varied_{name}", "name": "varied", "iter_times": times, "median_iter_s": statistics.median(times),
-        "max_memory_allocated": torch.cuda.max_memory_allocated(), "max_memory_reserved": torch.cuda.max_memory_reserved(),
-        "torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
-    }  # fmt: skip
+    row = row_of(f"varied_{name}", timed_afresh(step, warm, iters), name="varied")
     return row if SIMULATED else {**row, "kernels": by_name(step)}
 
 

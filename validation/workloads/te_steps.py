@@ -24,6 +24,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from megatron_shapes import SHAPES, Shape
 from validation.gpu_work import work_of
+from validation.workloads.timing import row_of
 
 LLAMA3 = replace(SHAPES["llama3-8b"], layers=4, seq=4096)
 LLAMA70 = replace(SHAPES["llama3-70b"], layers=2, seq=4096)
@@ -105,12 +106,8 @@ def main() -> None:
         pretrain_gpt.initialize_userbuffers(args, shape)
     trainer = Timed(args, shape)
     trainer.train()
-    row = {
-        "run_id": f"te_steps-{chosen.run}" + "-fused" * chosen.fused, "ranks": dist.get_world_size(), "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
-        "median_iter_s": median(times[len(times) // 3 :]), "iter_times": times,
-        "max_memory_allocated": torch.cuda.max_memory_allocated(),
-        "max_memory_reserved": torch.cuda.max_memory_reserved(),
-    }  # fmt: skip
+    about = {"ranks": dist.get_world_size(), "median_iter_s": median(times[len(times) // 3 :])}
+    row = row_of(f"te_steps-{chosen.run}" + "-fused" * chosen.fused, times, **about)
     if dist.get_rank() == 0:
         print(json.dumps(row), flush=True)
         if chosen.out:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import statistics
 import sys
 import time
 import traceback
@@ -38,6 +37,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from validation.probes.host_detail import API_COUNT, charges, differences
 from validation.workloads.host_runs import Block, Language, Step, language_loss, trained, words
+from validation.workloads.timing import row_of
 
 SIMULATED = charges() is not None
 WARM, ITERS = (3, 5) if SIMULATED else (5, 16)
@@ -364,11 +364,7 @@ def run(name: str) -> dict[str, Any]:
         if turn >= WARM:
             times.append(time.perf_counter() - begin)
             worked.append(time.process_time() - cpu)
-    row: dict[str, Any] = {
-        "run_id": f"two_{name}", "name": "two_ranks", "iter_times": times, "median_iter_s": statistics.median(times), "cpu_times": worked,
-        "max_memory_allocated": torch.cuda.max_memory_allocated(), "max_memory_reserved": torch.cuda.max_memory_reserved(),
-        "torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
-    }  # fmt: skip
+    row = row_of(f"two_{name}", times, name="two_ranks", cpu_times=worked)
     if counted:
         row["charges"] = {api: count / ITERS for api, count in differences(before, counted[0][:API_COUNT]).items()}
     return row

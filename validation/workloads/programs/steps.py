@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-import statistics
 import sys
-import time
 from collections.abc import Callable
 
 import torch
@@ -21,6 +19,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from validation.gpu_work import by_name
+from validation.workloads.timing import row_of, timed_afresh
 
 WARM = 4
 Step = Callable[[], object]
@@ -83,28 +82,10 @@ def main(*programs: Callable[[], Step]) -> None:
 def timed(run_id: str, step: Step, iterations: int = 12) -> None:
     """The last word of the command line, if it is a number, replaces `iterations`."""
     iterations = int(sys.argv[-1]) if sys.argv[-1].isdigit() else iterations
-    for _ in range(WARM if iterations else 2):
-        step()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    times = []
-    for _ in range(iterations):
-        begin = time.perf_counter()
-        step()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - begin)
+    times = timed_afresh(step, WARM if iterations else 2, iterations)
     if not iterations:
         return
-    print(
-        json.dumps(
-            {
-                "run_id": run_id, "gpu": torch.cuda.get_device_name(), "torch": torch.__version__,
-                "median_iter_s": statistics.median(times), "iter_times": [round(t, 6) for t in times],
-                "max_memory_allocated": torch.cuda.max_memory_allocated(), "max_memory_reserved": torch.cuda.max_memory_reserved(),
-            }
-        ),
-        flush=True,
-    )  # fmt: skip
+    print(json.dumps(row_of(run_id, [round(t, 6) for t in times])), flush=True)
     if path := os.environ.get("STEPS_PROFILE"):
         with open(path, "a") as file:
             print(json.dumps({"run_id": run_id, "kernels": by_name(step, 160)}), file=file)
