@@ -242,6 +242,15 @@ def test_collectives_of_a_domain_take_nvlink() -> None:
     assert apart.collective(Coll.ALL_REDUCE, tuple(range(32)), 1 << 30, 9).duration_ns > 1.5 * whole.duration_ns
 
 
+@pytest.mark.parametrize(("bytes", "us"), [(1 << 29, 1806.7), (1 << 31, 5589.1), (1 << 33, 20299)])
+def test_reduction_in_the_switch_of_a_rack_takes_its_published_time(bytes: int, us: float) -> None:
+    """72 GB200: github.com/coreweave/nccl-tests/pull/43."""
+    model = CollectiveModel(load_cluster("gb200-nvl72"))
+    price = model.collective(Coll.ALL_REDUCE, tuple(range(72)), bytes, 7)
+    assert price.algorithm == "NVLS"
+    assert price.duration_ns / 1e3 == pytest.approx(us, rel=0.05)
+
+
 def test_nvlink_domains_need_switches(tmp_path: Path) -> None:
     (tmp_path / "pairs.toml").write_text(
         'gpu = "A100"\ngpus_per_host = 4\nhosts = 2\n[wiring]\nkind = "nvlink-pairs"\nnvlink_hosts = 2\n'

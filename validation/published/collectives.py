@@ -46,12 +46,16 @@ class Published:
     latency_ns: int = 0
     """Between GPUs of two hosts, where it is not the default: set so that the smallest sample agrees."""
     environment: dict[str, str] = field(default_factory=dict)
+    cluster: str = ""
+    """Name of a cluster that has the hosts' links."""
 
     @property
     def members(self) -> int:
         return self.hosts * self.gpus_per_host
 
     def model(self) -> CollectiveModel:
+        if self.cluster:
+            return CollectiveModel(load_cluster(self.cluster), NcclEnvironment.read(self.environment))
         cluster = load_cluster(f"{self.hosts}x{self.gpus_per_host}x{self.gpu}")
         nics = self.nics or self.gpus_per_host
         if self.pcie_gbps:

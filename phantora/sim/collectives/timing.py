@@ -100,6 +100,17 @@ class Constants:
 # S (1 + 1/n) both ways. H100: algorithm bandwidths of 258, 265, 270 and 273 GB/s with 5, 6, 7 and 8 GPUs,
 # github.com/NVIDIA/nccl/issues/1455; Blackwell: 477 GB/s with 8 B300, Oracle's guide for BM.GPU.B300.
 NVLS_SHARE = {9: 0.832, 10: 0.77}
+NVLS_RACK = 72, 0.63
+"""GPUs of the largest domain, and the share there: 425 GB/s with 72 GB200, github.com/coreweave/nccl-tests/pull/43."""
+ONE_HOST = 8
+"""GPUs of the domains that `NVLS_SHARE` and the ramp come from."""
+
+
+def nvls_share(generation: int, members: int) -> float:
+    """Share of a domain with `members` GPUs; from one host to a rack it falls with the logarithm of their number."""
+    share, (most, last) = NVLS_SHARE[generation], NVLS_RACK
+    beyond = max(0.0, math.log(members / ONE_HOST) / math.log(most / ONE_HOST))
+    return share + min(beyond, 1.0) * (last - share)
 
 
 def p2p_channels(members: int, part: float, most: int) -> int:
@@ -255,9 +266,10 @@ class Timing:
         chunks goes hop by hop."""
         c, local, generation = self.constants, place.most_local, self.tuner.generation
         through = 1 + 1 / local if reduces_all(kind) else 1.0
-        transfer = through * bytes / (NVLS_SHARE[generation] * self.link)
+        transfer = through * bytes / (nvls_share(generation, local) * self.link)
         latency = c.nvls_base * self.link_latency
-        ramp = c.nvls_ramp * bytes / (bytes + c.nvls_ramp_half * MIB)
+        hosts = max(1.0, local / ONE_HOST)  # every GPU heads a part of the data, so a first round has more bytes
+        ramp = c.nvls_ramp * hosts * bytes / (bytes + c.nvls_ramp_half * hosts * MIB)
         if algorithm == NVLS_TREE:
             heads = min(local, place.rails)
             round = nvls_tree_round(place, channels, heads, bytes)
