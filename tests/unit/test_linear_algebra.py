@@ -37,7 +37,10 @@ def of_matrices(row: dict[str, Any]) -> float:
 
 
 def taken_us(row: dict[str, Any]) -> float:
-    """Of a call of many kernels, between which the library waits, from the first to the last."""
+    """Of a single matrix, its kernels and a gap of 1 us between them. Of a batch, or where the library waits between
+    kernels, from the first to the last."""
+    if row["batch"] == 1 and row["op"] != "linalg_eig":
+        return float(row["kernels_us"] + row["kernels"] - 1)
     span = min(row["span_us"], row["wall_us"]) if row["kernels"] > 8 else 0.0
     return max(row["kernels_us"], span)
 
@@ -60,15 +63,21 @@ def test_batches_are_near_real_ones() -> None:
     assert statistics.median(found) < 0.4 and found[len(found) * 9 // 10] < 0.9
 
 
+def test_a_few_columns_take_as_long_as_on_a_gpu() -> None:
+    """QR of PowerSGD: kernels of 4,096 x 4 and 50,257 x 8 with their gaps, on an H200."""
+    for rows, columns, us in ((4096, 4, 66), (50257, 8, 384), (512, 16, 91)):
+        assert abs(ns("linalg_qr", tensor("float32", rows, columns), gpu="H200") / 1e3 / us - 1) < 0.25
+
+
 def test_high_matrices_are_near_real_ones() -> None:
     found = []
     for row in data.rows("2026-11-23-h100/factorizations.parquet"):
         name, _, kind = row["op"].partition("/")
-        if kind == "8" and not row["batch"] and row["n"] > 16:  # eight times as high as wide
+        if kind == "8" and not row["batch"] and row["n"] >= 256:  # eight times as high as wide
             high = tensor(row["t"], 8 * row["n"], row["n"])
             took = ns(name, high, False, True) if name == "_linalg_svd" else ns(name, high)
             found.append(abs(took / (row["ms"] * 1e6) - 1))
-    assert len(found) >= 12 and statistics.median(found) < 0.2 and max(found) < 0.6
+    assert len(found) == 10 and statistics.median(found) < 0.2 and max(found) < 0.4
 
 
 def test_transforms_are_near_real_ones() -> None:

@@ -2,11 +2,12 @@
 
     python -m validation.fits.linear_algebra
 
-From two measurements on H100s: kernels by the profiler (`validation/probes/linear_algebra.py`), and calls between
-events
-(`validation/probes/factorizations.py`). Needs SciPy. Coefficients are not negative; relative errors are least
-squares. float64
-counts by its ratio to float32.
+From kernels by the profiler, on an H100 (`validation/probes/linear_algebra.py`) and an H200 (small and tall matrices),
+and from calls between events on an H100 (`validation/probes/factorizations.py`). Needs SciPy. Coefficients are not
+negative; relative errors are least squares. float64 counts by its ratio to float32.
+
+A single matrix takes its kernels and the gaps between them: the host's launches are charged to the host
+(`stub/cusolver`).
 """
 
 from __future__ import annotations
@@ -19,10 +20,18 @@ from typing import Any
 import numpy as np
 from scipy.optimize import nnls
 
-from phantora.cost.families.linear_algebra import COSTS, REGISTER_COLUMNS, terms
+from phantora.cost.families.linear_algebra import COSTS, REGISTER_COLUMNS, SQUARE_FIRST, terms
 from validation import data
 
-FEW = 8  # a call of more kernels is as long as from its first to its last: the library waits between them
+FEW = 8  # a batch of more kernels is as long as from its first to its last: the library waits between them
+GAP_US = 1.0  # between two kernels of a call
+GPU_BOUND = 1024  # columns from which the GPU, not the host, decides what a call between events takes
+OF_TORCH = {
+    "qr": "linalg_qr", "cholesky": "linalg_cholesky_ex", "inv": "linalg_inv_ex", "solve": "linalg_solve_ex",
+    "lu_factor": "linalg_lu_factor_ex", "eigh": "_linalg_eigh", "eigvalsh": "_linalg_eigvalsh", "svd": "_linalg_svd",
+    "svdvals": "_linalg_svdvals", "cholesky_solve": "cholesky_solve", "solve_triangular": "linalg_solve_triangular",
+}  # fmt: skip
+ONE_SIDE = ("linalg_solve_ex", "cholesky_solve", "linalg_solve_triangular")
 HOST_NS = 35_000.0  # of times between events
 LEAST_MS = 0.3  # shorter ones between events are mostly the host's
 # A call that consists of others: what is left of it without them is its own.
@@ -46,9 +55,18 @@ def between_events() -> dict[str, dict[tuple[int, int, int, str], float]]:
             name = VALUES
         if kind == "8" or row["ms"] < LEAST_MS or name not in COSTS:
             continue
+        if not row["batch"] and row["n"] < GPU_BOUND:
+            continue
         columns = 1 if kind == "1" else row["n"]
         found[name][row["n"], prod(row["batch"]), columns, f"torch.{row['t']}"] = row["ms"] * 1e6 - HOST_NS
     return found
+
+
+def taken_ns(row: dict[str, Any], batch: int) -> float:
+    if batch == 1:
+        return float(row["kernels_us"] + GAP_US * (row["kernels"] - 1)) * 1e3
+    span = min(row["span_us"], row["wall_us"]) if row["kernels"] > FEW else 0.0
+    return float(max(row["kernels_us"], span)) * 1e3
 
 
 def main() -> None:
@@ -56,8 +74,15 @@ def main() -> None:
     for row in data.rows("2026-11-23-h100/linear_algebra.parquet"):
         if "n" in row and "m" not in row and "error" not in row:
             key = (row["n"], row["batch"], row.get("columns", row["n"]), row["dtype"])
-            span = min(row["span_us"], row["wall_us"]) if row["kernels"] > FEW else 0.0
-            measured[row["op"]][key] = max(row["kernels_us"], span) * 1e3
+            measured[row["op"]][key] = taken_ns(row, row["batch"])
+    small_and_tall: dict[str, Rows] = defaultdict(list)
+    for row in data.rows("2026-11-27-h200x4/linear_algebra.parquet"):
+        name = OF_TORCH.get(row["op"])
+        if name is None or "error" in row or row["shape"][0] > 1 or row["shape"][1] < row["shape"][2]:
+            continue
+        _, m, n = row["shape"]
+        rows = n if name in SQUARE_FIRST else m
+        small_and_tall[name].append((terms(n, 1 if name in ONE_SIDE else n, rows), taken_ns(row, 1)))
     for name, (whole, part) in PARTS.items():
         measured[name] = {key: ns - measured[part][key] for key, ns in measured[whole].items() if key in measured[part]}
     left = []
@@ -66,7 +91,7 @@ def main() -> None:
         for (n, batch, columns, dtype), ns in rows.items():
             if batch == 1 and dtype.endswith("32"):
                 single.append((terms(n, columns), ns))
-        one = fitted(single)
+        one = fitted(single + small_and_tall[name])
         for (n, batch, columns, dtype), ns in rows.items():
             alone = float(np.dot(one, terms(n, columns)))
             if dtype.endswith("64"):
