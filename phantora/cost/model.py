@@ -13,6 +13,7 @@ from phantora.cost.l2 import COMPUTES, write_back_saved_ns
 from phantora.cost.published import Published
 from phantora.cost.query import Query, Source, query_of
 from phantora.cost.roofline import Roofline
+from phantora.cost.scaling import COMMON_SHARES
 from phantora.cost.sources.analytic import Analytic
 from phantora.cost.sources.exact_table import ExactTable
 from phantora.cost.sources.interpolated import Interpolated
@@ -74,6 +75,11 @@ class GpuCostModel:
         if self.gpu.measured and self.gpu.measured.kernels:
             texts.append(f"{Path(self.gpu.measured.kernels).name}: {self.gpu.product}, by phantora calibrate")
         return [*texts, *([self._published.text] if self._published else [])]
+
+    @property
+    def common_shares(self) -> dict[str, float]:
+        """Share of the variance that the prices of a class have in common, by class; empty for a GPU with a table."""
+        return {} if self._own else dict(COMMON_SHARES)
 
     def of_other_builds(self, torch: str) -> list[str]:
         """A line for each table that was measured with another torch or CUDA than `torch`, as 2.11.0+cu130."""

@@ -161,7 +161,8 @@ def assemble(
         live = _live_profiler(setup)
         model = cost or model_for(cluster.gpu, cache_folder(), live)
         nccl, facts = _nccl(setup, recorded)
-        described = _metadata(setup, about, {**facts, **_facts(setup, workspaces)}, getattr(model, "tables", ()))
+        facts = {**facts, **_facts(setup, workspaces), "common_shares": getattr(model, "common_shares", {})}
+        described = _metadata(setup, about, facts, getattr(model, "tables", ()))
         if recorded is not None and recorded.measured is not None and not recorded.measured.known:
             described.peak_flops = {}  # of the model that stands for the GPU
         config = SimulatorConfig(

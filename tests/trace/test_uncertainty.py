@@ -19,10 +19,13 @@ STEP = 1000 * US
 ERROR = 0.4
 
 
-def report_of(folder: Path, kernels: list[tuple[str, str, str]], slower: float = 1.0) -> Report:
+def report_of(
+    folder: Path, kernels: list[tuple[str, str, str]], slower: float = 1.0, shares: dict[str, float] | None = None
+) -> Report:
     """Two steps of these kernels, which fill them in equal parts: class, operator and shape of each. On a host 1.5
     times slower the step is `slower` times as long."""
     made = FakeRun()
+    made.metadata.extra["common_shares"] = shares or {}
     own = STEP // len(kernels)
     for step in range(2):
         for place, (cls, op, shape) in enumerate(kernels):
@@ -37,9 +40,9 @@ def report_of(folder: Path, kernels: list[tuple[str, str, str]], slower: float =
     return analyze(open_log(made.write(folder / "run.arrow")), details=False)
 
 
-def bar_of(folder: Path, kernels: list[tuple[str, str, str]]) -> float:
+def bar_of(folder: Path, kernels: list[tuple[str, str, str]], shares: dict[str, float] | None = None) -> float:
     """Without the part that all steps have."""
-    headline = report_of(folder, kernels).headline
+    headline = report_of(folder, kernels, shares=shares).headline
     assert headline.error is not None and headline.error_above == pytest.approx(headline.error)
     return sqrt(headline.error**2 - COMMON**2)
 
@@ -60,6 +63,15 @@ def test_operators_of_one_class_are_wrong_together_in_part(tmp_path: Path) -> No
     alone = ERROR / sqrt(10)
     assert bar_of(tmp_path, shapes) == pytest.approx(sqrt(TOGETHER * ERROR**2 + (1 - TOGETHER) * alone**2))
     assert alone < bar_of(tmp_path, shapes) < ERROR
+
+
+def test_a_gpu_without_a_table_states_what_a_class_has_in_common(tmp_path: Path) -> None:
+    """A bar of operators that are all scaled from another architecture shrinks less."""
+    shapes = [("attention", "aten::sdpa", f"[{size}, 8]") for size in range(10)]
+    share, alone = 0.6, ERROR / sqrt(10)
+    found = bar_of(tmp_path, shapes, {"attention": share, "gemm": 0.1})
+    assert found == pytest.approx(sqrt(share * ERROR**2 + (1 - share) * alone**2))
+    assert bar_of(tmp_path, shapes, {"default": share}) == pytest.approx(found)
 
 
 def test_classes_are_wrong_independently(tmp_path: Path) -> None:

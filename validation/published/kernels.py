@@ -15,7 +15,7 @@ import json
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -103,7 +103,26 @@ def main() -> None:
         for point in sorted(found, key=lambda p: -abs(math.log(p.ratio)))[: args.worst]:
             times = (f"{point.published_us:.1f} us", f"{point.predicted_us:.1f} us", f"{point.error:.0%}")
             table.add_row("", point.text, "", f"{point.ratio:.2f}", *times)
-    Console(width=130).print(table)
+    console = Console(width=130)
+    console.print(table)
+    for operator, share in common_shares(found for group in groups.values() for found in group).items():
+        console.print(f"{operator}: {share:.2f} of the variance is common to a GPU (of those without a table)")
+
+
+def common_shares(points: Iterable[Point]) -> dict[str, float]:
+    """By operator: of the squares of the logarithms of predicted over published times, the share of their means by GPU.
+    Without H100, and without what the published attention of short sequences does besides."""
+    ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for point in points:
+        operator, _, rest = point.group.partition(" ")
+        if point.gpu != "H100" and operator != "best" and "below" not in rest:
+            ratios[operator, point.gpu].append(math.log(point.ratio))
+    shares = {}
+    for operator in dict.fromkeys(operator for operator, _ in ratios):
+        of_gpus = [found for (name, _), found in ratios.items() if name == operator]
+        common = sum(len(found) * statistics.mean(found) ** 2 for found in of_gpus)
+        shares[operator] = common / sum(ratio**2 for found in of_gpus for ratio in found)
+    return shares
 
 
 if __name__ == "__main__":

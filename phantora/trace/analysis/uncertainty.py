@@ -2,11 +2,12 @@
 
 An operator that is wrong is wrong each time that it runs. Operators of one class and one provenance are partly wrong
 together (a table that is off is off for all of its products): their errors add up in one share of the variance, their
-squares in the rest; between classes squares add up. Work that overlaps other work counts with the share of its time
-that the step is made of. Waits for other ranks are as wrong as the work of those. What is common to all (clocks,
-machines that differ) comes on top. Hosts differ most: where the run was simulated on others (``analysis/hosts.py``),
-their steps tell; else the bar reaches to what the step takes on the slowest and fastest hosts measured, where the host
-then is the limit.
+squares in the rest; between classes squares add up. The share is small on a GPU with a table. On others the log states
+it by class, since errors of what is scaled from another architecture mostly have one sign. Work that overlaps other
+work counts with the share of its time that the step is made of. Waits for other ranks are as wrong as the work of
+those. What is common to all (clocks, machines that differ) comes on top. Hosts differ most: where the run was simulated
+on others (``analysis/hosts.py``), their steps tell; else the bar reaches to what the step takes on the slowest and
+fastest hosts measured, where the host then is the limit.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _DEFAULT = {
     "roofline": 0.4,
 }  # fmt: skip
 _UNKNOWN = 0.4
+_OF_THIS_GPU = ("measured (calibration)", "modelled")  # provenances of prices that no other GPU's decide
+_COLLECTIVES = "communication"  # class
 # Relative errors of a step that no price knows of (docs/accuracy.md, Error bars).
 COMMON = 0.024
 # The share of the variance that different operators of one class and one provenance have in common.
@@ -53,11 +56,14 @@ class Prices:
     """If operators of one class and one provenance are wrong by the same share."""
     alone: tuple[float, float]
     """If each operator is wrong independently of all others."""
+    known: tuple[float, float] = (0.0, 0.0)
+    """Of classes of which the log states the share in common; they are in none of the two above."""
 
     def bar(self, share: float = TOGETHER) -> tuple[float, float]:
         """`share` of the variance is common to a class and provenance."""
         below, above = (
-            sqrt(share * both**2 + (1 - share) * each**2) for both, each in zip(self.together, self.alone, strict=True)
+            sqrt(known**2 + share * both**2 + (1 - share) * each**2)
+            for known, both, each in zip(self.known, self.together, self.alone, strict=True)
         )
         return below, above
 
@@ -72,6 +78,12 @@ class Uncertainty:
         self._errors: Floats = np.zeros((2, 3, size))  # error x ns down and up, by kind of work, class and provenance
         self._alone: dict[tuple[int, ...], Floats] = defaultdict(lambda: np.zeros(2))  # the same of each operator
         self._time: Floats = np.zeros(3)
+        stated = log.metadata.extra.get("common_shares", {})
+        # Of each class and provenance, after those of none; NaN: not stated.
+        self._shares: Floats = np.full((len(self._classes) + 1, len(self._provenances) + 1), np.nan)
+        for row, word in enumerate(self._classes, 1):
+            self._shares[row] = stated.get(word, stated.get("default", np.nan)) if word != _COLLECTIVES else np.nan
+        self._shares[:, [place for place, word in enumerate(self._provenances, 1) if word in _OF_THIS_GPU]] = np.nan
         self._count = 0  # ranks and steps
 
     def add(self, window: Window) -> None:
@@ -121,9 +133,16 @@ class Uncertainty:
         in_step = np.array([steady.compute + waits, stalls["transfer"], stalls["copy"]])
         # The step's share of a nanosecond of each kind of work.
         weight = np.divide(in_step, self._time * steady.time, out=np.zeros(3), where=self._time > 0)
-        together = ((self._errors * weight[:, None]).sum(axis=1) ** 2).sum(axis=1)
+        together = (self._errors * weight[:, None]).sum(axis=1) ** 2  # by side, class and provenance
         works = np.array([operator[0] for operator in self._alone], np.int64)
+        keys = np.array([operator[1] for operator in self._alone], np.int64)
         errors = np.array(list(self._alone.values())).reshape(-1, 2)
-        alone = ((errors * weight[works, None]) ** 2).sum(axis=0)
-        (below, above), (low, high) = np.sqrt(together).tolist(), np.sqrt(alone).tolist()
-        return Prices((below, above), (low, high))
+        squares = (errors * weight[works, None]) ** 2
+        alone = np.stack([np.bincount(keys, side, together.shape[1]) for side in squares.T])
+        by_key = self._shares.ravel()
+        stated = ~np.isnan(by_key)
+        shares = by_key[stated]
+        known = (shares * together[:, stated] + (1 - shares) * alone[:, stated]).sum(axis=1)
+        rest = (part[:, ~stated].sum(axis=1) for part in (together, alone))
+        (low, high), (below, above), (least, most) = (np.sqrt(part).tolist() for part in (known, *rest))
+        return Prices((below, above), (least, most), (low, high))
