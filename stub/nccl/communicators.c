@@ -4,7 +4,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cuda/core/visible.h"
+#include "cuda/core/device.h"
 #include "nccl/internal.h"
 
 #define ID_MAGIC 0x706875696431ULL

@@ -8,8 +8,7 @@
 #include <strings.h>
 #include <unistd.h>
 
-#include "cuda/core/identity.h"
-#include "cuda/core/visible.h"
+#include "cuda/core/device.h"
 #include "nccl/internal.h"
 
 #define LINE_BYTES 2048

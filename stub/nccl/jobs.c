@@ -1,6 +1,6 @@
 // Making communicators: the members meet in real time, as under NCCL, and the simulator gets a record.
 #include <pthread.h>
-#include "cuda/core/visible.h"
+#include "cuda/core/device.h"
 #include "nccl/internal.h"
 
 void derive_key(uint64_t key[2], const void *data, size_t length) {

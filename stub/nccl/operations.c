@@ -7,7 +7,7 @@
 
 #include "nccl/internal.h"
 
-#include "cuda/core/capture.h"
+#include "cuda/core/graph.h"
 
 const size_t dtype_bytes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
 

@@ -4,7 +4,7 @@
 // Which copies a wait of the host covers follows from the order on the GPU: a stream covers its own copies and what the
 // events that it waited for cover. No time is asked for, so that equal runs read equal bytes.
 #define _GNU_SOURCE
-#include "cuda/core/arrivals.h"
+#include "cuda/core/copy.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -3,7 +3,7 @@
 #pragma GCC visibility push(default)  // the tracer calls ph_capture_*
 #include "rank/rank.h"
 #pragma GCC visibility pop
-#include "cuda/core/capture.h"
+#include "cuda/core/graph.h"
 #include "cuda/core/stream.h"
 
 #include <pthread.h>

@@ -1,6 +1,5 @@
 // Whether CUDA can be used in this process and thread: connection, current context, sticky error.
-#include "cuda/core/context.h"
-#include "cuda/core/visible.h"
+#include "cuda/core/device.h"
 
 #include <stdatomic.h>
 #include <unistd.h>

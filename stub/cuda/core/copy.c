@@ -1,11 +1,9 @@
 // Copies of memory.
 #include "cuda/core/copy.h"
-#include "cuda/core/arrivals.h"
-#include "cuda/core/capture.h"
-#include "cuda/core/context.h"
-#include "cuda/core/host_function.h"
-#include "cuda/core/peers.h"
-#include "cuda/core/space.h"
+#include "cuda/core/device.h"
+#include "cuda/core/graph.h"
+#include "cuda/core/memory.h"
+#include "cuda/core/stream.h"
 
 #include <stdlib.h>
 

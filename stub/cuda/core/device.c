@@ -1,8 +1,5 @@
 // Attributes, limits and peers of devices.
 #include "cuda/core/device.h"
-#include "cuda/core/context.h"
-#include "cuda/core/identity.h"
-#include "cuda/core/visible.h"
 
 #include <stdatomic.h>
 

@@ -3,7 +3,7 @@
 #include <string.h>
 #include "abi/cuda_abi.h"
 #include "abi/export.h"
-#include "cuda/core/context.h"
+#include "cuda/core/device.h"
 #include "rank/rank.h"
 
 #define UNPACK(...) __VA_ARGS__

@@ -1,5 +1,5 @@
 // Names and texts of CUDA's error codes.
-#include "cuda/core/errors.h"
+#include "cuda/core/device.h"
 
 bool phc_is_sticky(cudaError_t code) {
   return code == 214 || code == 220 || code == 226 || (code >= 700 && code <= 702) || code == 710 ||

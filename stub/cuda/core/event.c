@@ -1,9 +1,8 @@
 // Events.
-#include "cuda/core/event.h"
-#include "cuda/core/arrivals.h"
-#include "cuda/core/capture.h"
-#include "cuda/core/context.h"
-#include "cuda/core/host_function.h"
+#include "cuda/core/copy.h"
+#include "cuda/core/device.h"
+#include "cuda/core/graph.h"
+#include "cuda/core/stream.h"
 
 cudaError_t phc_event_create(void **event, unsigned flags) {
   unsigned known = cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess;

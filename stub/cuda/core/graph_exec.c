@@ -1,10 +1,8 @@
 // Executable graphs. A launch sends the kernels, copies and calls of the graph's nodes again, in the order in which
 // they were added: what was captured of the first stream goes to the stream of the launch, what was captured of
 // another one to a stream of its own (a lane), and events of the graph's own order them.
-#include "cuda/core/capture.h"
-#include "cuda/core/context.h"
+#include "cuda/core/device.h"
 #include "cuda/core/graph.h"
-#include "cuda/core/host_function.h"
 #include "cuda/core/stream.h"
 #include "cuda/core/table.h"
 

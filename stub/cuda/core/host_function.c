@@ -1,9 +1,8 @@
 // Functions of the host that a stream calls.
 #define _GNU_SOURCE
-#include "cuda/core/host_function.h"
-#include "cuda/core/arrivals.h"
-#include "cuda/core/capture.h"
-#include "cuda/core/context.h"
+#include "cuda/core/copy.h"
+#include "cuda/core/device.h"
+#include "cuda/core/graph.h"
 #include "cuda/core/stream.h"
 
 #include <pthread.h>

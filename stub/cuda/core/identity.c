@@ -1,5 +1,5 @@
 // How a host's GPUs are distinguished.
-#include "cuda/core/identity.h"
+#include "cuda/core/device.h"
 #include "rank/rank.h"
 
 #include <stdio.h>

@@ -1,7 +1,6 @@
 // Memory and events shared with other processes.
-#include "cuda/core/ipc.h"
-#include "cuda/core/event.h"
-#include "cuda/core/peers.h"
+#include "cuda/core/memory.h"
+#include "cuda/core/stream.h"
 #include "cuda/core/table.h"
 
 #include <pthread.h>

@@ -1,7 +1,7 @@
 // Attributes of kernels and how many blocks of one fit a GPU.
-#include "cuda/core/kernel.h"
 #include "cuda/core/device.h"
-#include "cuda/core/space.h"
+#include "cuda/core/kernel.h"
+#include "cuda/core/memory.h"
 
 #include <string.h>
 

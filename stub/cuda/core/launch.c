@@ -1,8 +1,6 @@
 // Launches of kernels.
-#include "cuda/core/launch.h"
-#include "cuda/core/capture.h"
+#include "cuda/core/graph.h"
 #include "cuda/core/kernel.h"
-#include "cuda/core/symmetric.h"
 
 #include <stdio.h>
 #include <string.h>

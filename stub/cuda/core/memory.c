@@ -1,12 +1,8 @@
 // Allocation of device, page-locked and managed memory.
 #define _GNU_SOURCE
+#include "cuda/core/graph.h"
 #include "cuda/core/memory.h"
-#include "cuda/core/capture.h"
-#include "cuda/core/ipc.h"
-#include "cuda/core/pool.h"
-#include "cuda/core/scrub.h"
-#include "cuda/core/space.h"
-#include "cuda/core/synchronize.h"
+#include "cuda/core/stream.h"
 #include "cuda/core/table.h"
 
 static phc_table *managed_blocks;  // address -> size + 1

@@ -1,9 +1,8 @@
 // Kernels and variables that a program registered or that a module holds.
 #define _GNU_SOURCE
-#include "cuda/core/module.h"
-#include "cuda/core/context.h"
 #include "cuda/core/device.h"
-#include "cuda/core/space.h"
+#include "cuda/core/kernel.h"
+#include "cuda/core/memory.h"
 #include "cuda/core/table.h"
 
 #include <dlfcn.h>

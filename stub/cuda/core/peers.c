@@ -1,5 +1,5 @@
 // Peers: processes that map each other's memory, by handles of the driver or of cudaIpc, and copies between them.
-#include "cuda/core/peers.h"
+#include "cuda/core/memory.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -2,10 +2,9 @@
 // 
 // A pool takes memory from the device in steps of 32 MiB (as an H200's does) and returns what its
 // release threshold lets go. The pool's reserve is what is charged; its blocks are address space.
-#include "cuda/core/pool.h"
-#include "cuda/core/capture.h"
-#include "cuda/core/context.h"
-#include "cuda/core/space.h"
+#include "cuda/core/device.h"
+#include "cuda/core/graph.h"
+#include "cuda/core/memory.h"
 #include "cuda/core/table.h"
 
 #include <pthread.h>

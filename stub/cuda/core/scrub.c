@@ -7,7 +7,7 @@
 // In training steps that free 4 to 8 GiB a cudaMalloc of 1 to 2 GiB takes 14 to 18 ms
 // (near_capacity.py OUT calls, as two sessions have it). Other GPUs were not measured, and are taken for as fast.
 #define _GNU_SOURCE
-#include "cuda/core/scrub.h"
+#include "cuda/core/memory.h"
 
 #include <pthread.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 // Filling memory with a pattern.
-#include "cuda/core/set.h"
-#include "cuda/core/capture.h"
-#include "cuda/core/space.h"
+#include "cuda/core/copy.h"
+#include "cuda/core/graph.h"
+#include "cuda/core/memory.h"
 
 #include <stdlib.h>
 #include <string.h>

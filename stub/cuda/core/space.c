@@ -1,6 +1,6 @@
 // Address space that CUDA knows.
 #define _GNU_SOURCE
-#include "cuda/core/space.h"
+#include "cuda/core/memory.h"
 #include "cuda/core/table.h"
 
 #include <stdatomic.h>

@@ -1,7 +1,7 @@
 // Torch's kernels on symmetric memory, known by their names and parameters. Its own code runs over the driver's calls.
-#include "cuda/core/symmetric.h"
 #include "abi/nccl_abi.h"
-#include "cuda/core/capture.h"
+#include "cuda/core/graph.h"
+#include "cuda/core/kernel.h"
 
 #include <stdlib.h>
 #include <string.h>

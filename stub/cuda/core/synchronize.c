@@ -1,9 +1,8 @@
 // Waits of the host for a stream and for a device.
-#include "cuda/core/synchronize.h"
-#include "cuda/core/arrivals.h"
-#include "cuda/core/capture.h"
-#include "cuda/core/context.h"
-#include "cuda/core/host_function.h"
+#include "cuda/core/copy.h"
+#include "cuda/core/device.h"
+#include "cuda/core/graph.h"
+#include "cuda/core/stream.h"
 
 cudaError_t phc_stream_sync(void *handle, bool per_thread) {
   ph_stream *stream = NULL;

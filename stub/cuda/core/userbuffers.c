@@ -3,7 +3,7 @@
 // A block of memory of each GPU holds a table of all blocks and the flags through which kernels tell each other. Flags
 // count, so that a signal waits for none before it.
 #include "abi/nccl_abi.h"
-#include "cuda/core/symmetric.h"
+#include "cuda/core/kernel.h"
 
 #include <stdlib.h>
 #include <string.h>

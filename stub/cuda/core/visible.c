@@ -2,8 +2,7 @@
 //
 // Read when CUDA is first used, as by the driver. The list ends at the first entry that names no GPU;
 // a GPU named twice, as an empty list, leaves none. NVML knows nothing of it and counts all GPUs.
-#include "cuda/core/visible.h"
-#include "cuda/core/identity.h"
+#include "cuda/core/device.h"
 #include "rank/rank.h"
 
 #include <stdio.h>

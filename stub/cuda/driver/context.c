@@ -1,11 +1,9 @@
 // Contexts.
-#include "cuda/driver/entry.h"
-#include "cuda/core/context.h"
 #include "cuda/core/device.h"
 #include "cuda/core/stream.h"
-#include "cuda/core/synchronize.h"
 #include "cuda/core/table.h"
 #include "cuda/driver/context.h"
+#include "cuda/driver/entry.h"
 
 #include <stdlib.h>
 

@@ -1,8 +1,7 @@
 // Copies, and filling memory.
-#include "cuda/driver/entry.h"
 #include "cuda/core/copy.h"
-#include "cuda/core/set.h"
 #include "cuda/driver/context.h"
+#include "cuda/driver/entry.h"
 
 #define COPY(name, twin, api, direction, to, from, stream_parameter, stream, flag)        \
   STREAM(name, twin, api, (to dst, from src, size_t bytes UNPACK stream_parameter),       \

@@ -1,9 +1,6 @@
 // Devices.
-#include "cuda/driver/entry.h"
-#include "cuda/core/context.h"
 #include "cuda/core/device.h"
-#include "cuda/core/identity.h"
-#include "cuda/core/visible.h"
+#include "cuda/driver/entry.h"
 
 #include <stdio.h>
 

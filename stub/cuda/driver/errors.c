@@ -1,6 +1,6 @@
 // Initialisation, versions, and what errors are called.
+#include "cuda/core/device.h"
 #include "cuda/driver/entry.h"
-#include "cuda/core/errors.h"
 
 // A few conditions have a code of their own in the runtime only.
 static CUresult driver_code(cudaError_t error) {

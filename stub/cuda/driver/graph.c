@@ -1,5 +1,4 @@
 // Stream capture and graphs, as far as programs use them through the driver: those of the runtime under other names.
-#include "cuda/core/capture.h"
 #include "cuda/core/graph.h"
 #include "cuda/driver/entry.h"
 

@@ -1,8 +1,8 @@
 // What the image of a module says about its kernels and variables: PTX and CUBIN.
 #define _GNU_SOURCE
-#include "cuda/driver/entry.h"
 #include "cuda/core/device.h"
-#include "cuda/core/module.h"
+#include "cuda/core/kernel.h"
+#include "cuda/driver/entry.h"
 #include "cuda/driver/module.h"
 
 #include <elf.h>

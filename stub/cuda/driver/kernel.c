@@ -1,8 +1,7 @@
 // Kernels and functions: names, attributes.
-#include "cuda/driver/entry.h"
-#include "cuda/core/context.h"
+#include "cuda/core/device.h"
 #include "cuda/core/kernel.h"
-#include "cuda/core/module.h"
+#include "cuda/driver/entry.h"
 #include "cuda/driver/module.h"
 
 static cudaError_t kernel_get(void *to, phc_kernel *kernel) {

@@ -1,7 +1,6 @@
 // Launches.
+#include "cuda/core/kernel.h"
 #include "cuda/driver/entry.h"
-#include "cuda/core/launch.h"
-#include "cuda/core/module.h"
 
 static int driver_flags(bool per_thread, int more) {
   return PHC_LAUNCH_DRIVER | more | (per_thread ? PHC_LAUNCH_PER_THREAD : 0);

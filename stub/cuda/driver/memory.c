@@ -1,7 +1,7 @@
-// Allocation.
-#include "cuda/driver/entry.h"
+// Allocation, pools, memory and events of other processes.
+#include "cuda/core/device.h"
 #include "cuda/core/memory.h"
-#include "cuda/core/space.h"
+#include "cuda/driver/entry.h"
 
 static cudaError_t allocate(CUdeviceptr *address, size_t bytes) {
   return bytes ? phc_malloc((void **)address, bytes) : cudaErrorInvalidValue;
@@ -52,3 +52,41 @@ ENTRY(cuMemHostGetDevicePointer_v2, GET_DEVICE, driver_current, (CUdeviceptr * d
 ALSO(cuMemHostGetDevicePointer_v2, cuMemHostGetDevicePointer)
 ENTRY(cuMemAllocManaged, MALLOC, driver_current, (CUdeviceptr * address, size_t bytes, unsigned flags),
       bytes ? phc_managed_alloc((void **)address, bytes, flags) : cudaErrorInvalidValue)
+
+// ---- Pools of the stream-ordered allocator; they are the runtime's.
+
+ENTRY(cuDeviceGetDefaultMemPool, GET_DEVICE, driver_ready, (phc_pool * *pool, int device),
+      phc_default_pool(pool, device))
+ENTRY(cuDeviceGetMemPool, GET_DEVICE, driver_ready, (phc_pool * *pool, int device), phc_current_pool(pool, device))
+ENTRY(cuDeviceSetMemPool, GET_DEVICE, driver_ready, (int device, phc_pool *pool), phc_set_current_pool(device, pool))
+ENTRY(cuMemPoolCreate, OTHER, driver_ready, (phc_pool * *pool, const cudaMemPoolProps *props),
+      phc_pool_create(pool, props))
+ENTRY(cuMemPoolDestroy, OTHER, driver_ready, (phc_pool * pool), phc_pool_destroy(pool))
+ENTRY(cuMemPoolGetAttribute, GET_DEVICE, driver_ready, (phc_pool * pool, int attribute, void *value),
+      phc_pool_attribute(pool, attribute, value, false))
+ENTRY(cuMemPoolSetAttribute, GET_DEVICE, driver_ready, (phc_pool * pool, int attribute, void *value),
+      phc_pool_attribute(pool, attribute, value, true))
+ENTRY(cuMemPoolTrimTo, OTHER, driver_ready, (phc_pool * pool, size_t keep), phc_pool_trim(pool, keep))
+ENTRY(cuMemPoolSetAccess, OTHER, driver_ready, (phc_pool * pool, const cudaMemAccessDesc *list, size_t count),
+      phc_pool_access(pool, list, count))
+STREAM(cuMemAllocAsync, _ptsz, MALLOC, (CUdeviceptr * address, size_t bytes, void *stream),
+       (address, bytes, stream),
+       phc_alloc_async((void **)address, bytes, stream, per_thread))
+STREAM(cuMemAllocFromPoolAsync, _ptsz, MALLOC,
+       (CUdeviceptr * address, size_t bytes, phc_pool *pool, void *stream), (address, bytes, pool, stream),
+       phc_pool_alloc((void **)address, bytes, pool, stream, per_thread))
+STREAM(cuMemFreeAsync, _ptsz, FREE, (CUdeviceptr address, void *stream), (address, stream),
+       phc_pool_free((void *)address, stream, per_thread))
+
+// ---- Memory and events of other processes.
+
+ENTRY(cuIpcGetMemHandle, OTHER, driver_current, (cudaIpcHandle * handle, CUdeviceptr address),
+      phc_ipc_handle(handle, (void *)address))
+ENTRY(cuIpcOpenMemHandle_v2, OTHER, driver_current, (CUdeviceptr * address, cudaIpcHandle handle, unsigned flags),
+      flags > 1 ? cudaErrorInvalidValue : phc_ipc_open((void **)address, &handle))
+ALSO(cuIpcOpenMemHandle_v2, cuIpcOpenMemHandle)
+ENTRY(cuIpcCloseMemHandle, OTHER, driver_current, (CUdeviceptr address), phc_ipc_close((void *)address))
+ENTRY(cuIpcGetEventHandle, OTHER, driver_current, (cudaIpcHandle * handle, void *event),
+      phc_ipc_event_handle(handle, event))
+ENTRY(cuIpcOpenEventHandle, OTHER, driver_current, (void **event, cudaIpcHandle handle),
+      phc_ipc_event_open(event, &handle))

@@ -1,9 +1,9 @@
 // Modules and libraries.
 #define _GNU_SOURCE
-#include "cuda/driver/entry.h"
-#include "cuda/core/context.h"
-#include "cuda/core/module.h"
+#include "cuda/core/device.h"
+#include "cuda/core/kernel.h"
 #include "cuda/core/table.h"
+#include "cuda/driver/entry.h"
 #include "cuda/driver/module.h"
 
 #include <stdio.h>

@@ -2,7 +2,7 @@
 // shared memory and launch bounds. An image whose contents are compressed (a fat binary) takes any
 // kernel name.
 #pragma once
-#include "cuda/core/module.h"
+#include "cuda/core/kernel.h"
 
 typedef struct driver_module {
   phc_owner owned;  // the kernels, the last one first

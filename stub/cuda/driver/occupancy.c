@@ -1,7 +1,6 @@
 // How many blocks of a kernel fit a GPU.
-#include "cuda/driver/entry.h"
 #include "cuda/core/kernel.h"
-#include "cuda/core/module.h"
+#include "cuda/driver/entry.h"
 
 static cudaError_t occupancy(int *blocks, phc_kernel *function, int threads, size_t shared) {
   return phc_kernel_find(function) ? phc_occupancy(blocks, function, threads, shared)

@@ -1,7 +1,7 @@
 // What is known of a pointer.
-#include "cuda/driver/entry.h"
-#include "cuda/core/space.h"
+#include "cuda/core/memory.h"
 #include "cuda/driver/context.h"
+#include "cuda/driver/entry.h"
 
 // CUpointer_attribute: {number, size}; what a host pointer outside CUDA's knowledge answers to.
 static cudaError_t pointer_attribute(void *data, int attribute, CUdeviceptr address) {

@@ -1,13 +1,9 @@
-// Streams.
-#include "cuda/driver/entry.h"
-#include "cuda/core/event.h"
-#include "cuda/core/host_function.h"
-#include "cuda/core/set.h"
-#include "cuda/core/space.h"
+// Streams and events.
+#include "cuda/core/copy.h"
+#include "cuda/core/memory.h"
 #include "cuda/core/stream.h"
-#include "cuda/core/synchronize.h"
 #include "cuda/driver/context.h"
-
+#include "cuda/driver/entry.h"
 
 static cudaError_t stream_int(void *handle, bool per_thread, int *value, bool priority) {
   ph_stream *stream = NULL;
@@ -93,3 +89,18 @@ STREAM(cuStreamWaitValue32_v2, _ptsz, STREAM_WAIT,
        (void *stream, CUdeviceptr address, uint32_t value, unsigned flags), (stream, address, value, flags),
        wait_word(stream, per_thread, address, value, flags))
 ALSO(cuStreamWaitValue32_v2, cuStreamWaitValue32)
+
+// ---- Events.
+
+ENTRY(cuEventCreate, EVENT_CREATE, driver_current, (void **event, unsigned flags), phc_event_create(event, flags))
+ENTRY(cuEventDestroy_v2, OTHER, driver_ready, (void *event), phc_event_destroy(event))
+ALSO(cuEventDestroy_v2, cuEventDestroy)
+ENTRY(cuEventQuery, EVENT_QUERY, driver_ready, (void *event), phc_event_query(event))
+ENTRY(cuEventSynchronize, STREAM_SYNC, driver_ready, (void *event), phc_event_sync(event))
+ENTRY(cuEventElapsedTime, EVENT_QUERY, driver_ready, (float *ms, void *start, void *end),
+      phc_event_elapsed(ms, start, end))
+ALSO(cuEventElapsedTime, cuEventElapsedTime_v2)
+STREAM(cuEventRecord, _ptsz, EVENT_RECORD, (void *event, void *stream), (event, stream),
+       phc_event_record(event, stream, 0, per_thread))
+STREAM(cuEventRecordWithFlags, _ptsz, EVENT_RECORD, (void *event, void *stream, unsigned flags),
+       (event, stream, flags), phc_event_record(event, stream, flags, per_thread))

@@ -1,12 +1,10 @@
 // Virtual memory management: a reservation is address space, a handle is charged memory, a mapping
 // joins the two. None of it needs a context (as an H100 says).
 #define _GNU_SOURCE
-#include "cuda/driver/entry.h"
-#include "cuda/core/context.h"
-#include "cuda/core/peers.h"
-#include "cuda/core/scrub.h"
-#include "cuda/core/space.h"
+#include "cuda/core/device.h"
+#include "cuda/core/memory.h"
 #include "cuda/core/table.h"
+#include "cuda/driver/entry.h"
 
 #include <pthread.h>
 #include <stdlib.h>

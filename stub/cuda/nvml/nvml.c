@@ -6,10 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "abi/export.h"
-#include "cuda/core/context.h"
 #include "cuda/core/device.h"
-#include "cuda/core/identity.h"
-#include "cuda/core/visible.h"
 
 enum {
   NVML_SUCCESS = 0,

@@ -1,5 +1,5 @@
 // Stream capture.
-#include "cuda/core/capture.h"
+#include "cuda/core/graph.h"
 #include "cuda/runtime/entry.h"
 
 #include <stdlib.h>

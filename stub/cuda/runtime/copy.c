@@ -1,7 +1,7 @@
 // Copies.
-#include "cuda/runtime/entry.h"
-#include "cuda/core/context.h"
 #include "cuda/core/copy.h"
+#include "cuda/core/device.h"
+#include "cuda/runtime/entry.h"
 
 static cudaError_t peer_copy(void *dst, int dst_device, const void *src, int src_device, size_t bytes,
                              void *stream, int flags) {

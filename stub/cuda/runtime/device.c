@@ -1,10 +1,7 @@
 // Devices, their properties and limits.
-#include "cuda/runtime/entry.h"
-#include "cuda/core/context.h"
 #include "cuda/core/device.h"
-#include "cuda/core/identity.h"
-#include "cuda/core/visible.h"
-#include "cuda/core/synchronize.h"
+#include "cuda/core/stream.h"
+#include "cuda/runtime/entry.h"
 
 #include <stdio.h>
 

@@ -12,6 +12,9 @@ cudaError_t cudart_fail(cudaError_t error);  // keeps an error of a call that co
 cudaError_t cudart_finish(cudaError_t error, enum ph_api api);
 // Tells the user that a call is not supported; returns `error`.
 cudaError_t cudart_unsupported(const char *call, cudaError_t error);
+// What a kernel that is none answers: a null pointer is no function, any other is taken for a handle.
+cudaError_t cudart_no_kernel(const void *function);
+cudaError_t cudart_stream_check(void *handle, bool per_thread);  // is it a stream?
 
 // An entry point that needs nothing (NEEDS_NOTHING), a device (phc_ready) or a context (phc_context).
 #define ENTRY(name, api, needs, parameters, expression)        \

@@ -1,6 +1,6 @@
 // The last error of a thread, and what errors are called.
+#include "cuda/core/device.h"
 #include "cuda/runtime/entry.h"
-#include "cuda/core/errors.h"
 
 static __thread cudaError_t last_error;
 

@@ -1,5 +1,4 @@
 // Graphs: made, looked at, made executable, launched.
-#include "cuda/core/capture.h"
 #include "cuda/core/graph.h"
 #include "cuda/runtime/entry.h"
 

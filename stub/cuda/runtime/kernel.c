@@ -1,9 +1,7 @@
 // Kernels: handles, attributes, occupancy.
-#include "cuda/runtime/entry.h"
-#include "cuda/core/context.h"
+#include "cuda/core/device.h"
 #include "cuda/core/kernel.h"
-#include "cuda/core/module.h"
-#include "cuda/runtime/kernel.h"
+#include "cuda/runtime/entry.h"
 
 cudaError_t cudart_no_kernel(const void *function) {
   return function ? cudaErrorInvalidResourceHandle : cudaErrorInvalidDeviceFunction;

@@ -1,8 +1,6 @@
 // Launches.
+#include "cuda/core/kernel.h"
 #include "cuda/runtime/entry.h"
-#include "cuda/core/launch.h"
-#include "cuda/core/module.h"
-#include "cuda/runtime/kernel.h"
 
 typedef struct phc_configuration {
   dim3 grid, block;

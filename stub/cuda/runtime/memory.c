@@ -1,8 +1,7 @@
-// Allocation, and what is known of a pointer.
-#include "cuda/runtime/entry.h"
+// Allocation, what is known of a pointer, pools, memory and events of other processes.
+#include "cuda/core/device.h"
 #include "cuda/core/memory.h"
-#include "cuda/core/space.h"
-#include "cuda/runtime/stream.h"
+#include "cuda/runtime/entry.h"
 
 static cudaError_t memory_info(size_t *free_bytes, size_t *total_bytes) {
   size_t values[2];
@@ -87,3 +86,40 @@ STREAM(cudaMemPrefetchAsync, _ptsz, OTHER, (const void *pointer, size_t bytes, i
        ((void)device,
         !phc_covered(pointer, bytes) ? cudaErrorInvalidValue : cudart_stream_check(stream, per_thread)))
 #endif
+
+// ---- Pools of the stream-ordered allocator.
+
+ENTRY(cudaDeviceGetDefaultMemPool, GET_DEVICE, phc_ready, (phc_pool * *pool, int device),
+      phc_default_pool(pool, device))
+ENTRY(cudaDeviceGetMemPool, GET_DEVICE, phc_ready, (phc_pool * *pool, int device), phc_current_pool(pool, device))
+ENTRY(cudaDeviceSetMemPool, GET_DEVICE, phc_ready, (int device, phc_pool *pool), phc_set_current_pool(device, pool))
+ENTRY(cudaMemPoolCreate, OTHER, phc_context, (phc_pool * *pool, const cudaMemPoolProps *props),
+      phc_pool_create(pool, props))
+ENTRY(cudaMemPoolDestroy, OTHER, phc_context, (phc_pool * pool), phc_pool_destroy(pool))
+ENTRY(cudaMemPoolGetAttribute, GET_DEVICE, phc_ready, (phc_pool * pool, int attribute, void *value),
+      phc_pool_attribute(pool, attribute, value, false))
+ENTRY(cudaMemPoolSetAttribute, GET_DEVICE, phc_ready, (phc_pool * pool, int attribute, void *value),
+      phc_pool_attribute(pool, attribute, value, true))
+ENTRY(cudaMemPoolTrimTo, OTHER, phc_context, (phc_pool * pool, size_t keep), phc_pool_trim(pool, keep))
+ENTRY(cudaMemPoolSetAccess, OTHER, phc_ready, (phc_pool * pool, const cudaMemAccessDesc *list, size_t count),
+      phc_pool_access(pool, list, count))
+ENTRY(cudaMemPoolGetAccess, GET_DEVICE, phc_ready, (int *flags, phc_pool *pool, cudaMemLocation *location),
+      phc_pool_alive(pool) && location ? GIVE(flags, int, 3) : cudaErrorInvalidValue)
+STREAM(cudaMallocAsync, _ptsz, MALLOC, (void **pointer, size_t bytes, void *stream), (pointer, bytes, stream),
+       phc_alloc_async(pointer, bytes, stream, per_thread))
+STREAM(cudaMallocFromPoolAsync, _ptsz, MALLOC, (void **pointer, size_t bytes, phc_pool *pool, void *stream),
+       (pointer, bytes, pool, stream), phc_pool_alloc(pointer, bytes, pool, stream, per_thread))
+STREAM(cudaFreeAsync, _ptsz, FREE, (void *pointer, void *stream), (pointer, stream),
+       phc_pool_free(pointer, stream, per_thread))
+
+// ---- Memory and events of other processes.
+
+ENTRY(cudaIpcGetMemHandle, OTHER, phc_context, (cudaIpcHandle * handle, void *pointer),
+      phc_ipc_handle(handle, pointer))
+ENTRY(cudaIpcOpenMemHandle, OTHER, phc_context, (void **pointer, cudaIpcHandle handle, unsigned flags),
+      flags > 1 ? cudaErrorInvalidValue : phc_ipc_open(pointer, &handle))
+ENTRY(cudaIpcCloseMemHandle, OTHER, phc_context, (void *pointer), phc_ipc_close(pointer))
+ENTRY(cudaIpcGetEventHandle, OTHER, phc_context, (cudaIpcHandle * handle, void *event),
+      phc_ipc_event_handle(handle, event))
+ENTRY(cudaIpcOpenEventHandle, OTHER, phc_context, (void **event, cudaIpcHandle handle),
+      phc_ipc_event_open(event, &handle))

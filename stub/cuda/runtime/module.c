@@ -1,6 +1,6 @@
 // What a program's compilation units register: kernels and variables.
+#include "cuda/core/kernel.h"
 #include "cuda/runtime/entry.h"
-#include "cuda/core/module.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 // Filling memory.
+#include "cuda/core/copy.h"
 #include "cuda/runtime/entry.h"
-#include "cuda/core/set.h"
 
 STREAM(cudaMemset, _ptds, MEMSET, (void *pointer, int value, size_t bytes), (pointer, value, bytes),
        phc_set(pointer, 0, (uint8_t)value, 1, bytes, 1, NULL, phc_sync(per_thread)))

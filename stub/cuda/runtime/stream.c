@@ -1,12 +1,7 @@
-// Streams.
-#include "cuda/runtime/entry.h"
-#include "cuda/core/event.h"
-#include "cuda/core/host_function.h"
-#include "cuda/core/space.h"
+// Streams and events.
+#include "cuda/core/memory.h"
 #include "cuda/core/stream.h"
-#include "cuda/core/synchronize.h"
-#include "cuda/runtime/stream.h"
-
+#include "cuda/runtime/entry.h"
 
 static cudaError_t stream_priority(void *handle, bool per_thread, int *priority) {
   ph_stream *stream = NULL;
@@ -80,3 +75,22 @@ STREAM(cudaLaunchHostFunc, _ptsz, HOST_FUNC, (void *stream, cudaHostFn_t functio
 STREAM(cudaStreamAddCallback, _ptsz, HOST_FUNC,
        (void *stream, cudaStreamCallback_t function, void *data, unsigned flags),
        (stream, function, data, flags), phc_callback(stream, per_thread, function, data, flags))
+
+// ---- Events.
+
+ENTRY(cudaEventCreate, EVENT_CREATE, phc_context, (void **event), phc_event_create(event, 0))
+ENTRY(cudaEventCreateWithFlags, EVENT_CREATE, phc_context, (void **event, unsigned flags),
+      phc_event_create(event, flags))
+ENTRY(cudaEventDestroy, OTHER, phc_ready, (void *event), phc_event_destroy(event))
+ENTRY(cudaEventQuery, EVENT_QUERY, phc_ready, (void *event), phc_event_query(event))
+ENTRY(cudaEventSynchronize, STREAM_SYNC, phc_ready, (void *event), phc_event_sync(event))
+ENTRY(cudaEventElapsedTime, EVENT_QUERY, phc_ready, (float *ms, void *start, void *end),
+      phc_event_elapsed(ms, start, end))
+#if PH_CUDA_MAJOR == 12
+ENTRY(cudaEventElapsedTime_v2, EVENT_QUERY, phc_ready, (float *ms, void *start, void *end),
+      phc_event_elapsed(ms, start, end))
+#endif
+STREAM(cudaEventRecord, _ptsz, EVENT_RECORD, (void *event, void *stream), (event, stream),
+       phc_event_record(event, stream, 0, per_thread))
+STREAM(cudaEventRecordWithFlags, _ptsz, EVENT_RECORD, (void *event, void *stream, unsigned flags),
+       (event, stream, flags), phc_event_record(event, stream, flags, per_thread))

@@ -1,7 +1,7 @@
 // Device variables.
-#include "cuda/runtime/entry.h"
 #include "cuda/core/copy.h"
-#include "cuda/core/module.h"
+#include "cuda/core/kernel.h"
+#include "cuda/runtime/entry.h"
 
 static cudaError_t symbol_copy(const void *symbol, void *other, size_t bytes, size_t offset, int kind,
                                bool to, void *stream, int flags) {
