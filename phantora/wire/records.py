@@ -166,7 +166,7 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("SEND", "transfer", "stream, id = comm, op; blob = payload if there is a ticket"),
     ("RECV", "transfer", "stream, id = comm, op"),
     ("PAYLOAD", "payload", "request: reply = bytes from the offset on, value = total; without a slot: nobody will ask"),
-    ("MEMORY", "memory", "id = enum ph_mem: of the framework's allocator"),
+    ("MEMORY", "memory", "id = enum ph_mem: of torch's allocator; op of a free: us since a watchdog's round"),
     ("UNSUPPORTED", "", "id = name of a call that was let through under --unsupported warn"),
     ("CLOCK", "", "nothing but `time`: the host clock has reached it"),
     ("HOST_SPAN", "span", "id = name: host operator that launched nothing but is worth a row"),

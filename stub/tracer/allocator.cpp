@@ -3,6 +3,7 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 
@@ -67,6 +68,12 @@ static void emit_retries(int device, Allocator &a) {
   a.retries = now;  // the program may have set it to 0
 }
 
+// Of a block that goes back now, since a watchdog's round; 0: no watchdog kept it.
+static uint32_t microseconds_kept() {
+  int64_t ns = ph_watchdog_kept();
+  return ns < 0 ? 0 : 1 + static_cast<uint32_t>(std::min<int64_t>(ns / 1000, UINT32_MAX - 1));
+}
+
 static void on_trace(const cca::TraceEntry &entry) {
   if (entry.device_ < 0 || entry.device_ >= 64 || !active()) return;
   ph_enter();
@@ -91,7 +98,7 @@ static void on_trace(const cca::TraceEntry &entry) {
         if (a.pending) emit_pending(device, a, now);
         int64_t change = now.current - a.allocated;
         a.allocated = now.current;
-        emit_memory(device, a, PH_MEM_FREE, change, entry.addr_);
+        emit_memory(device, a, PH_MEM_FREE, change, entry.addr_, microseconds_kept());
         break;
       }
       case cca::TraceEntry::SEGMENT_ALLOC:

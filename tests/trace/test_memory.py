@@ -27,9 +27,12 @@ class Allocator:
         self.level += size * MB
         return self._row(at, "alloc", thread)
 
-    def free(self, at: int, block: int, size: int, thread: int = 0) -> None:
+    def free(self, at: int, block: int, size: int, thread: int = 0, kept: int = -1) -> None:
         self.level -= size * MB
-        self._row(at, "free", thread, link=block)
+        self._row(at, "free", thread, link=block, seq=kept * 1000 if kept >= 0 else -1)
+
+    def enqueue(self, at: int) -> None:
+        self.run.add(Kind.COLLECTIVE, 0, at * 1000, at * 1000 + 1, "ncclDevKernel", launch=at * 1000)
 
     def fail(self, at: int, asked: int = 0) -> None:
         self._row(at, "oom", 0, seq=asked * MB)
@@ -166,6 +169,24 @@ def test_when_a_watchdog_frees_is_chance(tmp_path: Path) -> None:
     assert fit is not None and fit.by_chance == 90 * MB
     fit.left = 80 * MB
     assert verdict(fit).startswith("Fits in some runs only: rank 0")
+
+
+def test_when_the_next_collective_frees_is_chance(tmp_path: Path) -> None:
+    """A round at 60 ms lets go of a bucket of 100, which the enqueue at 70 frees: in reality that at 20 or at 130."""
+    a = Allocator()
+    for at in (20, 70, 130):
+        a.enqueue(at * MS)
+    a.take(1, 50)
+    bucket = a.take(2, 100)
+    early = a.take(30 * MS, 30)  # 180: 80 if the bucket is gone already
+    a.free(40 * MS, early, 30)
+    a.free(70 * MS, bucket, 100, kept=10 * MS)
+    late = a.take(90 * MS, 120)  # 170: 270 if the bucket is still there
+    a.free(95 * MS, late, 120)
+    a.take(140 * MS, 110)  # 160: by now it is gone for certain
+    (memory,) = a.details(tmp_path).memory
+    assert memory.peak_allocated == 180 * MB
+    assert (memory.lowest_peak, memory.highest_peak) == (170 * MB, 270 * MB)
 
 
 def test_no_chance_without_a_watchdog(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ void Ingest::memory(Rank &rank, const ph_record &r) {
   row.bytes = r.memory.reserved;
   row.value2 = r.memory.change;
   if (r.id == PH_MEM_OOM) row.seq = r.memory.change;
+  if (r.id == PH_MEM_FREE && r.op) row.seq = static_cast<int64_t>(r.op) * 1000;
   row.stream = r.thread;
   row.id = rank.fresh_id();
   auto &blocks = source(rank).blocks;

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from phantora.trace.analysis.annotations import MODULE, Annotations
 from phantora.trace.analysis.report import FailedAllocation, MemoryBlock, MemoryReport
 from phantora.trace.analysis.steps import Step, Steps
-from phantora.trace.analysis.watchdog_uncertainty import peak_range
+from phantora.trace.analysis.watchdog_uncertainty import peak_range, uncertain_blocks
 from phantora.trace.reader import Log
 from phantora.trace.schema import OOM, OPTIMIZER_STEP, RETRY
 from phantora.wire import layout
@@ -59,7 +59,7 @@ class _Rows:
     oom: npt.NDArray[np.bool_]
     retries: int
     asked: Ints
-    """Bytes that a failed allocation asked for, -1 for other rows."""
+    """Bytes that a failed allocation asked for; of a free ns since the watchdog's round; -1 for other rows."""
     site: Ints
     """Name of the place of the large block before, of the same thread; -1 for other rows."""
 
@@ -101,6 +101,8 @@ def memory(
     moments = [_moments(rows, peak, own) for rows, peak, own in zip(read, peaks, blocks, strict=True)]
     operators = _operators_at(log, ranks, moments)
     words, products = log.words("name"), _first_products(log, ranks)
+    kept_by_any = any((rows.free & (rows.asked >= 0)).any() for rows in read)
+    enqueued = _enqueued(log, ranks if kept_by_any else ()) or [np.zeros(0, np.int64)] * len(ranks)
     found = []
     for i, (rank, rows, peak) in enumerate(zip(ranks, read, peaks, strict=True)):
         if peak < 0:
@@ -112,11 +114,12 @@ def memory(
         by_category, alive = _at_peak(rows, peak, blocks[i], kind, operators[i].get(time))
         sites = _sites(rows, blocks[i].row, blocks[i].thread, blocks[i].size)
         modules = _modules(annotations, i, blocks[i].start)
-        late = np.flatnonzero(_freed_by_watchdog(rows, blocks[i]))
-        lowest, highest = peak_range(
-            rows.time, rows.allocated, _inside(rows, steps.of_rank[rank]),
-            blocks[i].row[late], blocks[i].freed[late], blocks[i].size[late],
-        )  # fmt: skip
+        kept = _kept_by_watchdog(rows, blocks[i])
+        late = np.flatnonzero(_freed_by_watchdog(rows, blocks[i]) | (kept >= 0))
+        uncertain = uncertain_blocks(
+            rows.time, blocks[i].row[late], blocks[i].freed[late], blocks[i].size[late], kept[late], enqueued[i]
+        )
+        lowest, highest = peak_range(rows.time, rows.allocated, _inside(rows, steps.of_rank[rank]), uncertain)
         found.append(
             MemoryReport(
                 rank=rank,
@@ -365,6 +368,22 @@ def _by_module(blocks: _Blocks, alive: Ints, words: list[str], modules: Ints) ->
     sums = np.bincount(modules[alive] + 1, blocks.size[alive], len(words) + 1)
     order = sorted(np.flatnonzero(sums).tolist(), key=lambda i: (-sums[i], i))
     return {_module_name(words[i - 1]) if i else "": int(sums[i]) for i in order}
+
+
+def _enqueued(log: Log, ranks: Sequence[int]) -> list[Ints]:
+    """Host times at which each rank enqueued communication, ns, ascending."""
+    if not ranks:
+        return []
+    found: list[list[npt.NDArray[np.generic]]] = [[] for _ in ranks]
+    for batch in log.batches(("rank", "launch"), kinds=("collective", "sendrecv"), ranks=ranks):
+        for own, rank in zip(found, ranks, strict=True):
+            own.append(batch["launch"][batch["rank"] == rank])
+    return [np.sort(np.concatenate(own).astype(np.int64)) if own else np.zeros(0, np.int64) for own in found]
+
+
+def _kept_by_watchdog(rows: _Rows, blocks: _Blocks) -> Ints:
+    """ns from the watchdog's round that let go of a block to its free by another thread; -1 of other blocks."""
+    return np.where(blocks.freed >= 0, rows.asked[np.maximum(blocks.freed, 0)], -1)
 
 
 def _freed_by_watchdog(rows: _Rows, blocks: _Blocks) -> npt.NDArray[np.bool_]:

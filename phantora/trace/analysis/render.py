@@ -421,7 +421,7 @@ def _memory(details: Details, console: Console) -> None:
     console.print(f"\n[bold]Memory {when}[/bold], rank {fullest.rank}{where}: {text}", highlight=False)
     if fullest.lowest_peak < fullest.highest_peak:
         between = f"{size(fullest.lowest_peak)} to {size(fullest.highest_peak)}"
-        console.print(f"By chance the peak is {between}: NCCL's watchdog frees buffers 0 to 100 ms after their use")
+        console.print(f"The peak is {between}: NCCL's watchdog releases buffers 0 to 100 ms after their use")
     if fullest.retries:
         console.print(f"Allocator retries: {fullest.retries} (it freed its cache to meet an allocation)")
     if details.fit is not None and details.fit.fits:

@@ -16,12 +16,13 @@ from phantora.trace.analysis.units import percent
 _MOST_CAUSES = 3
 _WORTH_NAMING = 0.005  # of a step
 _HOST_DECIDES = 0.12  # of a step
+_PEAK_DECIDED = 0.01  # of a peak
 _UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3))
 
 
 def lines(report: Report) -> list[tuple[str, str]]:
     """A word and its text each."""
-    found = [("FITS", _fits(report)), ("STEP", _step(report)), ("HOST", _host(report))]
+    found = [("FITS", _fits(report)), ("PEAK", _peak(report)), ("STEP", _step(report)), ("HOST", _host(report))]
     if report.step_source != "run":
         found.append(("ENERGY", energy(report)))
         found.append(("HELD UP", held_up(report)))
@@ -30,14 +31,30 @@ def lines(report: Report) -> list[tuple[str, str]]:
 
 
 def _fits(report: Report) -> str:
-    if report.details is not None and report.details.fit is not None and not report.details.fit.fits:
-        return f"no: an allocation of rank {report.details.fit.rank} failed"
+    fit = report.details.fit if report.details is not None else None
+    if fit is not None and not fit.fits:
+        return f"no: an allocation of rank {fit.rank} failed"
+    if fit is not None and fit.by_chance > fit.left:
+        return f"in some runs only: {fit.taken / 2**30:.1f} GiB and up to {fit.by_chance / 2**30:.1f} GiB more (PEAK)"
     capacity = int(report.metadata["memory_bytes"])
     taken = int(report.trailer.get("device_memory_bytes", 0))
     taken = taken or max((rank.gpu.peak_reserved for rank in report.ranks), default=0)
     if not capacity or not taken:
         return ""
     return f"{taken / 2**30:.1f} of {capacity / 2**30:.1f} GiB ({100 * (1 - taken / capacity):.0f} % left)"
+
+
+def _peak(report: Report) -> str:
+    """The range of the allocated memory's peak, where the watchdog's timing decides more than a per cent."""
+    memory = report.details.memory if report.details is not None else []
+    if not memory:
+        return ""
+    fullest = max(memory, key=lambda m: (m.highest_peak, -m.rank))
+    low, high = fullest.lowest_peak, fullest.highest_peak
+    if high - low < _PEAK_DECIDED * high:
+        return ""
+    when = "NCCL's watchdog releases buffers 0 to 100 ms after their use"
+    return f"{low / 2**30:.1f} to {high / 2**30:.1f} GiB allocated: {when}"
 
 
 def _step(report: Report) -> str:

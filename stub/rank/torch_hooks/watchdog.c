@@ -67,6 +67,11 @@ static pthread_mutex_t watchdogs_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int64_t next_round;
 static atomic_bool work;  // is there something that a round could find done? Then the next round is set
 
+// A round keeps what finished collectives held until the group's next collective is enqueued, whose thread then frees it.
+static _Atomic int64_t last_found;  // the round that found something done last, by the rank's clock; 0: none
+static __thread bool enqueues;
+static void (*real_enqueue)(void *group, const void *collective);
+
 static _Atomic int64_t pulse = PULSE_NS;
 static __thread watchdog *own;
 static int (*real_timedwait)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
@@ -166,6 +171,7 @@ bool ph_watchdog_early(const ph_event *event) {
   if (due <= ph_now()) {
     own->finds = true;
     own->found = ph_now();
+    atomic_store(&last_found, own->found);
     return false;
   }
   if (own->first == event) own->ends = true;
@@ -378,6 +384,17 @@ void ph_sleep(int64_t ns) {
   ph_advance(end - ph_now());
 }
 
+static void enqueue(void *group, const void *collective) {
+  enqueues = true;
+  real_enqueue(group, collective);
+  enqueues = false;
+}
+
+int64_t ph_watchdog_kept(void) {
+  int64_t found = enqueues ? atomic_load(&last_found) : 0;
+  return found ? ph_now() - found : -1;
+}
+
 void ph_take_watchdogs(void) {
   pthread_key_create(&ends, leave);
   ph_take_imports();
@@ -389,12 +406,16 @@ const ph_import ph_watchdog_imports[] = {
     // std::thread::_M_start_thread
     {"_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE", (void *)start_thread,
      (void **)&real_start_thread},
+    // c10d::ProcessGroupNCCL::workEnqueue
+    {"_ZN4c10d16ProcessGroupNCCL11workEnqueueERKN3c1013intrusive_ptrINS0_8WorkNCCLENS1_6detail34intrusive_target_default_null_typeIS3_EEEE",
+     (void *)enqueue, (void **)&real_enqueue},
     {NULL, NULL, NULL},
 };
 
 void ph_watchdogs_reset(void) {
   atomic_store(&watchdogs, NULL);
   atomic_store(&work, false);
+  atomic_store(&last_found, 0);
   atomic_store(&threads_started, 0);
   atomic_store(&threads_settled, 0);
   own = NULL;
