@@ -33,5 +33,5 @@ def test_experts_exchange_tokens_as_the_recipe_of_the_gpu_does() -> None:
 
 
 def test_a_row_that_is_not_simulated_has_a_reason() -> None:
-    assert expressed({**ROW, "model": "DeepSeekV3"}) == "multi-head latent attention: the workload does not have it"
+    assert expressed({**ROW, "model": "Nemotron_3_Nano"}) == "Mamba layers: the workload does not have it"
     assert expressed({**ROW, "section": "Fine-Tuning Performance"}) == "fine-tuning: the workload pretrains"

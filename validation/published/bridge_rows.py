@@ -15,14 +15,15 @@ PRECISIONS = {"BF16": "bf16", "FP8": "fp8", "MXFP8": "mxfp8", "NVFP4": "nvfp4"}
 MODELS = {
     "LLAMA3_8B": ("llama3-8b", 32), "LLAMA3_70B": ("llama3-70b", 80), "LLAMA3.1_405B": ("llama3-405b", 126),
     "Qwen3_30B_a3B": ("qwen3-30b-a3b", 48), "Qwen3_235B_a22B": ("qwen3-235b-a22b", 94),
-    "GPT OSS 120B": ("gpt-oss-120b", 36),
+    "GPT OSS 120B": ("gpt-oss-120b", 36), "DeepSeekV3": ("deepseek-v3", 61), "Kimi_K2": ("kimi-k2", 61),
 }  # fmt: skip
 """Names of the workload and layers."""
+LAYOUTS = {"DeepSeekV3": "Et*4|(t*4|)*14tmL", "Kimi_K2": "Et*4|(t*4|)*14tL"}
+"""Of pipelines with 16 chunks: embedding (E), layers (t), a second token's layer (m) and the loss (L)."""
 FUSED = [26, 6]
 """The first container whose recipes in MXFP8 quantise the rows of all experts in one kernel, and exchange tokens while
 other micro-batches compute."""
 NOT_HERE = {
-    "DeepSeekV3": "multi-head latent attention", "Kimi_K2": "multi-head latent attention",
     "DeepSeekV4": "sparse attention", "Nemotron": "Mamba layers",
 }  # fmt: skip
 CLUSTERS = {
@@ -87,11 +88,18 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
         words += ["--vpp", str(n["VP"]), "--overlap-p2p"]
     if row["EP"] != "n/a":
         words += ["--ep", row["EP"], "--etp", "1", *_experts(row, gpu)]
+    if row["model"] in LAYOUTS:
+        if n["PP"] * n["VP"] != 16:
+            return f"{row['model']} in {n['PP'] * n['VP']} pipeline chunks: its layout is not known"
+        words += ["--layout", LAYOUTS[row["model"]]]
     axes = [f"pp={n['PP']}"] if n["PP"] > 1 else []
     axes += [f"{axis}={size}:first" for axis, size in (("dp", replicas), ("cp", n["CP"]), ("tp", n["TP"])) if size > 1]
     first = max(n["PP"], 2 if "--overlap-experts" in words else 1)
     rounds = (micro,) if micro <= 2 * first else (first, first + n["PP"])
-    options = ["--cluster", f"{cluster}:{max(1, gpus // host)}", "--fold", ",".join(axes), "--gpu-memory", "2000"]
+    name = f"{cluster}:{max(1, gpus // host)}"
+    if host == 4 and gpus == 256:  # a number of hosts of each rack that groups of ranks divide
+        name = f"validation/published/{gpu.lower()}_256.toml"
+    options = ["--cluster", name, "--fold", ",".join(axes), "--gpu-memory", "2000"]
     points = (layers,) if n["PP"] > 1 else (2, 4)
     tokens = n["GBS"] * sequence // gpus
     sequences = n["MBS"] * replicas
@@ -104,7 +112,8 @@ def _version(row: Mapping[str, Any]) -> list[int]:
 
 def _experts(row: Mapping[str, Any], gpu: str) -> list[str]:
     """How ranks exchange tokens, and what of it runs next to other work."""
-    version, model, fused = _version(row), row["model"], []
+    version, model = _version(row), row["model"]
+    fused: list[str] = []
     if row["Precision"] == "MXFP8" and version >= FUSED:
         fused = ["--single-weight", "--overlap-experts"]
     if model == "GPT OSS 120B":
@@ -113,6 +122,13 @@ def _experts(row: Mapping[str, Any], gpu: str) -> list[str]:
             fused = ["--overlap-experts"]
         if gpu in ("GB200", "B200") and version < FUSED:
             fused += ["--recompute", "layernorm", "moe_act"]
+    elif model in LAYOUTS:
+        hybrid, again = True, "mla_up_proj"
+        if version >= FUSED:
+            again = "mla_up_proj" if gpu == "GB200" else ""
+        elif (model, gpu) == ("DeepSeekV3", "GB200"):
+            again = "mlp"
+        fused += ["--recompute", again] if again else []
     elif model == "Qwen3_30B_a3B":
         hybrid = gpu != "H100" or row["EP"] != "8"
     else:

@@ -23,7 +23,7 @@ from megatron.core import optimizer
 from megatron.core.distributed import DistributedDataParallelConfig
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_mtp_block_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
-from megatron.core.transformer import multi_latent_attention
+from megatron.core.transformer import attention, multi_latent_attention
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
@@ -46,16 +46,16 @@ def spec(config: TransformerConfig, vp_stage: int | None, sdpa: bool) -> Transfo
 
 
 def _adapt(parts: Any, config: TransformerConfig) -> None:
-    attention, mlp = parts.self_attention.submodules, parts.mlp.submodules
+    attends, mlp = parts.self_attention.submodules, parts.mlp.submodules
     parts.input_layernorm = parts.pre_mlp_layernorm = narrow_layers.Norm
-    for name in vars(attention):
+    for name in vars(attends):
         if name.startswith("linear"):
-            setattr(attention, name, narrow_layers.NarrowColumn)
+            setattr(attends, name, narrow_layers.NarrowColumn)
         elif name.endswith("layernorm") and config.qk_layernorm:
-            setattr(attention, name, narrow_layers.Norm)
-    attention.linear_proj = narrow_layers.NarrowRow
+            setattr(attends, name, narrow_layers.Norm)
+    attends.linear_proj = narrow_layers.NarrowRow
     if config.context_parallel_size > 1:
-        attention.core_attention = RingAttention
+        attends.core_attention = RingAttention
     if hasattr(mlp, "experts"):
         mlp.experts = ModuleSpec(module=narrow_experts.NarrowExperts)
         mlp = mlp.shared_experts.submodules
@@ -80,6 +80,10 @@ class Adam(torch.optim.AdamW):
 def data_parallel(**given: Any) -> DistributedDataParallelConfig:
     """Gradients in bfloat16, averaged inside of the collective, as in Megatron-Bridge's performance recipes."""
     return DistributedDataParallelConfig(**given | {"grad_reduce_in_fp32": False, "average_in_collective": True})
+
+
+class TransformerEngineLinear:
+    """No layer is one."""
 
 
 class Trainer(pretrain_gpt.Trainer):
@@ -150,6 +154,7 @@ def main() -> None:
     narrow_experts.install()
     optimizer.Adam, optimizer.USING_PYTORCH_OPTIMIZER = Adam, False
     multi_latent_attention.ColumnParallelLinear = narrow_layers.NarrowColumn  # which it knows by name
+    multi_latent_attention.TELinear = attention.TELinear = TransformerEngineLinear
     dist.all_gather_object = own_keys  # type: ignore[assignment]
     for changed, made in {
         "DistributedDataParallelConfig": data_parallel, "GPTModel": model, "Trainer": Trainer, "local_spec": spec,

@@ -20,7 +20,7 @@ EXPERTS: dict[str, Any] = {
 """Of all recipes with experts."""
 LATENT: dict[str, Any] = {
     "multi_latent_attention": True, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_head_dim": 128,
-    "qk_pos_emb_head_dim": 64, "v_head_dim": 128, "qk_layernorm": True, "rope_type": "rope", "apply_rope_fusion": False,
+    "qk_pos_emb_head_dim": 64, "v_head_dim": 128, "qk_layernorm": True, "rope_type": "yarn",
     "ffn_hidden_size": 18432, "moe_shared_expert_intermediate_size": 2048, "moe_router_score_function": "sigmoid",
     "moe_router_enable_expert_bias": True, "moe_router_load_balancing_type": "seq_aux_loss",
     "moe_aux_loss_coeff": 1e-4,
