@@ -8,7 +8,6 @@ from phantora.cli.progress import progress
 from phantora.cli.selection import selection_options
 from phantora.trace import export as timelines
 from phantora.trace.export.selection import Selection, parse_kinds, parse_numbers
-from phantora.trace.schema import KINDS
 
 
 @click.command(
@@ -27,7 +26,7 @@ from phantora.trace.schema import KINDS
     "-o", "--output", required=True, metavar="PATH", help="Output; the suffix sets the format (see above)."
 )
 @selection_options
-@click.option("--kinds", metavar="LIST", help=f"Select kinds of rows: {', '.join(KINDS)}.")
+@click.option("--kinds", metavar="LIST", help="Select kinds of rows, such as kernel,collective (docs/log.md).")
 def export(log: str, output: str, ranks: str | None, steps: str | None, kinds: str | None) -> None:
     """Write a timeline of a run's LOG.
 

@@ -23,7 +23,6 @@ from phantora.errors import PhantoraError
 from phantora.launch import disk, loading
 from phantora.launch.assume import KEYS
 from phantora.launch.assume import OPTION as ASSUME
-from phantora.launch.routing import BALANCED, OPTION
 from phantora.spec import COMMAND, MODULE, SCRIPT, RunSpec
 
 # Options that may also stand behind the script.
@@ -112,7 +111,7 @@ Examples:
     help="Rate at which checkpoints are written: 2GB/s per host, 20GB/s,shared by the cluster, or free.",
 )
 @click.option(
-    OPTION, default=BALANCED, show_default=True, metavar="R",
+    "--moe-routing", default=defaults.MOE_ROUTING, show_default=True, metavar="R",
     help="Tokens per expert of a mixture of experts: balanced, zipf:S, a .json file with shares per layer, or "
     "framework (the framework's own routing, on values of 0).",
 )

@@ -16,10 +16,11 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from phantora import defaults
 from phantora.errors import PhantoraError
 
 OPTION = "--moe-routing"
-BALANCED, FRAMEWORK, ZIPF = "balanced", "framework", "zipf:"
+BALANCED, FRAMEWORK, ZIPF = defaults.MOE_ROUTING, "framework", "zipf:"
 ALL_LAYERS = "*"
 _MOST_SHARE = 1e100
 

@@ -153,6 +153,7 @@ typedef struct ph_frame {
   uint64_t order;           // of its last launch, by ph_order
   uint32_t stream;          // of that launch
   bool mixed;               // it launched to several streams
+  bool own_copies;          // what it copies from the host only its own kernels read: lists of addresses and sizes
   int64_t timed;            // when the operator began, or last asked how long kernels took: it tries candidates since
 } ph_frame;
 void ph_push_frame(ph_frame *frame);

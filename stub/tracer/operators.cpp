@@ -82,6 +82,7 @@ static Operator *describe(const c10::OperatorHandle &handle) {
                            "aten::random_", "aten::bernoulli_", "aten::uniform_", "aten::normal_", "aten::exponential_",
                            "aten::geometric_", "aten::cauchy_", "aten::log_normal_"});
   op->copies = op->name == "aten::copy_";
+  op->own_copies = is_one_of(op->name, {"aten::_chunk_cat", "aten::split_with_sizes_copy"});
   op->reads = op->copies || op->name == "aten::_local_scalar_dense";
   op->zeroes = is_one_of(op->text, {"aten::zero_", "aten::_foreach_zero_", "aten::fill_.Scalar"});
   op->holds = is_one_of(op->name, {"aten::isfinite", "aten::isclose", "aten::_is_all_true"});

@@ -44,6 +44,7 @@ struct Operator {
   bool reads = false;          // brings numbers to the host
   bool in_place_only = false;  // writes what it is given, and returns nothing else
   bool copies = false;         // copy_: may bring bytes from the host
+  bool own_copies = false;     // what it copies from the host only its own kernels read
   bool zeroes = false;         // writes the number that it is given, or zeros
   bool lists = false;          // takes or returns lists of tensors
   bool holds = false;          // true of zeros: unknown numbers are finite, and close to each other

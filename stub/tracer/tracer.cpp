@@ -83,6 +83,7 @@ static Frame &open_frame(Thread &thread, const at::RecordFunction *owner, Operat
   f.ph = ph_frame{};
   f.ph.begin = begin_frame;
   f.ph.timed = f.start;
+  f.ph.own_copies = f.op && f.op->own_copies;
   f.ph.data = &f;
   return f;
 }

@@ -14,7 +14,8 @@ from phantora.errors import PhantoraError
 from phantora.trace.analysis.communicators import collective_kind, group_of, groups
 from phantora.trace.export import proto
 from phantora.trace.export.files import replacing
-from phantora.trace.export.selection import Progress, Selection, Selector
+from phantora.trace.export.selection import Progress, Selection
+from phantora.trace.export.selector import Selector
 from phantora.trace.reader import Log
 from phantora.trace.schema import COPY_KINDS, KINDS
 

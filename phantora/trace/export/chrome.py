@@ -37,7 +37,8 @@ from phantora.trace.export.plan import (
     Plan,
     make_plan,
 )
-from phantora.trace.export.selection import Progress, Selection, Selector
+from phantora.trace.export.selection import Progress, Selection
+from phantora.trace.export.selector import Selector
 from phantora.trace.reader import Batch, Log
 from phantora.trace.schema import COMMUNICATION_KINDS, COPY_NAMES, KIND_CODE, KINDS, TEXT_COLUMNS
 

@@ -11,7 +11,8 @@ import pickle
 from typing import Any
 
 from phantora.trace.export.files import replacing
-from phantora.trace.export.selection import Progress, Selection, Selector
+from phantora.trace.export.selection import Progress, Selection
+from phantora.trace.export.selector import Selector
 from phantora.trace.reader import Log
 from phantora.wire import layout
 

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from phantora.trace.export.files import replacing
-from phantora.trace.export.selection import Progress, Selection, Selector
+from phantora.trace.export.selection import Progress, Selection
+from phantora.trace.export.selector import Selector
 from phantora.trace.reader import Log
 
 

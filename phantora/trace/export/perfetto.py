@@ -40,7 +40,8 @@ from phantora.trace.export.plan import (
     make_plan,
 )
 from phantora.trace.export.proto import Piece
-from phantora.trace.export.selection import Progress, Selection, Selector
+from phantora.trace.export.selection import Progress, Selection
+from phantora.trace.export.selector import Selector
 from phantora.trace.reader import Batch, Log
 from phantora.trace.schema import ENGINE_KINDS, IMPORTED_KINDS, KIND_CODE, KINDS
 from phantora.wire.layout import GOLDEN

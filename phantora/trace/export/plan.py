@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from phantora.trace.export.selection import Selector
+from phantora.trace.export.selector import Selector
 from phantora.trace.reader import Batch
 from phantora.trace.schema import COMMUNICATION_KINDS, DEVICE_KINDS, IMPORTED_KINDS, KINDS
 

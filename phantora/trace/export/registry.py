@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from phantora.errors import PhantoraError
 from phantora.extensions import extensions
 from phantora.outputs import why_not_written
-from phantora.trace.export import chakra, chrome, memory_viz, parquet, perfetto, scalars
-from phantora.trace.export.selection import Progress, Selection
-from phantora.trace.reader import Log, open_log
+
+if TYPE_CHECKING:
+    from phantora.trace.export.selection import Progress, Selection
+    from phantora.trace.reader import Log
 
 
 @dataclass(frozen=True)
@@ -25,25 +28,42 @@ class Format:
     """Writes the export and returns the paths of its files."""
 
 
+def _writer(module: str, function: str = "write") -> Callable[[Log, str, Selection, Progress | None], list[str]]:
+    """The function of a module of this package, which is imported at its first call."""
+
+    def write(log: Log, path: str, selection: Selection, progress: Progress | None) -> list[str]:
+        written: list[str] = getattr(import_module(f"phantora.trace.export.{module}"), function)(
+            log, path, selection, progress
+        )
+        return written
+
+    return write
+
+
 FORMATS = (
     Format(
         "perfetto",
         (".perfetto", ".pftrace", ".perfetto-trace", ".perfetto.gz", ".pftrace.gz"),
         "native trace for ui.perfetto.dev and Perfetto's trace processor",
-        perfetto.write,
+        _writer("perfetto"),
     ),
     Format(
         "chrome",
         (".json", ".json.gz"),
         "Kineto's JSON for chrome://tracing, ui.perfetto.dev and HolisticTraceAnalysis; "
         "one file per rank",
-        chrome.write,
+        _writer("chrome"),
     ),
-    Format("memory", (".pickle",), "torch's memory snapshot, for pytorch.org/memory_viz", memory_viz.write),
-    Format("tensorboard", (".tensorboard",), "a directory of scalars for TensorBoard", scalars.write_tensorboard),
-    Format("chakra", (".et",), "Chakra execution traces, one file per rank: run.0.et", chakra.write),
-    Format("parquet", (".parquet",), "the rows, for pandas, polars, DuckDB and Spark", parquet.write),
-    Format("wandb", (".wandb",), "scalars as W&B's own log, for `wandb sync`", scalars.write_wandb),
+    Format("memory", (".pickle",), "torch's memory snapshot, for pytorch.org/memory_viz", _writer("memory_viz")),
+    Format(
+        "tensorboard",
+        (".tensorboard",),
+        "a directory of scalars for TensorBoard",
+        _writer("scalars", "write_tensorboard"),
+    ),
+    Format("chakra", (".et",), "Chakra execution traces, one file per rank: run.0.et", _writer("chakra")),
+    Format("parquet", (".parquet",), "the rows, for pandas, polars, DuckDB and Spark", _writer("parquet")),
+    Format("wandb", (".wandb",), "scalars as W&B's own log, for `wandb sync`", _writer("scalars", "write_wandb")),
 )
 
 
@@ -69,6 +89,9 @@ def export(
     log: str | os.PathLike[str] | Log, path: str, selection: Selection | None = None, progress: Progress | None = None
 ) -> list[str]:
     """Writes a timeline of `log` to `path` and returns the paths of the files made."""
+    from phantora.trace.export.selection import Selection
+    from phantora.trace.reader import Log, open_log
+
     chosen = format_of(path)
     if not isinstance(log, Log):
         log = open_log(log)
