@@ -14,7 +14,6 @@ two steps under torch's profiler: CPU time and calls of every operator and CUDA 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -27,11 +26,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from validation.charges import SIMULATED, counts, since
 from validation.probes.host_pairs import KNOWN
 from validation.workloads.host_runs import WARM, WORKLOADS, Step
 
 PLAIN, PROBED, PROFILED = 16, 16, 2
-API_COUNT, LEVELS = 96, 30
 LIMIT_S = 75
 SHARED = ("torchvision.models", "transformers", "torch.distributed.fsdp", "torch.distributed.tensor.parallel")
 
@@ -62,19 +61,6 @@ def spent(call: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def charges() -> Any:
-    """How often each cost of the host has been charged: under `phantora trace` only."""
-    process = ctypes.CDLL(None)
-    if not hasattr(process, "ph_charges"):
-        return None
-    process.ph_charges.restype = process.ph_charge_levels.restype = ctypes.POINTER(ctypes.c_uint64)
-    return process.ph_charges(), process.ph_charge_levels()
-
-
-def differences(before: list[int], after: list[int]) -> dict[int, int]:
-    return {i: b - a for i, (a, b) in enumerate(zip(before, after, strict=True)) if b > a}
-
-
 def profiled(step: Step) -> dict[str, Any]:
     from torch.profiler import ProfilerActivity, profile
 
@@ -97,7 +83,6 @@ def run(which: str) -> dict[str, Any]:
     for other in before:
         KNOWN[other]()
     step = KNOWN[which]()
-    counted = charges()
     times, worked, probed, speed = [], [], [], []
 
     def once() -> float:
@@ -120,11 +105,10 @@ def run(which: str) -> dict[str, Any]:
         "run_id": f"host_{which}", "name": "host_detail", "iter_times": times, "median_iter_s": statistics.median(times),
         "cpu_times": worked, "probed_times": probed, "probes": speed, "torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
     }  # fmt: skip
-    if counted is not None:
-        costs, levels = counted
-        then = costs[:API_COUNT], levels[:LEVELS]
+    if SIMULATED:
+        then = counts()
         once()
-        row["charges"], row["levels"] = differences(then[0], costs[:API_COUNT]), differences(then[1], levels[:LEVELS])
+        row |= since(then)
     else:
         row |= profiled(step)
     if dist.is_initialized():
@@ -154,7 +138,7 @@ def forked(path: str, which: str) -> None:
 
 def main() -> None:
     path, names = sys.argv[1], sys.argv[2:]
-    if names and (len(names) == 1 or charges() is not None):
+    if names and (len(names) == 1 or SIMULATED):
         for name in names:
             write(path, name)
         return

@@ -13,28 +13,26 @@ import sys
 import torch
 
 from phantora.profile import host_probe
-from validation.probes.host_detail import API_COUNT, LEVELS, charges, differences
+from validation.charges import SIMULATED, counts, since
 
 MOST = 20  # calls of a row; the simulator's times do not scatter
 
 
 def measure(out: str, rows: list[host_probe.Row], rounds: int, turns: None) -> host_probe.Times:
-    counted = charges()
-    assert counted is not None, "only under phantora trace"
-    costs, levels = counted
+    assert SIMULATED, "only under phantora trace"
     with open(out, "w", encoding="utf-8") as file:
         for turn in range(3):
             for row in rows:
                 for _ in range(host_probe.WARM):
                     row.call()
                 torch.cuda.synchronize()
-                before = costs[:API_COUNT], levels[:LEVELS]
+                before = counts()
                 calls = min(row.count, MOST)
                 for _ in range(calls):
                     row.call()
-                spent = differences(before[0], costs[:API_COUNT]), differences(before[1], levels[:LEVELS])
+                spent = since(before)
                 if turn == 2:
-                    reported = {"name": row.name, "kind": row.kind, "calls": calls, "charges": spent[0], "levels": spent[1]}
+                    reported = {"name": row.name, "kind": row.kind, "calls": calls, **spent}
                     print(json.dumps(reported), file=file)
     return {row.name: ([0.0], [0.0]) for row in rows}
 

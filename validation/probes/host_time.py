@@ -8,7 +8,6 @@ Runs on a real GPU and in the simulator, alone or under torchrun (then with coll
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import statistics
@@ -30,26 +29,20 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from phantora.profile.host_probe import Block, Double, step
+from validation.charges import SIMULATED, counts, since
 
 RANK = int(os.environ.get("RANK", "0"))
 ROUNDS = 7
-API_COUNT, LEVEL_COUNT = 96, 30
-CHARGES: Any = None  # real machines count nothing
-LEVELS: Any = None
-PROCESS = ctypes.CDLL(None)
-if hasattr(PROCESS, "ph_charges"):
-    PROCESS.ph_charges.restype = PROCESS.ph_charge_levels.restype = ctypes.POINTER(ctypes.c_uint64)
-    CHARGES, LEVELS = PROCESS.ph_charges(), PROCESS.ph_charge_levels()
 
 
 def measure(name: str, call: Callable[[], object], count: int = 100) -> None:
     """Median time of `call` in microseconds over rounds of `count`, the GPU idle before each round."""
-    if CHARGES is not None:  # the simulator's clock does not scatter
+    if SIMULATED:  # the simulator's clock does not scatter
         count = min(count, 3)
     for _ in range(5):
         call()
     times = []
-    for _ in range(ROUNDS if CHARGES is None else 1):
+    for _ in range(1 if SIMULATED else ROUNDS):
         torch.cuda.synchronize()
         begin = time.perf_counter()
         for _ in range(count):
@@ -57,14 +50,13 @@ def measure(name: str, call: Callable[[], object], count: int = 100) -> None:
         times.append((time.perf_counter() - begin) / count)
     torch.cuda.synchronize()
     if RANK == 0:
-        row = {"name": name, "us": statistics.median(times) * 1e6, "min_us": min(times) * 1e6}
-        if CHARGES is not None:  # in the simulator: what the call was charged for
-            before, colder = CHARGES[:API_COUNT], LEVELS[:LEVEL_COUNT]
+        row: dict[str, Any] = {"name": name, "us": statistics.median(times) * 1e6, "min_us": min(times) * 1e6}
+        if SIMULATED:  # the charges of the call
+            before = counts()
             call()
-            row["charges"] = {i: b - a for i, (a, b) in enumerate(zip(before, CHARGES[:API_COUNT], strict=True)) if b > a}
-            row["levels"] = {i: b - a for i, (a, b) in enumerate(zip(colder, LEVELS[:LEVEL_COUNT], strict=True)) if b > a}
+            row |= since(before)
         print(json.dumps(row), flush=True)
-    elif CHARGES is not None:
+    elif SIMULATED:
         call()
 
 

@@ -9,7 +9,6 @@ Needs torchao for fp8.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import sys
@@ -21,9 +20,9 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from validation.charges import SIMULATED
 from validation.workloads.timing import row_of
 
-SIMULATED = hasattr(ctypes.CDLL(None), "ph_charges")
 WARM, ITERS = (2, 3) if SIMULATED else (5, 10)
 WIDTH, BATCH, SEQ = 4096, 2, 2048
 

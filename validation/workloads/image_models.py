@@ -8,7 +8,6 @@ it in its log, within the annotation that bears the case's name. Needs torchvisi
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import gzip
 import json
@@ -22,10 +21,10 @@ import torch.nn as nn
 import torch.nn.functional as F
 import torchvision.models as zoo
 
+from validation.charges import SIMULATED
 from validation.workloads.host_runs import Unet
 from validation.workloads.timing import row_of
 
-SIMULATED = hasattr(ctypes.CDLL(None), "ph_charges")
 WARM, ITERS = (2, 3) if SIMULATED else (5, 10)
 
 

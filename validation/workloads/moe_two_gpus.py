@@ -22,7 +22,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.distributed.nn.functional import all_to_all_single
 
-from validation.workloads.fp8_moe import SIMULATED, profiled
+from validation.charges import SIMULATED
+from validation.workloads.fp8_moe import profiled
 from validation.workloads.timing import row_of, timed
 
 WARM, ITERS = (2, 3) if SIMULATED else (5, 12)

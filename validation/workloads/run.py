@@ -9,7 +9,6 @@ timm and diffusers; nothing is downloaded, weights are random.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import sys
@@ -18,12 +17,12 @@ from typing import Any
 
 import torch
 
+from validation.charges import SIMULATED
 from validation.gpu_work import by_name
 from validation.workloads import generative, other, text, vision
 from validation.workloads.registry import CASES, VARYING
 from validation.workloads.timing import row_of, timed_afresh
 
-SIMULATED = hasattr(ctypes.CDLL(None), "ph_charges")
 WARM, ITERS = (3, 3) if SIMULATED else (5, 10)
 MODULES = (text, vision, generative, other)  # they register their cases
 

@@ -35,11 +35,10 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
-from validation.probes.host_detail import API_COUNT, charges, differences
+from validation.charges import SIMULATED, counts, since
 from validation.workloads.host_runs import Block, Language, Step, language_loss, trained, words
 from validation.workloads.timing import row_of
 
-SIMULATED = charges() is not None
 WARM, ITERS = (3, 5) if SIMULATED else (5, 16)
 BF16 = torch.bfloat16
 
@@ -350,11 +349,10 @@ CASES: dict[str, Callable[[], Step]] = {
 def run(name: str) -> dict[str, Any]:
     torch.manual_seed(0)
     step = CASES[name]()
-    times, worked, counted = [], [], charges()
-    before: list[int] = []
+    times, worked, before = [], [], counts()
     for turn in range(WARM + ITERS):
-        if counted and turn == WARM:
-            before = counted[0][:API_COUNT]
+        if turn == WARM:
+            before = counts()
         torch.cuda.synchronize()
         dist.barrier()
         torch.cuda.synchronize()
@@ -365,8 +363,8 @@ def run(name: str) -> dict[str, Any]:
             times.append(time.perf_counter() - begin)
             worked.append(time.process_time() - cpu)
     row = row_of(f"two_{name}", times, name="two_ranks", cpu_times=worked)
-    if counted:
-        row["charges"] = {api: count / ITERS for api, count in differences(before, counted[0][:API_COUNT]).items()}
+    if SIMULATED:
+        row["charges"] = {api: count / ITERS for api, count in since(before)["charges"].items()}
     return row
 
 
