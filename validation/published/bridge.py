@@ -23,7 +23,7 @@ import subprocess
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,12 @@ class Journal:
         commands = {shlex.join(command): command for run in runs for command in commands_of(run)}
         missing = [command for key, command in commands.items() if key not in self.known]
         with ThreadPoolExecutor(jobs) as pool:
-            for command, seconds in zip(missing, pool.map(_simulated, missing), strict=True):
-                key = shlex.join(command)
-                self.known[key] = seconds
+            pending = {pool.submit(_simulated, command): shlex.join(command) for command in missing}
+            for done in as_completed(pending):
+                self.known[pending[done]] = seconds = done.result()
                 if isinstance(seconds, float):
                     with self.file.open("a") as out:
-                        out.write(json.dumps({"command": key, "seconds": seconds}) + "\n")
+                        out.write(json.dumps({"command": pending[done], "seconds": seconds}) + "\n")
 
     def seconds(self, command: tuple[str, ...]) -> float:
         """Raises RuntimeError with the last line of a run that failed, or if it is not simulated."""
