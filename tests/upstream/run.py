@@ -1,7 +1,7 @@
 """Tests of PyTorch and of frameworks under `phantora trace`: runs them, prints a table. No copy is kept here.
 
-    python -m tests.upstream.run --folder /tmp/peers --suite cuda --suite "c10d operations"
-    python -m tests.upstream.run --folder /tmp/peers --sources ~/pytorch --suite FSDP2 --only overlap
+    python -m tests.upstream.run --folder /tmp/upstream --suite cuda --suite "c10d operations"
+    python -m tests.upstream.run --folder /tmp/upstream --sources ~/pytorch --suite FSDP2 --only overlap
     python -m tests.upstream.run --folder /tmp/titan --project torchtitan --sources ~/torchtitan --limit 600
 
 `--sources` is a checkout of the project, best of the release that is installed. Without it Debian's source package of
