@@ -183,7 +183,7 @@ class Simulator:
             for rank, status in deaths:
                 self._engine.rank_died(rank, status)
             waiting = any(map(waits.item, few)) if few else bool(waits.any())
-            begin = time.thread_time()
+            begin = 0.0 if idle_since is None else time.thread_time()  # a system call
             reason = self._turn(pause if waiting else _REST_US)
             if reason & native.DONE and not reason & native.PRICES:
                 return
@@ -192,7 +192,7 @@ class Simulator:
                 self._next_notice = self._config.hang_timeout
                 pause = _SLEEP_US
                 continue
-            turn = time.thread_time() - begin
+            turn = time.thread_time() - begin if idle_since is not None else 0.0
             now = time.monotonic()
             if idle_since is None:
                 idle_since = now
