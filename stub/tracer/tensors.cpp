@@ -72,6 +72,8 @@ void clear(const Tensor &t) {
 
 bool is_large(const Tensor &t) { return t.numel() > PH_SMALL_ELEMENTS; }
 
+static bool is_part_of_large(const Tensor &t) { return t.storage().nbytes() > PH_SMALL_ELEMENTS * t.itemsize(); }
+
 static unsigned flags_of(const Tensor &t) { return ph_memory_flags(bytes_of(t), extent_of(t)); }
 
 bool is_object(const Tensor &t) { return t.scalar_type() == at::kByte && t.dim() == 1; }
@@ -93,7 +95,7 @@ bool is_guessed(const Tensor &t) {
   if (!t.numel()) return is_empty_guess(t);
   unsigned flags = flags_of(t);
   if (flags & PH_GUESSED) return true;
-  return !(flags & PH_KNOWN) && t.storage().nbytes() > PH_SMALL_ELEMENTS * t.itemsize();
+  return !(flags & PH_KNOWN) && is_part_of_large(t);
 }
 
 void mark(const Tensor &t, bool guessed) {
@@ -101,7 +103,7 @@ void mark(const Tensor &t, bool guessed) {
   char *data = bytes_of(t);
   size_t extent = extent_of(t);
   if (!t.is_non_overlapping_and_dense()) return guessed ? ph_memory_mark(data, extent, PH_GUESSED) : void();
-  bool known = is_large(t) || ph_memory_flags(data, extent) & PH_KNOWN;
+  bool known = is_large(t) || (!guessed && is_part_of_large(t)) || ph_memory_flags(data, extent) & PH_KNOWN;
   ph_memory_mark(data, extent, (known ? PH_KNOWN : 0) | (guessed ? PH_GUESSED : 0));
 }
 

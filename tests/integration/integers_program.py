@@ -51,6 +51,21 @@ def jagged_lengths() -> None:
 
 
 @check
+def pieces_of_uninitialised_memory() -> None:
+    def filled(device: str) -> list[torch.Tensor]:
+        on = labels[:40_000].to(device)
+        repeated = torch.empty(40_000, dtype=torch.bool, device=device)
+        repeated[:-1] = on[1:] == on[:-1]
+        repeated[-1:] = False
+        rows = torch.empty(50, 100, dtype=torch.long, device=device)
+        for i in range(50):
+            rows[i] = i
+        return [repeated, rows.sum()]
+
+    both(filled)
+
+
+@check
 def padding_and_positions() -> None:
     def unpad(device: str) -> list[torch.Tensor]:
         tokens = labels.view(100, 2_000).to(device)
