@@ -189,7 +189,7 @@ class Launches:
             table["products"] = "tt.dot" in kernel.ir
             self._report(f"{kernel.name} is priced by its tensors: {table['unread']}")
         for what in table.get("work", {}).get("unknown", ()):
-            self._report(f"nobody knows of {kernel.name} {what}")
+            self._report(f"unknown in {kernel.name}: {what}")
         return orjson.dumps(table)
 
     def _report(self, text: str) -> None:
