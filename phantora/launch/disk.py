@@ -1,9 +1,9 @@
 """Time of checkpoints (``--disk``; docs/data-loading.md, "Checkpoints").
 
-``torch.save`` to a file, ``torch.distributed.checkpoint`` and safetensors write for real. Their calls take the time of
-the bytes written, at the rate of the simulated host's disk. A save in the background takes it from the end of its
-call on; who asks for its result waits until then. The time from a call's begin to its end is an annotation of the log
-(:data:`phantora.wire.names.CHECKPOINT`).
+``torch.save`` and ``torch.load`` of a file, ``torch.distributed.checkpoint`` and safetensors write and read for real.
+Their calls take the time of the bytes, at the rate of the simulated host's disk. A save in the background takes it from
+the end of its call on; who asks for its result waits until then. The time from a call's begin to its end is an
+annotation of the log (:data:`phantora.wire.names.CHECKPOINT`, ``CHECKPOINT_READ``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from phantora.errors import PhantoraError
 from phantora.launch.clock import Runtime
 from phantora.launch.importhook import after_import
 from phantora.spec import rank_spec
-from phantora.wire.names import CHECKPOINT, CHECKPOINT_WAIT
+from phantora.wire.names import CHECKPOINT, CHECKPOINT_READ, CHECKPOINT_WAIT
 
 OPTION = "--disk"
 NO_TIME = "free"
@@ -35,6 +35,9 @@ _UNITS = {"M": 1e6, "G": 1e9, "T": 1e12}
 _SAVER = "torch.distributed.checkpoint.state_dict_saver"
 _WRITER = "torch.distributed.checkpoint.filesystem"
 _SAFETENSORS = "safetensors.torch"
+_OPENERS = (_SAFETENSORS, "safetensors", "transformers.modeling_utils")
+"""Modules that have ``safe_open``."""
+_SAID_FROM_NS = 10_000_000  # a shorter read is no assumption worth a line
 
 
 @dataclass(frozen=True)
@@ -61,11 +64,11 @@ def parse(text: str) -> Disk:
     return Disk(float(match[1]) * _UNITS[match[2]], match[3] is not None)
 
 
-class Saves:
+class Checkpoints:
     """Gives the checkpoints of this rank their time."""
 
     def __init__(self, disk: Disk, runtime: Runtime, say: Callable[[], None]) -> None:
-        """`say` is called at each save."""
+        """`say` is called at each save and each long read."""
         self._disk = disk
         self._runtime = runtime
         self._say = say
@@ -83,14 +86,25 @@ class Saves:
                     if user is not None:
                         setattr(user, name, changed)
         elif module.__name__ == _WRITER:
-            writer = module._FileSystemWriter
+            writer, reader = module._FileSystemWriter, module.FileSystemReader
             writer.write_data = self._distributed(writer.write_data)
+            reader.read_data = self._distributed_read(reader.read_data)
         elif module.__name__ == _SAFETENSORS:
             module.save_file = self._file(module.save_file, 1, "filename")
+            self._open_timed(module)
+        elif module.__name__ in _OPENERS:
+            self._open_timed(module)
         else:
             import torch
 
             module.save = torch.save = self._file(module.save, 1, "f")
+            module.load = torch.load = self._read_file(module.load)
+
+    def _open_timed(self, module: Any) -> None:
+        """``safe_open`` of `module` gives files whose tensors take time."""
+        if isinstance(module.safe_open, type):  # not yet changed
+            original = module.safe_open
+            module.safe_open = lambda *args, **kwargs: _OpenFile(original(*args, **kwargs), self._read)
 
     @property
     def _ranks(self) -> int:
@@ -131,6 +145,36 @@ class Saves:
                 result = save(*args, **kwargs)
                 if outermost:
                     self._written(_position(target) - before, 1)
+            return result
+
+        return timed
+
+    def _read(self, size: int, ranks: int = 1) -> None:
+        """`size` bytes were read."""
+        spent = self._disk.ns(size, ranks)
+        if spent and self._moves():
+            if spent >= _SAID_FROM_NS:
+                self._say()
+            with self._span(CHECKPOINT_READ):
+                self._runtime.advance(spent)
+
+    def _read_file(self, load: Any) -> Any:
+        """`load`, whose first argument is a path or an open file. A mapped file is read as a whole, too."""
+
+        @functools.wraps(load)
+        def timed(f: Any, *args: Any, **kwargs: Any) -> Any:
+            before = 0 if isinstance(f, (str, os.PathLike)) else _position(f)
+            result = load(f, *args, **kwargs)
+            self._read(_size(f) - before)
+            return result
+
+        return timed
+
+    def _distributed_read(self, read: Any) -> Any:
+        @functools.wraps(read)
+        def timed(this: Any, plan: Any, planner: Any) -> Any:
+            result = read(this, plan, planner)
+            self._read(sum(this.storage_data[item.storage_index].length for item in plan.items), self._ranks)
             return result
 
         return timed
@@ -203,6 +247,62 @@ def _position(target: Any) -> int:
         return 0
 
 
+def _size(target: Any) -> int:
+    """Bytes of a file, by its path or open; 0 for buffers in memory."""
+    try:
+        return os.stat(target if isinstance(target, (str, os.PathLike)) else target.fileno()).st_size
+    except (OSError, AttributeError, ValueError):
+        return 0
+
+
+class _OpenFile:
+    """An open file of safetensors whose tensors take the time of their bytes when they are read."""
+
+    def __init__(self, opened: Any, read: Callable[[int], None]) -> None:
+        self._opened, self._read = opened, read
+
+    def __enter__(self) -> _OpenFile:
+        self._opened.__enter__()
+        return self
+
+    def __exit__(self, *what: object) -> None:
+        self._opened.__exit__(*what)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._opened, name)
+
+    def get_tensor(self, name: str) -> Any:
+        """The tensor `name`."""
+        found = self._opened.get_tensor(name)
+        self._read(found.nbytes)
+        return found
+
+    def get_tensors(self) -> Any:
+        """All tensors by name."""
+        found = self._opened.get_tensors()
+        self._read(sum(tensor.nbytes for tensor in found.values()))
+        return found
+
+    def get_slice(self, name: str) -> _Slice:
+        """The tensor `name`, read in parts."""
+        return _Slice(self._opened.get_slice(name), self._read)
+
+
+class _Slice:
+    """A tensor of a file of which parts are read."""
+
+    def __init__(self, tensor: Any, read: Callable[[int], None]) -> None:
+        self._tensor, self._read = tensor, read
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tensor, name)
+
+    def __getitem__(self, place: Any) -> Any:
+        found = self._tensor[place]
+        self._read(found.nbytes)
+        return found
+
+
 def _own_files(folder: Path | None) -> int:
     """Bytes that this rank wrote to a distributed checkpoint."""
     rank = os.environ.get("RANK", "0")
@@ -215,14 +315,14 @@ def install(tracer: Path) -> None:
     note = ctypes.PyDLL(str(tracer)).phantora_assumed
     note.argtypes, note.restype = [ctypes.c_char_p, ctypes.c_size_t], None
     text = rank_spec().disk
-    said = f"checkpoints are written at {text} (--disk)".encode()
+    said = f"checkpoints are written and read at {text} (--disk)".encode()
 
     def say() -> None:
         if text == DEFAULT:
             note(said, len(said))
 
-    saves = Saves(parse(text), Runtime.of(library), say)
-    wanted = {_SAVER, _WRITER, _SAFETENSORS, "torch.serialization"}
+    saves = Checkpoints(parse(text), Runtime.of(library), say)
+    wanted = {_SAVER, _WRITER, *_OPENERS, "torch.serialization"}
     after_import(wanted.__contains__, saves.meet)
     for name in sorted(wanted):
         if name in sys.modules:

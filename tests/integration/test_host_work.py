@@ -41,6 +41,15 @@ weight = torch.zeros(2 << 20, device="cuda")  # 8 MiB
 sharded = distribute_tensor(weight, init_device_mesh("cuda", (2,)), [Shard(0)])
 measure("file", lambda: torch.save(weight, folder / f"{rank}.pt"))
 measure("distributed", lambda: dcp.save({"w": sharded}, checkpoint_id=folder / "sync"))
+from safetensors.torch import load_file, safe_open, save_file
+save_file({"w": weight}, folder / f"{rank}.safetensors")
+measure("load", lambda: torch.load(folder / f"{rank}.pt"))
+measure("load mapped", lambda: torch.load(folder / f"{rank}.pt", mmap=True))
+measure("load safetensors", lambda: load_file(folder / f"{rank}.safetensors"))
+with safe_open(folder / f"{rank}.safetensors", "pt") as opened:
+    measure("load tensor", lambda: opened.get_tensor("w"))
+    measure("load slice", lambda: opened.get_slice("w")[: 1 << 20])
+measure("load distributed", lambda: dcp.load({"w": sharded}, checkpoint_id=folder / "sync"))
 for name, sleep in ("early", 0), ("late", 0.5):
     saving = measure("begin", lambda: dcp.async_save({"w": sharded}, checkpoint_id=folder / name))
     time.sleep(sleep)
@@ -80,10 +89,13 @@ def test_a_backward_pass_on_a_gpu_wakes_a_thread(run: Run) -> None:
     assert times["pass on cpu"] < handover < times["pass on cuda"]
 
 
-def test_checkpoints_take_the_bytes_that_they_write(run: Run) -> None:
+def test_checkpoints_take_the_bytes_that_they_write_and_read(run: Run) -> None:
     times = run.report()
     assert 83 < times["file"] < 95, "8 MiB at 100 MB/s"
     assert 83 < times["distributed"] < 150, "two ranks write 4 MiB each to one disk"
+    for name in ("load", "load mapped", "load safetensors", "load tensor", "load distributed"):
+        assert 83 < times[name] < 150, name
+    assert 41 < times["load slice"] < 60, "half of the tensor"
     assert times["begin"] < 40 and not times["early done"] and 60 < times["early"] < 85
     assert times["late done"] and times["late"] < 1 and times["early after"]
     cost = checkpoint_cost(open_log(run.log))

@@ -101,11 +101,12 @@ class Shim:
 
 def shims() -> tuple[Shim, ...]:
     """All that there are."""
-    from phantora.launch.shims import deepspeed, megatron, torchtitan, transformer_engine, transformers
+    from phantora.launch.shims import deepspeed, megatron, torchtitan, transformer_engine, transformers, trl
 
     return (
         deepspeed.FUSED_ADAM, deepspeed.CPU_ADAM, deepspeed.RANGES, megatron.SHIM, torchtitan.SHIM, torchtitan.COMMON,
-        torchtitan.ASYNC_TP, transformer_engine.SHIM, transformers.SHIM, *extensions("phantora.shims"),
+        torchtitan.ASYNC_TP, transformer_engine.SHIM, transformers.SHIM, trl.PHASES,
+        *extensions("phantora.shims"),
     )  # fmt: skip
 
 

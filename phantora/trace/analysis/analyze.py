@@ -25,6 +25,7 @@ from phantora.trace.analysis.hosts import other_hosts
 from phantora.trace.analysis.links import Links
 from phantora.trace.analysis.memory import memory
 from phantora.trace.analysis.occupancy import NextRow, first_row, occupancy, times
+from phantora.trace.analysis.phases import phases
 from phantora.trace.analysis.races import races
 from phantora.trace.analysis.report import CAUSES, Details, Exposure, Headline, RankReport, Report, StepTimes, Times
 from phantora.trace.analysis.steps import Step, Steps, find_steps
@@ -232,6 +233,7 @@ class _Pass:
             guesses=self.guesses.report(),
             assumptions=assumptions(self.log),
             races=races(self.log),
+            phases=phases(self.log, self.ranks, totals[0].end if len(totals) > 1 else 0),
         )
         if self.details:
             report.details = self._details(report)

@@ -57,6 +57,7 @@ def render(report: Report, console: Console, verbose: bool = False) -> None:
         _findings(report, console)
     _steps(report, console)
     _ranks(report, console)
+    _phases(report, console)
     _workspaces(report, console)
     if report.details is not None:
         _details(report, report.details, console)
@@ -110,6 +111,22 @@ def _findings(report: Report, console: Console) -> None:
         console.print("\n[bold]Findings[/bold]")
     for line in lines:
         console.print(f"- {line}", highlight=False, markup=False)
+
+
+def _phases(report: Report, console: Console) -> None:
+    """The phases of a reinforcement-learning loop, by role."""
+    if not report.phases:
+        return
+    table = _table("\nPhases, after the first step", "role", "ranks", "phase", "time", "share", "GPU idle", left=3)
+    for role in report.phases:
+        table.add_row(
+            role.name, ranges(tuple(role.ranks)), "all", duration(role.time), "100.0%", percent(role.idle, role.time)
+        )
+        for row in role.phases:
+            table.add_row(
+                "", "", row.phase, duration(row.time), percent(row.time, role.time), percent(row.idle, row.time)
+            )
+    console.print(table)
 
 
 _WIDE = 95  # columns of a terminal that has room for all of a step

@@ -15,6 +15,7 @@ import orjson
 from phantora.json_data import Bytes, BytesPerSecond, IntNs, MeanBytes, Ns, encode
 from phantora.trace.analysis.assumptions import Assumption
 from phantora.trace.analysis.hosts import OtherHosts
+from phantora.trace.analysis.phases import Role
 from phantora.trace.analysis.races import Race
 
 REPORT_FORMAT = 3
@@ -458,6 +459,8 @@ class Report:
     """Numbers that the program read though nobody has them."""
     host_time: Ns = 0.0
     """ns that the host works for a steady step, waits left out; of the slowest rank."""
+    phases: list[Role] = field(default_factory=list)
+    """By role, the time of the phases of a reinforcement-learning loop after its first step; empty for other runs."""
     details: Details | None = None
     """None in the short form that ends a run."""
     format: int = REPORT_FORMAT
