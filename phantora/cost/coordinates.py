@@ -70,7 +70,7 @@ def by_rows(
     count, length = prod(largest.shape[:-1]), largest.shape[-1] if largest.shape else 1
     if len(largest.shape) == 4 and images:
         count, length = largest.shape[0] * prod(largest.shape[2:]), largest.shape[1]
-    channels_last = len(largest.stride) == 4 and largest.stride[1] == 1
+    channels_last = len(largest.stride) in (4, 5) and largest.stride[1] == 1
     form = f"{len(largest.shape) == 4} {channels_last} {_words(signature)}"
     at = (at or (log(count), log(length), 0.3 * _evenness(length))) + more
     narrow = Place(f"{name} {dtypes} {dims} {form}", at)
