@@ -17,7 +17,7 @@ def _log(tmp_path: Path, annotations: list[tuple[int, int, int, str]]) -> Path:
     made = FakeRun()
     for rank, start, end, name in annotations:
         made.add(Kind.ANNOTATION, rank, start, end, name)
-    made.add(Kind.KERNEL, GENERATOR, 0, 100, "decode", launch=0)
+    made.add(Kind.KERNEL, GENERATOR, 0, 100, "generate_mask", launch=0)
     for start, end in ((100, 120), (120, 125), (130, 160), (160, 200)):
         made.add(Kind.KERNEL, TRAINER, start, end, "product", launch=start)
     made.add(Kind.COLLECTIVE, TRAINER, 125, 190, "gradients", stream=7, launch=125, ready=150)
@@ -46,4 +46,5 @@ def test_each_role_has_its_phases_and_its_idle_time(tmp_path: Path) -> None:
 
 
 def test_training_alone_has_no_phases(tmp_path: Path) -> None:
+    """The kernel ``generate_mask`` is no annotation."""
     assert not phases(open_log(_log(tmp_path, [(TRAINER, 120, 200, "train")])), (GENERATOR, TRAINER), 0)

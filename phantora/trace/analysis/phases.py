@@ -64,9 +64,6 @@ def phases(log: Log, ranks: Sequence[int], begin: int) -> list[Role]:
     phase."""
     names = log.words("name")
     of_name = np.array([_phase(name or "") for name in names] + [-1], np.int64)
-    known = {_PHASES[code] for code in of_name if code >= 0}
-    if GENERATE not in known or len(known) < 2:
-        return []
     spans: dict[int, list[tuple[int, int, int]]] = {rank: [] for rank in ranks}
     for batch in log.batches(("rank", "name", "start", "end"), kinds=("annotation",), ranks=ranks):
         code = of_name[batch["name"]]
@@ -74,6 +71,9 @@ def phases(log: Log, ranks: Sequence[int], begin: int) -> list[Role]:
         columns = (values[keep].tolist() for values in (batch["rank"], batch["start"], batch["end"], code))
         for rank, start, end, phase in zip(*columns, strict=True):
             spans[rank].append((start, end, phase))
+    known = {_PHASES[phase] for own in spans.values() for _, _, phase in own}
+    if GENERATE not in known or len(known) < 2:
+        return []
     times = {rank: _of_rank(log, rank, sorted(own, key=lambda s: (s[0], -s[1])), begin) for rank, own in spans.items()}
     roles: dict[str, list[int]] = {}
     for rank in ranks:
