@@ -199,14 +199,15 @@ def _runs(texts: list[str]) -> Iterator[str]:
 
 
 def write_table(path: Path, about: Mapping[str, str], entries: Iterable[Entry]) -> None:
-    """Writes a table in one move: a reader sees the old file or the new one."""
+    """Writes a table in one move: a reader sees the old file or the new one. A spread has two decimals, the precision of
+    the least error bar."""
     columns: dict[str, list[Any]] = {name: [] for name in _SCHEMA.names}
     for entry in entries:
         key = signature_key(entry.parsed, entry.compute)
         for position, kernel in enumerate(entry.kernels):
             values = (
                 key, entry.signature, entry.compute, position, kernel.name, kernel.kind, kernel.grid, kernel.block,
-                kernel.cold, kernel.warm, kernel.spread, entry.clock_mhz,
+                kernel.cold, kernel.warm, round(kernel.spread, 2), entry.clock_mhz,
             )  # fmt: skip
             for name, value in zip(_SCHEMA.names, values, strict=True):
                 columns[name].append(value)
