@@ -15,6 +15,7 @@ OBJECT_BYTES = 1 << 26  # of one-dimensional uint8, in which pickled objects tra
 KNOWN = 1  # its bytes are true, however many they are
 GUESSED = 2  # some depend on values that nobody has (a choice among unknown numbers)
 HOLDS = 4  # its elements count as true, though nobody wrote them all
+FRESH = 8  # of a large tensor that nobody wrote yet: a write by index makes it known
 
 # NVIDIA's.
 SHARED_RESERVED = 1024  # bytes of shared memory that the system takes of each block

@@ -283,7 +283,8 @@ void ph_memory_clear(void *pointer, size_t bytes);      // a kernel "wrote" here
 // Bytes in place of a kernel's result: operators on them are computed whatever their size.
 void ph_memory_give(void *pointer, const void *data, size_t bytes);
 // What is known of a range beyond the rule for small tensors.
-unsigned ph_memory_flags(const void *pointer, size_t bytes);  // PH_KNOWN, PH_HOLDS: all of it; PH_GUESSED: some of it
+unsigned ph_memory_flags(const void *pointer, size_t bytes);  // PH_KNOWN, PH_HOLDS: all of it; PH_GUESSED: some of it;
+                                                               // PH_FRESH: what is not known of it
 void ph_memory_mark(const void *pointer, size_t bytes, unsigned flags);
 size_t ph_memory_length(const void *pointer, size_t bytes);  // without the zeros at its end
 bool ph_memory_true(const void *pointer, size_t bytes);  // do true bytes lie there?

@@ -110,6 +110,7 @@ static Operator *describe(const c10::OperatorHandle &handle) {
   if (op->text == "torchvision::nms") op->count = Count::KEEPS;
   if (op->text == "aten::_coalesce") op->count = Count::COALESCE;
   op->empties = op->text == "aten::empty.memory_format";
+  op->allocates = op->empties || op->text == "aten::empty_strided";
   op->lifts = op->name == "aten::lift_fresh";
   op->joins = op->text == "aten::cat";
   op->tokens = tokens_of(*op);

@@ -49,6 +49,7 @@ struct Operator {
   bool lists = false;          // takes or returns lists of tensors
   bool holds = false;          // true of zeros: unknown numbers are finite, and close to each other
   bool joins = false;          // puts the tensors of its first argument side by side
+  bool allocates = false;      // memory that it does not write
   bool empties = false;        // aten::empty, the begin of torch.tensor() of a list
   bool lifts = false;          // lift_fresh: the end of torch.tensor()
   size_t keeps = SIZE_MAX;     // mutated argument: 1 if an infinity is known in the first one, else as it was

@@ -72,7 +72,7 @@ void clear(const Tensor &t) {
 
 bool is_large(const Tensor &t) { return t.numel() > PH_SMALL_ELEMENTS; }
 
-static bool is_part_of_large(const Tensor &t) { return t.storage().nbytes() > PH_SMALL_ELEMENTS * t.itemsize(); }
+bool is_part_of_large(const Tensor &t) { return t.storage().nbytes() > PH_SMALL_ELEMENTS * t.itemsize(); }
 
 static unsigned flags_of(const Tensor &t) { return ph_memory_flags(bytes_of(t), extent_of(t)); }
 
@@ -102,18 +102,32 @@ void mark(const Tensor &t, bool guessed) {
   if (!on_device(t) || !t.numel()) return;
   char *data = bytes_of(t);
   size_t extent = extent_of(t);
-  if (!t.is_non_overlapping_and_dense()) return guessed ? ph_memory_mark(data, extent, PH_GUESSED) : void();
-  bool known = is_large(t) || (!guessed && is_part_of_large(t)) || ph_memory_flags(data, extent) & PH_KNOWN;
+  // The gaps of one without dense layout stay what they were.
+  bool dense = t.is_non_overlapping_and_dense(), changeable = ph_memory_flags(data, extent) & (PH_KNOWN | PH_FRESH);
+  if (!dense && !changeable) return guessed ? ph_memory_mark(data, extent, PH_GUESSED) : void();
+  bool known = is_large(t) || (!guessed && is_part_of_large(t)) || changeable;
   ph_memory_mark(data, extent, (known ? PH_KNOWN : 0) | (guessed ? PH_GUESSED : 0));
 }
 
-void look(const IValue &v, Sight *sight) {
+static unsigned fresh_flags(const Tensor &t) {
+  unsigned flags = on_device(t) && !t._is_zerotensor() ? flags_of(t) : 0;
+  return flags & PH_FRESH ? flags : 0;
+}
+
+void mark_fresh(const Tensor &t) {
+  if (on_device(t) && is_large(t) && bytes_of(t)) ph_memory_mark(bytes_of(t), extent_of(t), PH_FRESH);
+}
+
+void look(const IValue &v, Sight *sight, bool changed) {
   each_tensor(v, [&](const Tensor &t) {
     if (sight->unknown || !t.defined()) return;
     sight->trained |= is_trained(t);
     if (!is_python(t) && !t.is_cuda()) return;
     sight->tensors = true;
-    if (is_python(t) || !fits(t)) {
+    if (unsigned flags = changed ? fresh_flags(t) : 0) {
+      sight->large |= is_large(t);
+      sight->guessed |= (flags & PH_GUESSED) != 0;
+    } else if (is_python(t) || !fits(t)) {
       sight->unknown = true;
     } else {
       sight->large |= is_large(t);

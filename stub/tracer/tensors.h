@@ -12,6 +12,7 @@ char *bytes_of(const Tensor &t);
 size_t extent_of(const Tensor &t); // from the tensor's first to its last byte
 void clear(const Tensor &t);       // a kernel that is not computed wrote it: its bytes become zero
 bool is_large(const Tensor &t);    // its bytes are only true if they are known to be
+bool is_part_of_large(const Tensor &t);  // of a large tensor, or large
 bool holds(const Tensor &t);       // all its elements count as true, though its bytes are unknown
 bool is_guessed(const Tensor &t);  // its bytes rest on values that nobody has
 // Pickled objects and texts lie in rows of bytes; batches of images have more dimensions, and nobody reads their pixels back.
@@ -19,6 +20,7 @@ bool is_object(const Tensor &t);
 bool fits(const Tensor &t);        // its bytes are true
 bool has_room(const Tensor &t);    // true bytes may be written to it now
 void mark(const Tensor &t, bool guessed);  // its bytes are true from now on
+void mark_fresh(const Tensor &t);  // of memory that an operator handed out and did not write
 bool is_trained(const Tensor &t);  // a parameter, or what follows from one
 
 // What an operator's tensors on the GPU say of its results.
@@ -27,7 +29,7 @@ struct Sight {
   bool unknown = false;  // some do not fit
   bool guessed = false, large = false, trained = false;
 };
-void look(const IValue &v, Sight *sight);
+void look(const IValue &v, Sight *sight, bool changed = false);  // changed: what is fresh counts as known
 
 template <typename F>
 void each_tensor(const IValue &v, F visit) {

@@ -147,6 +147,8 @@ static void close_frame(Thread &thread, c10::ArrayRef<IValue> outputs) {
     if (C10_UNLIKELY(checks_races)) note_accesses(f, outputs, launched);
     f.args.clear();
   } else {
+    if (f.op && f.op->allocates)
+      for (const IValue &v : outputs) each_tensor(v, mark_fresh);
     f.unsettled = f.below_unsettled;
   }
   if (f.op && f.op->lists) {

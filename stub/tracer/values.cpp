@@ -158,7 +158,7 @@ static bool from_host(const Frame &f) {
 void note_copy(Frame &f) {
   if (!from_host(f)) return;
   const Tensor &to = f.args[0].toTensor(), &from = f.args[1].toTensor();
-  if (!is_large(to)) return;
+  if (!is_large(to) && !is_part_of_large(to)) return;
   bool trained = is_trained(to) || is_trained(from);
   f.carried = c10::isIntegralType(from.scalar_type(), /*includeBool=*/true) ||
               (trained ? to.numel() <= KNOWN_REALS && holds_integers(from) : to.numel() <= COPIED_REALS);
@@ -166,7 +166,7 @@ void note_copy(Frame &f) {
 
 void settle_copy(const Frame &f) {
   const Tensor &to = f.args[0].toTensor();
-  if (defer_copy(to, f.args[1].toTensor())) mark(to, false);
+  if (!is_large(to) || defer_copy(to, f.args[1].toTensor())) mark(to, false);
 }
 
 // ---------------------------------------------------------------- results
@@ -335,7 +335,7 @@ void settle(Thread &thread, Frame &f, Values outputs) {
   if (f.op->tokens == Tokens::COMPARES) note_comparison(f);
   Sight inputs;
   for (size_t i = 0; i < f.args.size() && !inputs.unknown; ++i)
-    if (!f.op->arguments[i].out) look(f.args[i], &inputs);
+    if (!f.op->arguments[i].out) look(f.args[i], &inputs, f.op->arguments[i].mutated);
   bool finished = outputs.size() == f.op->returns_view.size();  // no when it threw
   inputs.unknown |= inputs.guessed && f.op->count == Count::KEEPS;
   if (!inputs.unknown && finished && settle_known(thread, f, outputs, inputs)) return;

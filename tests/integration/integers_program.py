@@ -60,7 +60,18 @@ def pieces_of_uninitialised_memory() -> None:
         rows = torch.empty(50, 100, dtype=torch.long, device=device)
         for i in range(50):
             rows[i] = i
-        return [repeated, rows.sum()]
+        order = torch.arange(40_000, device=device).flip(0)
+        order = (order * 7) % 40_000
+        inverse, scattered, copied = (torch.empty(40_000, dtype=torch.long, device=device) for _ in range(3))
+        inverse[order] = torch.arange(40_000, device=device)
+        scattered.scatter_(0, order, order + 1)
+        copied.index_copy_(0, order, order + 2)
+        angles = torch.arange(3_000, device=device).float()[:, None] * torch.arange(1, 9, device=device)
+        encoding = torch.empty(3_000, 16, device=device)
+        encoding[:, 0::2] = angles * 2
+        encoding[:, 1::2] = angles + 3
+        members = torch.isin(on, torch.arange(0, 20_000, 7, device=device))
+        return [repeated, rows.sum(), inverse, scattered.sum(), copied, encoding, encoding.sum(1), members.sum()]
 
     both(filled)
 

@@ -1,6 +1,6 @@
 // What is known of device memory beyond the rule for small tensors (docs/values.md), by range of bytes:
 // PH_KNOWN, true bytes whatever their number; PH_GUESSED, bytes that rest on values that nobody has; PH_HOLDS, elements
-// that count as true.
+// that count as true; PH_FRESH, a large tensor of torch.empty to which nothing was written.
 #define _GNU_SOURCE
 #include "rank/memory/memory.h"
 
@@ -16,6 +16,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static span *spans;  // by address, disjoint; neighbours that touch differ in their flags
 static size_t room;
 static atomic_size_t count;
+static atomic_bool some_fresh;
 
 void ph_known_reset(void) {
   lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
@@ -75,11 +76,24 @@ static void assign(uintptr_t from, uintptr_t to, unsigned flags) {
 void ph_memory_mark(const void *pointer, size_t bytes, unsigned flags) {
   if (!bytes || (!flags && !spans_now())) return;
   pthread_mutex_lock(&lock);
+  if (flags & PH_FRESH) atomic_store(&some_fresh, true);
   assign((uintptr_t)pointer, (uintptr_t)pointer + bytes, flags);
   pthread_mutex_unlock(&lock);
 }
 
 void ph_known_drop(const void *pointer, size_t bytes) { ph_memory_mark(pointer, bytes, 0); }
+
+// A kernel without an operator may have written anywhere.
+void ph_known_unseen(void) {
+  if (!atomic_load_explicit(&some_fresh, memory_order_relaxed)) return;
+  pthread_mutex_lock(&lock);
+  size_t kept = 0;
+  for (size_t i = 0; i < spans_now(); i++)
+    if (!(spans[i].flags & PH_FRESH)) spans[kept++] = spans[i];
+  atomic_store(&count, kept);
+  atomic_store(&some_fresh, false);
+  pthread_mutex_unlock(&lock);
+}
 
 bool ph_known_piece(const void *pointer, const void *end, const char **from, const char **to) {
   uintptr_t low = (uintptr_t)pointer, high = (uintptr_t)end;
@@ -98,14 +112,15 @@ bool ph_known_piece(const void *pointer, const void *end, const char **from, con
 
 unsigned ph_memory_flags(const void *pointer, size_t bytes) {
   if (!bytes || !spans_now()) return 0;
-  uintptr_t from = (uintptr_t)pointer, to = from + bytes, known = from, holds = from;
+  uintptr_t from = (uintptr_t)pointer, to = from + bytes, known = from, writable = from, holds = from;
   unsigned guessed = 0;
   pthread_mutex_lock(&lock);
   for (size_t i = first_after(from); i < spans_now() && spans[i].from < to; i++) {
     guessed |= spans[i].flags & PH_GUESSED;
     if (spans[i].flags & PH_KNOWN && spans[i].from <= known) known = spans[i].to;
+    if (spans[i].flags & (PH_KNOWN | PH_FRESH) && spans[i].from <= writable) writable = spans[i].to;
     if (spans[i].flags & PH_HOLDS && spans[i].from <= holds) holds = spans[i].to;
   }
   pthread_mutex_unlock(&lock);
-  return guessed | (known >= to ? PH_KNOWN : 0) | (holds >= to ? PH_HOLDS : 0);
+  return guessed | (known >= to ? PH_KNOWN : writable >= to ? PH_FRESH : 0) | (holds >= to ? PH_HOLDS : 0);
 }
