@@ -199,8 +199,8 @@ def _runs(texts: list[str]) -> Iterator[str]:
 
 
 def write_table(path: Path, about: Mapping[str, str], entries: Iterable[Entry]) -> None:
-    """Writes a table in one move: a reader sees the old file or the new one. A spread has two decimals, the precision of
-    the least error bar."""
+    """Writes a table in one move: a reader sees the old file or the new one. A spread has two decimals, the precision
+    of the least error bar."""
     columns: dict[str, list[Any]] = {name: [] for name in _SCHEMA.names}
     for entry in entries:
         key = signature_key(entry.parsed, entry.compute)
