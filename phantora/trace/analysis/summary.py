@@ -79,7 +79,7 @@ def _host(report: Report) -> str:
     if not time or by_host < _HOST_DECIDES * time:
         return ""
     remedy = "" if hosts is None or hosts.measured else "; measure yours: phantora profile host"
-    return f"limits the step; its speed differs by minute and machine, which is the range of STEP{remedy}"
+    return f"limits the step; STEP's range is that of hosts{remedy}"
 
 
 def step_with_bar(h: Headline) -> str:
