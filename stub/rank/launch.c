@@ -20,10 +20,16 @@ static atomic_int captures;
 void ph_capture_by(ph_keep *function) { keep = function; }
 void ph_capturing(bool more) { atomic_fetch_add(&captures, more ? 1 : -1); }
 
+// A kernel without an operator may have written memory that is known to be fresh.
+static void attribute(ph_record *record) {
+  if (record->kind == PH_KERNEL && !ph_top_frame()) ph_known_unseen();
+  ph_attribute(record);
+}
+
 // True when the record's stream is captured, or when it has been sent because another one is.
 static bool kept(ph_record *record, const void *data, size_t length) {
   if (!atomic_load_explicit(&captures, memory_order_relaxed)) return false;
-  ph_attribute(record);
+  attribute(record);
   if (!keep(record, data, length)) ph_emit_blob(record, data, length);
   return true;
 }
@@ -36,13 +42,13 @@ void ph_launch(ph_record *record) {
     wait_for_room(record->stream);
     ph_watchdog_rounds();
   }
-  ph_attribute(record);
+  attribute(record);
   ph_emit(record);
 }
 
 void ph_launch_blob(ph_record *record, const void *data, size_t length) {
   if (kept(record, data, length)) return;
-  ph_attribute(record);
+  attribute(record);
   ph_emit_blob(record, data, length);
 }
 

@@ -30,10 +30,7 @@ void ph_attribute(ph_record *record) {
   record->op = 0;
   const ph_order *by = ph_ordered();
   if (by) put_in_order(by, frame, record->stream);
-  if (!frame) {
-    if (record->kind == PH_KERNEL) ph_known_unseen();
-    return;
-  }
+  if (!frame) return;
   frame->launches++;
   if (record->kind == PH_KERNEL) frame->kernels++;
   if (!frame->instance && frame->begin && ph_recording()) frame->begin(frame);
