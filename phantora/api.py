@@ -228,23 +228,41 @@ def run(
 ) -> Run:
     """Runs a script on a simulated cluster and opens its log. Each option is that of ``phantora trace``.
 
-    The run has a process of its own. What the script prints is dropped if `quiet`.
+    The run has a process of its own. An example::
+
+        run = phantora.run("train.py", ["--layers", "2"], cluster="2x8xH100")
+        print(run.summary()["step_time_ns"])
 
     Args:
         script: Path of the script, or a module's name with `module`.
         args: Arguments of the script.
         cluster: ``HOSTSxGPUSxMODEL`` or the path of a .toml file.
         output: Where the log (.arrow) or timeline goes; None: named after the script, in the current folder.
+        module: `script` is a module, as in ``python -m``.
         nnodes: Hosts to use; None: all of the cluster.
         nproc_per_node: Ranks per host; None: its GPUs.
         gpu_memory: GiB of each GPU in place of its own.
         host: Host CPU model: a built-in name, a .toml file, or a multiplier of ``default``.
+        host_time: Source of the host time: ``modelled``, ``measured`` (this machine's CPU time), or ``none``.
         data_loading: Cost of a DataLoader's batch: ``free``, ``measured``, or a time such as ``12ms``.
-        disk: Rate at which checkpoints are written: ``2GB/s`` per host, ``20GB/s,shared``, or ``free``.
-        degrade, straggler, background: What-ifs, such as ``["h0.nic0>*=0.5"]``.
+        disk: Rate of checkpoints, written and read: ``2GB/s`` per host, ``20GB/s,shared``, or ``free``.
+        moe_routing: Tokens per expert: ``balanced``, ``zipf:S``, a .json file with shares, or ``framework``.
+        assume: Unknown values, such as ``["length=lognormal:900:0.8", "accept=0.7"]``.
+        degrade: Slower parts of the network, such as ``["h0.nic0>*=0.5"]``.
+        straggler, background: Slower ranks, and other traffic; forms as in ``phantora trace --help``.
         fold: ``off``, ``auto``, or the axes of the mesh whose ranks are folded.
+        real_ranks: More ranks of a folded run that are processes.
+        seed: Random generators of rank r start with `seed` + r.
         hang_timeout: Seconds without progress after which the run counts as hung.
+        unsupported: Effect of a call that Phantora does not cover: ``error`` or ``warn``.
+        modules: Log time, flops and memory by nn.Module.
+        flows: Log all network flows and the traffic of each link.
+        recording: The log includes the recording for :meth:`Run.replay`.
         force: A run that fails replaces an existing log too.
+        quiet: What the script prints is dropped.
+
+    Returns:
+        The log of the run: steps, summary, tables, :meth:`Run.diff`, :meth:`Run.replay`.
 
     Raises:
         RunFailed: The run failed; its ``result`` has the reason, and the log as far as it came.
