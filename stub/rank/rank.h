@@ -329,7 +329,7 @@ void ph_watchdog_rounds(void);     // lets NCCL's watchdogs make their round if 
 // torch calls NCCL under a lock of the communicator, and keeps it while it sleeps until the call is over. A watchdog takes
 // the same lock in its round. `locks`: the calling thread's last question was to NCCL, not about an event.
 void ph_watchdog_locked(bool locks);
-// What this thread frees now has been kept for so many ns since a watchdog's round; -1: no watchdog kept it.
+// How long ago a round of the watchdog kept what this thread frees now, in ns; -1: no round kept it.
 int64_t ph_watchdog_kept(void);
 void ph_watchdog_pulse(int64_t ns);  // how often they go round in real time, where they find nothing done
 bool ph_watchdog_early(const ph_event *event);  // asked in a round: too soon after its end to find it done

@@ -118,6 +118,8 @@ def main() -> None:
     parser.add_argument("--known", action="store_true", help="simulate nothing: only what the journal has")
     args = parser.parse_args()
     journal = Journal(args.journal)
+    if missing := [str(file) for file in args.files if not file.is_file()]:
+        parser.error(f"no such file of rows: {', '.join(missing)}")
     rows = [row for file in args.files for row in map(json.loads, file.read_text().splitlines())]
     rows = [row for row in rows if re.search(args.only, _label(row))]
     if not args.known:

@@ -469,7 +469,7 @@ def allocator(rounds: int = 7) -> None:
                 given.append(elapsed(partial(lambda pointer: ok(runtime.cudaFree(pointer)), pointer)))
         show("cudaMalloc", size, taken)
         show("cudaFree", size, given)
-        show("cudaFree beside a kernel of 2e6 cycles", size, busy)
+        show("cudaFree next to a kernel of 2e6 cycles", size, busy)
     failed = ctypes.c_void_p()
     huge = ctypes.c_size_t(500 * GIB)
     show("cudaMalloc that fails", 500 * GIB, [elapsed(lambda: runtime.cudaMalloc(ctypes.byref(failed), huge)) for _ in range(rounds)])
