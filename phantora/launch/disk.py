@@ -23,6 +23,7 @@ from typing import Any
 from phantora.errors import PhantoraError
 from phantora.launch.clock import Runtime
 from phantora.launch.importhook import after_import
+from phantora.launch.tensor_files import timed_class
 from phantora.spec import rank_spec
 from phantora.wire.names import CHECKPOINT, CHECKPOINT_READ, CHECKPOINT_WAIT
 
@@ -34,9 +35,8 @@ _RATE = re.compile(r"(\d+(?:\.\d+)?)(M|G|T)B/s(,shared)?")
 _UNITS = {"M": 1e6, "G": 1e9, "T": 1e12}
 _SAVER = "torch.distributed.checkpoint.state_dict_saver"
 _WRITER = "torch.distributed.checkpoint.filesystem"
-_SAFETENSORS = "safetensors.torch"
-_OPENERS = (_SAFETENSORS, "safetensors", "transformers.modeling_utils")
-"""Modules that have ``safe_open``."""
+_SAFETENSORS = "safetensors"
+_TENSORS = "safetensors.torch"
 _SAID_FROM_NS = 10_000_000  # a shorter read is no assumption worth a line
 
 
@@ -90,21 +90,14 @@ class Checkpoints:
             writer.write_data = self._distributed(writer.write_data)
             reader.read_data = self._distributed_read(reader.read_data)
         elif module.__name__ == _SAFETENSORS:
-            module.save_file = self._file(module.save_file, 1, "filename")
-            self._open_timed(module)
-        elif module.__name__ in _OPENERS:
-            self._open_timed(module)
+            _replace(module, "safe_open", timed_class(module.safe_open, self._read))
+        elif module.__name__ == _TENSORS:
+            _replace(module, "save_file", self._file(module.save_file, 1, "filename"))
         else:
             import torch
 
             module.save = torch.save = self._file(module.save, 1, "f")
             module.load = torch.load = self._read_file(module.load)
-
-    def _open_timed(self, module: Any) -> None:
-        """``safe_open`` of `module` gives files whose tensors take time."""
-        if isinstance(module.safe_open, type):  # not yet changed
-            original = module.safe_open
-            module.safe_open = lambda *args, **kwargs: _OpenFile(original(*args, **kwargs), self._read)
 
     @property
     def _ranks(self) -> int:
@@ -236,6 +229,14 @@ class Checkpoints:
         future.result, future.done = timed_result, timed_done
 
 
+def _replace(owner: Any, name: str, changed: Any) -> None:
+    """Gives `changed` to all loaded modules that have `name` of `owner`."""
+    original = getattr(owner, name)
+    for module in list(sys.modules.values()):
+        if getattr(module, "__dict__", {}).get(name) is original:
+            setattr(module, name, changed)
+
+
 def _position(target: Any) -> int:
     """Bytes of a file, or written to an open one so far; 0 for buffers in memory."""
     try:
@@ -253,54 +254,6 @@ def _size(target: Any) -> int:
         return os.stat(target if isinstance(target, (str, os.PathLike)) else target.fileno()).st_size
     except (OSError, AttributeError, ValueError):
         return 0
-
-
-class _OpenFile:
-    """An open file of safetensors whose tensors take the time of their bytes when they are read."""
-
-    def __init__(self, opened: Any, read: Callable[[int], None]) -> None:
-        self._opened, self._read = opened, read
-
-    def __enter__(self) -> _OpenFile:
-        self._opened.__enter__()
-        return self
-
-    def __exit__(self, *what: object) -> None:
-        self._opened.__exit__(*what)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._opened, name)
-
-    def get_tensor(self, name: str) -> Any:
-        """The tensor `name`."""
-        found = self._opened.get_tensor(name)
-        self._read(found.nbytes)
-        return found
-
-    def get_tensors(self) -> Any:
-        """All tensors by name."""
-        found = self._opened.get_tensors()
-        self._read(sum(tensor.nbytes for tensor in found.values()))
-        return found
-
-    def get_slice(self, name: str) -> _Slice:
-        """The tensor `name`, read in parts."""
-        return _Slice(self._opened.get_slice(name), self._read)
-
-
-class _Slice:
-    """A tensor of a file of which parts are read."""
-
-    def __init__(self, tensor: Any, read: Callable[[int], None]) -> None:
-        self._tensor, self._read = tensor, read
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tensor, name)
-
-    def __getitem__(self, place: Any) -> Any:
-        found = self._tensor[place]
-        self._read(found.nbytes)
-        return found
 
 
 def _own_files(folder: Path | None) -> int:
@@ -322,7 +275,7 @@ def install(tracer: Path) -> None:
             note(said, len(said))
 
     saves = Checkpoints(parse(text), Runtime.of(library), say)
-    wanted = {_SAVER, _WRITER, *_OPENERS, "torch.serialization"}
+    wanted = {_SAVER, _WRITER, _SAFETENSORS, _TENSORS, "torch.serialization"}
     after_import(wanted.__contains__, saves.meet)
     for name in sorted(wanted):
         if name in sys.modules:
