@@ -77,6 +77,8 @@ class Runtime:
     now: Callable[[], int]
     advance: Callable[[int], None]
     sleep: Callable[[int], None]
+    bytes_ns: Callable[[int, int], int]
+    """ns of a cost per GiB (a place in ``wire.layout.Api``) and bytes; 0 where the host clock is not modelled."""
 
     def is_virtual(self) -> bool:
         """Does this process see virtual time? Not before it is connected, and not with ``--null``."""
@@ -92,6 +94,7 @@ class Runtime:
         for move in (library.ph_advance, library.ph_sleep):
             move.argtypes = [ctypes.c_int64]
             move.restype = None
+        library.ph_bytes_ns.argtypes, library.ph_bytes_ns.restype = [ctypes.c_int, ctypes.c_size_t], ctypes.c_int64
         return cls(
             library.ph_connected,
             library.ph_null_mode,
@@ -99,6 +102,7 @@ class Runtime:
             library.ph_now,
             library.ph_advance,
             library.ph_sleep,
+            library.ph_bytes_ns,
         )
 
 

@@ -1,7 +1,9 @@
 """Time of checkpoints (``--disk``; docs/data-loading.md, "Checkpoints").
 
 ``torch.save`` and ``torch.load`` of a file, ``torch.distributed.checkpoint`` and safetensors write and read for real.
-Their calls take the time of the bytes, at the rate of the simulated host's disk. A save in the background takes it from
+A file is written into the host's memory (``FILE_WRITE_GIB`` of the host model). The disk follows: a call waits for it
+if it synchronises its files, as distributed checkpoints do, or if the file system is shared. A file of this run is read
+from the host's memory (``FILE_READ_GIB``), another one at the disk's rate. A save in the background takes its time from
 the end of its call on; who asks for its result waits until then. The time from a call's begin to its end is an
 annotation of the log (:data:`phantora.wire.names.CHECKPOINT`, ``CHECKPOINT_READ``).
 """
@@ -10,10 +12,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import math
 import os
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +29,7 @@ from phantora.launch.clock import Runtime
 from phantora.launch.importhook import after_import
 from phantora.launch.tensor_files import timed_class
 from phantora.spec import rank_spec
+from phantora.wire.layout import Api
 from phantora.wire.names import CHECKPOINT, CHECKPOINT_READ, CHECKPOINT_WAIT
 
 OPTION = "--disk"
@@ -48,6 +53,11 @@ class Disk:
     """Bytes/s; infinite: no time."""
     shared: bool = False
     """One disk for the whole cluster, not one per host."""
+
+    @property
+    def free(self) -> bool:
+        """Do files take no time?"""
+        return math.isinf(self.rate)
 
     def ns(self, size: int, ranks: int) -> int:
         """Of `size` bytes while `ranks` ranks write as much to it."""
@@ -73,8 +83,10 @@ class Checkpoints:
         self._runtime = runtime
         self._say = say
         self._inside = threading.local()
-        self._free = 0
-        """When the disk has written what was given to it in the background, ns."""
+        self._written_at = 0
+        """When the disk has written what it has been given, ns."""
+        self._began = time.time()
+        """Real seconds."""
 
     def meet(self, module: Any) -> None:
         """Changes `module` after its import."""
@@ -122,10 +134,22 @@ class Checkpoints:
         finally:
             self._inside.save = False
 
-    def _written(self, size: int, ranks: int) -> None:
+    def _to_memory(self, size: int) -> int:
+        """ns until `size` bytes are in files, which may be in the host's memory."""
+        return 0 if self._disk.free else self._runtime.bytes_ns(Api.FILE_WRITE_GIB, size)
+
+    def _to_disk(self, size: int, ranks: int, given: int) -> int:
+        """When the disk has written `size` bytes that it is given at the time `given`."""
+        self._written_at = max(self._written_at, given) + self._disk.ns(size, ranks)
+        return self._written_at
+
+    def _written(self, size: int, ranks: int, synchronised: bool) -> None:
         if self._moves() and size:
             self._say()
-            self._runtime.advance(self._disk.ns(size, ranks))
+            self._runtime.advance(self._to_memory(size))
+            ends = self._to_disk(size, ranks, self._runtime.now())
+            if synchronised or self._disk.shared:
+                self._runtime.advance(ends - self._runtime.now())
 
     def _file(self, save: Any, place: int, name: str) -> Any:
         """`save`, whose argument `name` at `place` is a path or an open file. One rank writes it."""
@@ -137,19 +161,30 @@ class Checkpoints:
             with self._span(CHECKPOINT) as outermost:
                 result = save(*args, **kwargs)
                 if outermost:
-                    self._written(_position(target) - before, 1)
+                    self._written(_position(target) - before, 1, False)
             return result
 
         return timed
 
-    def _read(self, size: int, ranks: int = 1) -> None:
-        """`size` bytes were read."""
-        spent = self._disk.ns(size, ranks)
+    def _read(self, size: int, path: Any = None, ranks: int = 1) -> None:
+        """`size` bytes of the file or the files in the folder at `path` were read."""
+        if self._is_in_memory(path):
+            spent = 0 if self._disk.free else self._runtime.bytes_ns(Api.FILE_READ_GIB, size)
+        else:
+            spent = self._disk.ns(size, ranks)
         if spent and self._moves():
             if spent >= _SAID_FROM_NS:
                 self._say()
             with self._span(CHECKPOINT_READ):
                 self._runtime.advance(spent)
+
+    def _is_in_memory(self, path: Any) -> bool:
+        """Is it in the memory of the host, which has written it in this run?"""
+        try:
+            where = path if isinstance(path, (str, os.PathLike)) else path.fileno()
+            return not self._disk.shared and os.stat(where).st_mtime >= self._began
+        except (OSError, AttributeError, ValueError):
+            return False
 
     def _read_file(self, load: Any) -> Any:
         """`load`, whose first argument is a path or an open file. A mapped file is read as a whole, too."""
@@ -158,7 +193,7 @@ class Checkpoints:
         def timed(f: Any, *args: Any, **kwargs: Any) -> Any:
             before = 0 if isinstance(f, (str, os.PathLike)) else _position(f)
             result = load(f, *args, **kwargs)
-            self._read(_size(f) - before)
+            self._read(_size(f) - before, f)
             return result
 
         return timed
@@ -167,7 +202,8 @@ class Checkpoints:
         @functools.wraps(read)
         def timed(this: Any, plan: Any, planner: Any) -> Any:
             result = read(this, plan, planner)
-            self._read(sum(this.storage_data[item.storage_index].length for item in plan.items), self._ranks)
+            size = sum(this.storage_data[item.storage_index].length for item in plan.items)
+            self._read(size, this.path, self._ranks)
             return result
 
         return timed
@@ -176,7 +212,7 @@ class Checkpoints:
         @functools.wraps(write)
         def timed(this: Any, *args: Any, **kwargs: Any) -> Any:
             result = write(this, *args, **kwargs)
-            self._written(sum(one.size_in_bytes for one in result.value()), self._ranks)
+            self._written(sum(one.size_in_bytes for one in result.value()), self._ranks, _synchronises(this))
             return result
 
         return timed
@@ -199,12 +235,12 @@ class Checkpoints:
                 folder = kwargs.get("checkpoint_id") or getattr(writer, "path", None)
                 future = getattr(answer, "upload_completion", answer)
                 self._say()
-                self._in_background(future, Path(folder) if folder else None)
+                self._in_background(future, Path(folder) if folder else None, writer is None or _synchronises(writer))
             return answer
 
         return timed
 
-    def _in_background(self, future: Any, folder: Path | None) -> None:
+    def _in_background(self, future: Any, folder: Path | None, synchronised: bool) -> None:
         """Who waits for `future` waits for the disk, too."""
         began = self._runtime.now()
         result, ends = future.result, 0
@@ -213,7 +249,11 @@ class Checkpoints:
             nonlocal ends
             result(timeout)
             if not ends:
-                ends = self._free = max(self._free, began) + self._disk.ns(_own_files(folder), self._ranks)
+                size = _own_files(folder)
+                ends = began + self._to_memory(size)
+                on_disk = self._to_disk(size, self._ranks, ends)
+                if synchronised or self._disk.shared:
+                    ends = on_disk
             return ends
 
         def timed_result(timeout: float | None = None) -> Any:
@@ -235,6 +275,11 @@ def _replace(owner: Any, name: str, changed: Any) -> None:
     for module in list(sys.modules.values()):
         if getattr(module, "__dict__", {}).get(name) is original:
             setattr(module, name, changed)
+
+
+def _synchronises(writer: Any) -> bool:
+    """Does a writer of distributed checkpoints wait for the disk?"""
+    return bool(getattr(writer, "sync_files", True))
 
 
 def _position(target: Any) -> int:
@@ -268,7 +313,7 @@ def install(tracer: Path) -> None:
     note = ctypes.PyDLL(str(tracer)).phantora_assumed
     note.argtypes, note.restype = [ctypes.c_char_p, ctypes.c_size_t], None
     text = rank_spec().disk
-    said = f"checkpoints are written and read at {text} (--disk)".encode()
+    said = f"checkpoints go to a disk of {text} (--disk)".encode()
 
     def say() -> None:
         if text == DEFAULT:

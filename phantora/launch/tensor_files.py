@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-Read = Callable[[int], None]
-"""Takes the bytes that were read."""
+Read = Callable[[int, Any], None]
+"""Takes the bytes that were read, and the path of their file."""
 
 
 class _Class(type):
@@ -24,6 +24,7 @@ def timed_class(original: type, read: Read) -> type:
     class Opened(metaclass=_Class):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             self._opened = original(*args, **kwargs)
+            self._path = args[0] if args else kwargs["filename"]
 
         def __enter__(self) -> Opened:
             self._opened.__enter__()
@@ -37,16 +38,16 @@ def timed_class(original: type, read: Read) -> type:
 
         def get_tensor(self, name: str) -> Any:
             found = self._opened.get_tensor(name)
-            read(found.nbytes)
+            read(found.nbytes, self._path)
             return found
 
         def get_tensors(self) -> Any:
             found = self._opened.get_tensors()
-            read(sum(tensor.nbytes for tensor in found.values()))
+            read(sum(tensor.nbytes for tensor in found.values()), self._path)
             return found
 
         def get_slice(self, name: str) -> _Slice:
-            return _Slice(self._opened.get_slice(name), read)
+            return _Slice(self._opened.get_slice(name), lambda size: read(size, self._path))
 
     Opened.original = original
     Opened.__name__ = Opened.__qualname__ = original.__name__
@@ -57,7 +58,7 @@ def timed_class(original: type, read: Read) -> type:
 class _Slice:
     """A tensor of a file of which parts are read."""
 
-    def __init__(self, tensor: Any, read: Read) -> None:
+    def __init__(self, tensor: Any, read: Callable[[int], None]) -> None:
         self._tensor, self._read = tensor, read
 
     def __getattr__(self, name: str) -> Any:

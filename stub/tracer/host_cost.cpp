@@ -37,7 +37,7 @@ static bool on_host(Values inputs) {
 }
 
 constexpr size_t LEAST_MOVED = 64 << 10;  // bytes: less is in caches, and in the price of a call
-constexpr size_t LEAST_FRESH = 4 << 20;   // bytes that the allocator of the C library gives back at once
+constexpr size_t LEAST_FRESH = 32 << 20;  // bytes that the allocator of the C library gives back at once
 
 constexpr size_t NOTED = 16 << 20;        // bytes of an operator whose threads are said
 

@@ -24,9 +24,9 @@ def measure(name, call):
     result = call()
     times[name] = (time.perf_counter() - began) * 1e3
     return result
-x, many = torch.zeros(4 << 20), [torch.zeros(1 << 20) for _ in range(4)]
+x, large, many = torch.zeros(4 << 20), torch.zeros(9 << 20), [torch.zeros(1 << 20) for _ in range(4)]
 measure("in place", lambda: x.mul_(2))
-measure("new", lambda: x + 1)
+measure("new", lambda: large + 1)
 measure("many", lambda: torch._foreach_mul_(many, 2.0))
 measure("few", lambda: x[:1000].mul_(2))
 measure("rows", lambda: x.view(-1, 1024)[torch.tensor([1, 2, 3])])
@@ -67,17 +67,17 @@ MIB = 1 << 20
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     path = tmp_path_factory.mktemp("host") / "host.py"
     path.write_text(PROGRAM)
-    return trace(path.parent, "--cluster", "1x2xH100", "--disk", "100MB/s", path.name)
+    return trace(path.parent, "--cluster", "1x2xH100", "--disk", "100MB/s,shared", path.name)
 
 
 def test_operators_on_cpu_tensors_take_the_bytes_that_they_move(run: Run) -> None:
     costs, times = load_host("default").api_ns, run.report()
-    share = costs["HOST_MOVE_GIB"] / 12 / 1e6 / 1024  # ms per MiB; 24 threads of a host for two ranks
+    share = 2 * costs["HOST_SATURATED_GIB"] / 1e6 / 1024  # ms per MiB; two ranks
     assert times["in place"] == pytest.approx(32 * share, rel=0.1)
-    assert times["new"] == pytest.approx(32 * share + costs["HOST_FAULT_GIB"] / 64 / 1e6, rel=0.1)
+    assert times["new"] == pytest.approx(72 * share + 36 / 1024 * costs["HOST_FAULT_GIB"] / 1e6, rel=0.1)
     assert times["many"] == pytest.approx(32 * share, rel=0.15)
     assert max(times["few"], times["rows"]) < 0.5 * times["in place"], "calls, and three rows"
-    assert times["three threads"] == pytest.approx(4 * times["in place"], rel=0.1)
+    assert times["three threads"] == pytest.approx(32 * costs["HOST_MOVE_GIB"] / 3 / 1e6 / 1024, rel=0.1)
 
 
 def test_a_python_list_takes_its_numbers(run: Run) -> None:
@@ -98,7 +98,7 @@ def test_checkpoints_take_the_bytes_that_they_write_and_read(run: Run) -> None:
         assert 83 < times[name] < 150, name
     assert 41 < times["load slice"] < 60, "half of the tensor"
     assert times["class"] == [True, False, True], "safe_open is one class in all modules"
-    assert times["begin"] < 40 and not times["early done"] and 60 < times["early"] < 85
+    assert times["begin"] < 40 and not times["early done"] and 60 < times["early"] < 95
     assert times["late done"] and times["late"] < 1 and times["early after"]
     cost = checkpoint_cost(open_log(run.log))
     assert cost is not None and 0.05 < cost < 0.12

@@ -59,7 +59,8 @@ class Clock:
         self.time += ns
 
     def runtime(self) -> Runtime:
-        return Runtime(lambda: True, lambda: False, lambda: True, lambda: self.time, self.advance, self.advance)
+        now, move = (lambda: self.time), self.advance
+        return Runtime(lambda: True, lambda: False, lambda: True, now, move, move, lambda _, size: size)
 
 
 class Iterator:

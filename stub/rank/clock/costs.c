@@ -121,19 +121,18 @@ void ph_charge_handover(void) {
   ph_charge(PH_API_BACKWARD_WAKE);
 }
 
-void ph_charge_bytes(enum ph_api api, size_t bytes) {
-  if (ph_rt.modelled && ph_live()) ph_advance((int64_t)((double)ph_rt.header->api_ns[api] * (double)bytes / 1073741824.0));
+int64_t ph_bytes_ns(enum ph_api api, size_t bytes) {
+  return ph_rt.modelled && ph_live() ? (int64_t)((double)ph_rt.header->api_ns[api] * (double)bytes / 1073741824.0) : 0;
 }
 
-// So many threads saturate the memory of a host, which its ranks share: 20 to 30 cores of a server with two sockets.
-#define HOST_THREADS 24
+void ph_charge_bytes(enum ph_api api, size_t bytes) { ph_advance(ph_bytes_ns(api, bytes)); }
 
 void ph_charge_memory(size_t moved, size_t fresh, int threads) {
   if (!ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
-  double most = (double)HOST_THREADS / (double)(ph_rt.header ? ph_rt.header->ranks_per_host : 1);
-  double used = threads && threads < most ? threads : most;
-  if (used < 1) used = 1;
-  ph_charge_bytes(PH_API_HOST_MOVE_GIB, (size_t)((double)moved / used));
+  int64_t ranks = ph_rt.header ? ph_rt.header->ranks_per_host : 1;
+  int64_t shared = ph_bytes_ns(PH_API_HOST_SATURATED_GIB, moved) * ranks;
+  int64_t own = threads ? ph_bytes_ns(PH_API_HOST_MOVE_GIB, moved) / threads : 0;
+  ph_advance(own > shared ? own : shared);
   ph_charge_bytes(PH_API_HOST_FAULT_GIB, fresh);
   ph_uncounted_modelled();
 }
