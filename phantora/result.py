@@ -36,6 +36,9 @@ class RunReport:
     late_launches: int | None = None
     device_memory_bytes: int | None = None
     """Of the fullest GPU at most, as nvidia-smi shows it."""
+    host_memory_bytes: int | None = None
+    """Of the ranks of one host at most: pinned memory and large tensors."""
+    host_pinned_bytes: int | None = None
 
     def as_data(self) -> dict[str, Any]:
         """For JSON."""

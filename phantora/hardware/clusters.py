@@ -14,6 +14,7 @@ from phantora.hardware.gpus import DATA, gpu_names, load_gpu
 from phantora.hardware.hosts import DEFAULT_HOST, HOST_FORMS, load_host
 from phantora.hardware.topology import Topology, is_nic
 from phantora.hardware.types import Cluster, Gpu, HostProfile, Link, Wiring
+from phantora.units import GIB
 
 FORMS = (
     "a cluster is HOSTSxGPUSxMODEL (2x8xH100), GPUSxMODEL for one host (8xH100), a number of GPUs (4, H100), "
@@ -108,18 +109,18 @@ def over_pcie(cluster: Cluster) -> Cluster:
 
 # ---------------------------------------------------------------------- cluster files
 
-_KEYS = {"name", "hosts", "gpus_per_host", "gpu", "host", "intra", "inter", "wiring", "fabric", "nccl"}
+_KEYS = {"name", "hosts", "gpus_per_host", "gpu", "host", "intra", "inter", "wiring", "fabric", "nccl", "host_memory"}
 
 
 def _from_file(path: Path) -> Cluster:
-    """A file with hosts, gpus_per_host, gpu, and optionally name, host, [intra], [inter], [wiring],
+    """A file with hosts, gpus_per_host, gpu, and optionally name, host, host_memory, [intra], [inter], [wiring],
     [fabric] and [nccl]; what it leaves out is as in the short form."""
     table, place = toml.read(path), toml.Place(path)
     unknown = sorted(set(table) - _KEYS)
     if unknown:
         raise PhantoraError(
             f"{place / unknown[0]}: unknown key {unknown[0]!r}; a cluster has hosts, gpus_per_host, gpu, and may "
-            "have name, host, [intra], [inter], [wiring], [fabric] and [nccl]"
+            "have name, host, host_memory, [intra], [inter], [wiring], [fabric] and [nccl]"
         )
     cluster = _make(
         _count(table, "hosts", 1, place),
@@ -143,6 +144,7 @@ def _from_file(path: Path) -> Cluster:
         inter=_section(cluster.inter, table, "inter", place),
         fabric=_section(cluster.fabric, table, "fabric", place),
         nccl=_variables(table, place),
+        host_memory=_host_memory(table, place),
     )
     _check(cluster, place, "bandwidth" in table.get("intra", {}))
     return cluster
@@ -163,6 +165,14 @@ def _host(table: dict[str, Any], place: toml.Place, default: str) -> HostProfile
     if not isinstance(value, str):
         raise PhantoraError(f"{place / 'host'} must be {HOST_FORMS}, not {value!r}")
     return load_host(str(place.path.parent / value) if value.endswith(".toml") else value)
+
+
+def _host_memory(table: dict[str, Any], place: toml.Place) -> int:
+    """Bytes of a host; the file gives GiB."""
+    value = table.get("host_memory", 0)
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < 1 << 20:
+        raise PhantoraError(f"{place / 'host_memory'} must be a number of GiB, not {value!r}")
+    return round(value * GIB)
 
 
 def _variables(table: dict[str, Any], place: toml.Place) -> dict[str, str]:

@@ -353,6 +353,8 @@ class Cluster:
     fabric: Fabric = Fabric()
     nccl: dict[str, str] = field(default_factory=dict)
     """``NCCL_*`` variables that its operator sets on all hosts; the run's own environment comes first."""
+    host_memory: int = 0
+    """Bytes of a host's memory; 0: unknown."""
 
     @property
     def world_size(self) -> int:

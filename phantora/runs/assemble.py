@@ -241,7 +241,7 @@ def _metadata(setup: Setup, about: About, facts: Mapping[str, Any], tables: Sequ
         kernel_gap_ns=round(gpu.calibration.kernel_gap_ns),
         crowded_gap_ns=round(gpu.calibration.crowded_gap_ns),
         cost_tables=list(tables),
-        extra={**about.extra, **facts},
+        extra={**about.extra, **facts, "host_memory_bytes": setup.cluster.host_memory},
     )
 
 

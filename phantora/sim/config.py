@@ -29,6 +29,9 @@ class Stats:
     releases: int
     """Times that ranks asleep outside CUDA were moved forward."""
     device_peak: int
+    host_memory: int
+    """Bytes of the host that had most."""
+    host_pinned: int
     cpu_seconds: float
 
     def facts(self) -> dict[str, Any]:
@@ -37,6 +40,7 @@ class Stats:
             "simulated_seconds": self.virtual_ns * 1e-9, "records": self.records,
             "simulator_cpu_seconds": round(self.cpu_seconds, 3), "sleepers_released": self.releases,
             "late_launches": self.late, "device_memory_bytes": self.device_peak,
+            "host_memory_bytes": self.host_memory, "host_pinned_bytes": self.host_pinned,
         }  # fmt: skip
 
 

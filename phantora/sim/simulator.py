@@ -95,7 +95,7 @@ class Simulator:
         self._ended = False
         self._next_notice = config.hang_timeout
         self._stalled_at: float | None = None
-        self._stats = Stats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
+        self._stats = Stats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
 
     def rank_died(self, rank: int, status: int) -> None:
         """A rank process has ended without saying so; `status` is 128 + signal, or its exit status."""
@@ -294,5 +294,6 @@ class Simulator:
         status = self._engine.status()
         self._stats = Stats(
             status.final_time, status.records, self._rows + status.rows, status.alive, status.exited, status.marks,
-            status.late, status.releases, status.device_peak, time.thread_time() - self._began,
+            status.late, status.releases, status.device_peak, *self._session.host_memory(),
+            time.thread_time() - self._began,
         )  # fmt: skip

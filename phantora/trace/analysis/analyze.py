@@ -21,6 +21,7 @@ from phantora.trace.analysis.exposure import Exposures
 from phantora.trace.analysis.findings import findings
 from phantora.trace.analysis.fit import fit
 from phantora.trace.analysis.fold_imbalance import FoldImbalance
+from phantora.trace.analysis.host_memory import host_memory
 from phantora.trace.analysis.hosts import other_hosts
 from phantora.trace.analysis.links import Links
 from phantora.trace.analysis.memory import memory
@@ -343,6 +344,10 @@ class _Pass:
         )
         device_peak = int(self.log.trailer.get("device_memory_bytes", 0))
         details.fit = fit(details.memory, device_peak, self.log.out_of_memory)
+        of_host = host_memory(self.log.metadata.extra, self.log.trailer)
+        if details.fit is not None and of_host is not None:
+            details.fit.fits &= not of_host.short
+            details.fit.says.append(of_host.verdict())
         step = "the run" if report.step_source == "run" else "a step"
         details.findings = findings(report.steady, report.exposure, details, step)
         return details

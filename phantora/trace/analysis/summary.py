@@ -10,6 +10,7 @@ from math import ceil, log10
 from typing import Any
 
 from phantora.trace.analysis.communicators import collective_kind, ranges
+from phantora.trace.analysis.host_memory import host_memory
 from phantora.trace.analysis.report import Headline, Report, Times, Work
 from phantora.trace.analysis.units import percent
 
@@ -33,6 +34,9 @@ def lines(report: Report) -> list[tuple[str, str]]:
 
 def _fits(report: Report) -> str:
     fit = report.details.fit if report.details is not None else None
+    host = host_memory(report.metadata.get("extra", {}), report.trailer)
+    if host is not None and host.short:
+        return f"no: the host runs out of memory, {host}"
     if fit is not None and not fit.fits:
         return f"no: an allocation of rank {fit.rank} failed"
     if fit is not None and fit.by_chance > fit.left:
@@ -42,7 +46,8 @@ def _fits(report: Report) -> str:
     taken = taken or max((rank.gpu.peak_reserved for rank in report.ranks), default=0)
     if not capacity or not taken:
         return ""
-    return f"{taken / 2**30:.1f} of {capacity / 2**30:.1f} GiB ({100 * (1 - taken / capacity):.0f} % left)"
+    of_host = f"   host {host}" if host else ""
+    return f"{taken / 2**30:.1f} of {capacity / 2**30:.1f} GiB ({100 * (1 - taken / capacity):.0f} % left){of_host}"
 
 
 def _peak(report: Report) -> str:

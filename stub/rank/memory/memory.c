@@ -296,17 +296,20 @@ void *ph_pinned_alloc(size_t bytes) {
     r->charged = size;
   }
   pthread_mutex_unlock(&lock);
+  if (base) ph_host_memory((int64_t)size, true);
   return base;
 }
 
 int ph_pinned_free(void *pointer) {
   pthread_mutex_lock(&lock);
   range *r = take(pointer, 1U << PH_SPACE_PINNED, true);
+  int64_t size = r ? (int64_t)r->charged : 0;
   if (r) {
     munmap(pointer, r->charged);
     discard(r);
   }
   pthread_mutex_unlock(&lock);
+  ph_host_memory(-size, true);
   return r ? 0 : -1;
 }
 

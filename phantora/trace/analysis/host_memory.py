@@ -1,0 +1,49 @@
+"""Memory of the hosts: what the ranks of one take at most, and whether it is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from phantora.trace.analysis.units import percent, size
+from phantora.units import GIB
+
+_NAMED = GIB
+"""Less of a host is not worth a line."""
+
+
+@dataclass(frozen=True)
+class HostMemory:
+    """Bytes of the host that has least left."""
+
+    taken: int
+    """At most: the sum of its ranks' peaks, of pinned memory and large tensors."""
+    pinned: int
+    """Among them."""
+    capacity: int
+    """0: unknown."""
+
+    @property
+    def short(self) -> bool:
+        """Does the host run out?"""
+        return 0 < self.capacity < self.taken
+
+    def __str__(self) -> str:
+        of = f" of {self.capacity / GIB:,.0f}" if self.capacity else ""
+        return f"{self.taken / GIB:,.1f}{of} GiB ({self.pinned / GIB:,.1f} pinned)"
+
+    def verdict(self) -> str:
+        """A sentence."""
+        taken = f"the ranks of a host take {size(self.taken)} of its memory ({size(self.pinned)} pinned)"
+        if self.short:
+            return f"Does not fit: {taken}, {size(self.taken - self.capacity)} more than it has."
+        left = self.capacity - self.taken
+        return f"At most {taken}" + (f", {percent(left, self.capacity)} left." if self.capacity else ".")
+
+
+def host_memory(extra: Mapping[str, Any], trailer: Mapping[str, Any]) -> HostMemory | None:
+    """Of the `extra` metadata of a log and its trailer; None where the ranks have next to none."""
+    taken, pinned = (int(trailer.get(name) or 0) for name in ("host_memory_bytes", "host_pinned_bytes"))
+    found = HostMemory(taken, pinned, int(extra.get("host_memory_bytes") or 0))
+    return found if taken >= _NAMED or found.short else None

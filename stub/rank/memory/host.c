@@ -1,0 +1,19 @@
+// The host's memory that this process has: pinned, and in large tensors on the CPU.
+#include "rank/memory/memory.h"
+
+#include <pthread.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static int64_t held, pinned;  // bytes; `pinned` is a part of `held`
+
+void ph_host_memory(int64_t bytes, bool is_pinned) {
+  pthread_mutex_lock(&lock);
+  held += bytes;
+  if (is_pinned) pinned += bytes;
+  ph_control *control = ph_connected() ? ph_rt.control : NULL;
+  if (control && held > control->host_memory) {
+    control->host_memory = held;
+    control->host_pinned = pinned;
+  }
+  pthread_mutex_unlock(&lock);
+}

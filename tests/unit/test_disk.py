@@ -1,0 +1,55 @@
+"""When a file is in the host's memory, and when it is on the disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from phantora.launch.clock import Runtime
+from phantora.launch.disk import Checkpoints, parse
+
+WRITTEN = 2_000_000_000
+"""Bytes; their way to the host's memory takes as many ns in these tests."""
+
+
+class Host:
+    """A rank's clock without a rank."""
+
+    def __init__(self, disk: str) -> None:
+        self.time = 0
+        now, move = (lambda: self.time), self.advance
+        runtime = Runtime(lambda: True, lambda: False, lambda: True, now, move, move, lambda _, size: size)
+        self.files = Checkpoints(parse(disk), runtime, lambda: None)
+
+    def advance(self, ns: int) -> None:
+        self.time += max(ns, 0)
+
+    def write(self, synchronised: bool, size: int = WRITTEN) -> float:
+        """Seconds that the rank takes."""
+        began = self.time
+        self.files._written(size, 1, synchronised)
+        return (self.time - began) / 1e9
+
+
+def test_the_disk_follows_in_the_background() -> None:
+    local = Host("1GB/s")
+    assert local.write(False) == 2, "to the host's memory"
+    assert local.write(True) == 2 + 2, "the disk has written the first file meanwhile"
+    late = Host("1GB/s")
+    late.write(False)
+    assert late.write(True, 100) > 1.9, "the disk still writes the first file"
+
+
+def test_a_shared_file_system_is_waited_for() -> None:
+    assert Host("1GB/s,shared").write(False) == 2 + 2
+    assert Host("free").write(True) == 0
+
+
+def test_files_of_this_run_are_in_memory(tmp_path: Path) -> None:
+    local, shared, free = Host("1GB/s"), Host("1GB/s,shared"), Host("free")
+    new = tmp_path / "new"
+    new.write_bytes(b"")
+    assert all(host.files._is_in_memory(new) == mine for host, mine in ((local, True), (shared, False)))
+    assert not local.files._is_in_memory(Path(__file__)) and not local.files._is_in_memory(None)
+    for host, ns in ((local, WRITTEN), (shared, WRITTEN), (free, 0)):
+        host.files._read(WRITTEN, new)
+        assert host.time == ns

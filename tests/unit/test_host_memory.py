@@ -1,0 +1,40 @@
+"""The memory of a host: sums over its ranks, and the verdict."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from phantora.hardware.clusters import load_cluster
+from phantora.trace.analysis.host_memory import host_memory
+from phantora.units import GIB
+from phantora.wire.session import Session, SessionConfig
+
+
+@pytest.mark.parametrize(
+    ("real", "of_rank", "host"),
+    [(None, [1, 2, 5, 4], 9), ([0], [3, 0, 0, 0], 6), ([0, 2, 3], [5, 0, 3, 4], 10)],
+    ids=["all are processes", "one stands for all", "one stands for its host"],
+)
+def test_the_fullest_host_counts(real: list[int] | None, of_rank: list[int], host: int) -> None:
+    gpu = {"name": "any"}
+    session = Session.create(SessionConfig(4, 2, real=real), gpu, {})
+    session.control["host_memory"][:] = np.array(of_rank)
+    session.control["host_pinned"][:] = 1
+    assert session.host_memory() == (host, 2)
+
+
+def test_a_host_runs_out_of_memory() -> None:
+    extra = {"host_memory_bytes": 10 * GIB}
+    short = host_memory(extra, {"host_memory_bytes": 12 * GIB, "host_pinned_bytes": 4 * GIB})
+    assert short is not None and short.short and "2.00 GiB more than it has" in short.verdict()
+    fits = host_memory(extra, {"host_memory_bytes": 8 * GIB, "host_pinned_bytes": 4 * GIB})
+    assert fits is not None and not fits.short and "20.0% left" in fits.verdict()
+    unknown = host_memory({}, {"host_memory_bytes": 8 * GIB})
+    assert unknown is not None and not unknown.short and str(unknown) == "8.0 GiB (0.0 pinned)"
+    assert host_memory({}, {}) is None
+
+
+def test_known_systems_have_their_memory() -> None:
+    assert load_cluster("dgx-h100:2").host_memory == 2048 * GIB
+    assert load_cluster("1x8xH100").host_memory == 0
