@@ -67,7 +67,7 @@ def _settled(simulation: Simulation, setup: Setup, recorded: Recorded) -> tuple[
         try:
             report, reached = _again(simulation, setup, replace(recorded, power=powers))
         except PhantoraError as error:
-            return {"skipped": str(error).splitlines()[0]}, None
+            return {"skipped": _first_line(error)}, None
         if None in reached.values():
             return {"skipped": "no optimizer ends the steps of every rank"}, None
         if not any(state is not None and state.lowest_clock < 1 for state in reached.values()):
@@ -91,8 +91,12 @@ def _hosts(simulation: Simulation, setup: Setup, recorded: Recorded) -> dict[str
             report, _ = _again(simulation, setup, scaled)
             steps[f"{factor:.4g}"] = _by_number(report)
         except PhantoraError as error:  # what was recorded does not fit together at another pace
-            return {"skipped": f"at {factor:.2f} times the host's time: {str(error).splitlines()[0]}"}
+            return {"skipped": f"at {factor:.2f} times the host's time: {_first_line(error)}"}
     return {"steps_ns": steps}
+
+
+def _first_line(error: PhantoraError) -> str:
+    return str(error).splitlines()[0].rstrip(":")
 
 
 def _again(simulation: Simulation, setup: Setup, recorded: Recorded) -> tuple[Report, Powers]:

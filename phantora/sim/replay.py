@@ -24,6 +24,7 @@ class _Voice:
     def __init__(self, session: Session, rank: int, chunks: Sequence[Chunk]) -> None:
         offset = int(session.header["ring_offset"]) + rank * layout.RING_RECORDS * RECORD.itemsize
         self._ring: Records = np.ndarray((layout.RING_RECORDS,), RECORD, buffer=session.area, offset=offset)
+        self.rank = rank
         self._control = session.control[rank : rank + 1]
         self._rest: Iterator[Chunk] = iter(chunks)
         self._records = np.empty(0, RECORD)
@@ -83,8 +84,16 @@ class Replayer(Simulator):
                 self.powers = {rank: self._engine.power(rank) for rank in self.powers}
                 return
             # Nobody is asleep but those whose recording says so.
-            if reason == native.IDLE and not self._engine.release_sleepers([]):
+            if reason == native.IDLE and not self._end_killed() and not self._engine.release_sleepers([]):
                 raise PhantoraError(
                     "the recorded ranks wait for each other and none can go on:\n"
                     + self._engine.diagnose().rstrip("\n")
                 )
+
+    def _end_killed(self) -> bool:
+        """Ranks that run on where their recording ends were killed there. True if there was one."""
+        voices = [voice for voice in self._voices if voice.done]
+        killed = [voice.rank for voice in voices if self._engine.rank_state(voice.rank) == native.RUNS]
+        for rank in killed:
+            self._engine.rank_died(rank, 0)
+        return bool(killed)

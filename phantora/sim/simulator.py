@@ -294,6 +294,7 @@ class Simulator:
         status = self._engine.status()
         self._stats = Stats(
             status.final_time, status.records, self._rows + status.rows, status.alive, status.exited, status.marks,
-            status.late, status.releases, status.device_peak, *self._session.host_memory(),
+            status.late, status.releases, max(status.device_peak, int(self._session.control["memory_peak"].max())),
+            *self._session.host_memory(),
             time.thread_time() - self._began,
         )  # fmt: skip

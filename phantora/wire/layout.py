@@ -255,6 +255,7 @@ Control = Struct("ph_control", (
     ("uint32_t", "turns", 1, "processes that have had this place, and times that it was closed"), ("int32_t", "left", 1, "pid of one that has said that it ends"),
     ("uint32_t", "folded", 1, "1: no process, others stand for this rank"), ("uint32_t", "holding", 1, "of those that wait, threads whose wait keeps Python's interpreter from the thread that moves the clock"),
     ("int64_t", "host_memory", 1, "most bytes of the host's memory in pinned memory and large tensors"), ("int64_t", "host_pinned", 1, "pinned ones among them"),
+    ("int64_t", "memory_peak", 1, "most bytes that the process took of any GPU"),
     ("int64_t", "memory", 1, "bytes taken of the GPU of this place, contexts among them; for processes that are not ranks"),
     ("int64_t", "drawn_mj", 1, "what this GPU drew up to its last POWER row"), ("int64_t", "drawn_mw", 1, "and lately; 0: no row yet"),
 ))

@@ -168,6 +168,8 @@ void attach_allocator() {
       allocators[device].made = stats.allocated_bytes[0].allocated;
       allocators[device].retries = stats.num_alloc_retries;
       allocators[device].reserved = stats.reserved_bytes[0].current;
+      // Of a process that became a rank by its first allocation.
+      if (int64_t reserved = allocators[device].reserved) emit_memory(device, allocators[device], PH_MEM_SEGMENT_ALLOC, reserved, 0);
     }
     cca::attachAllocatorTraceTracker(on_trace);
   } catch (const std::exception &) {

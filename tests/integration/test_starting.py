@@ -226,6 +226,22 @@ def test_accelerate_launch(tmp_path: Path, processes: int, options: tuple[str, .
     assert len(re.findall(rf"device cuda(:\d)? of {processes}", done.stdout)) == processes
 
 
+def test_a_worker_that_is_killed_leaves_its_memory(tmp_path: Path) -> None:
+    """As Ray ends its actors. The first use of the GPU, which makes the process a rank, is the only allocation."""
+    (tmp_path / "driver.py").write_text(
+        "import subprocess, sys\n"
+        "use = 'import os, torch; x = torch.zeros(64 << 20, device=\"cuda\"); x.add_(1); torch.cuda.synchronize()'\n"
+        "subprocess.run([sys.executable, '-c', use + '; os.kill(os.getpid(), 9)'])\n"
+    )
+    done = trace(tmp_path, "--cluster", "1x1xH100", "-o", "run.arrow", "--", sys.executable, "driver.py")
+    assert done.returncode == 0, done.stderr
+    log = open_log(tmp_path / "run.arrow")
+    assert log.trailer["device_memory_bytes"] > 256 << 20
+    assert log.trailer["host_sensitivity"]["steps_ns"], "its recording is simulated on other hosts"
+    rows = [row for batch in log.record_batches(["kind", "value"]) for row in batch.to_pylist()]
+    assert {row["value"] for row in rows if row["kind"] == "memory"} == {256 << 20}
+
+
 def test_a_command_that_uses_no_gpu_is_told(tmp_path: Path) -> None:
     done = trace(tmp_path, "--cluster", "1x1xH100", "--", sys.executable, "-c", "print(1)")
     assert done.returncode == 1

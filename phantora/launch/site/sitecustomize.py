@@ -1,5 +1,6 @@
 """Runs at the start of every Python under ``phantora trace -- COMMAND``, and of those that ranks start."""
 
+import atexit
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -40,6 +41,14 @@ class _Users(importlib.abc.MetaPathFinder):
         return follow().find_spec(name, path, target)
 
 
+def _end(process: int) -> None:
+    if os.getpid() == process:  # no fork of it
+        _find_phantora()
+        from phantora.launch.front_end import note_clock
+
+        note_clock()
+
+
 def _join() -> None:
     given = json.loads(os.environ.get("PHANTORA_RANK") or "{}")  # a RankSpec of phantora/spec.py
     if not given.get("session"):
@@ -53,6 +62,8 @@ def _join() -> None:
         join()
     else:
         sys.meta_path.insert(0, _Users())
+        if not given["joined"]:
+            atexit.register(_end, os.getpid())
 
 
 _run_the_other()

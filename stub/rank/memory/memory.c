@@ -165,7 +165,10 @@ static bool charge(int device, int64_t bytes) {
   }
   accounts[device] += bytes;
   publish(device, accounts[device] + context_of(device));
-  if (ph_gpu() && accounts[device] + context_of(device) > most) most = accounts[device] + context_of(device);
+  if (ph_gpu() && accounts[device] + context_of(device) > most) {
+    most = accounts[device] + context_of(device);
+    if (ph_live()) ph_rt.control->memory_peak = most;
+  }
   return true;
 }
 
