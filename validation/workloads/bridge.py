@@ -9,9 +9,11 @@ needed. Steps have the time of a training, not its values.
 from __future__ import annotations
 
 import argparse
+import copy
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "samples" / "megatron"))
@@ -19,8 +21,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "samples" / "megatr
 import pretrain_gpt
 import torch
 import torch.distributed as dist
-from megatron.core import optimizer
+from megatron.core import optimizer, tensor_parallel
 from megatron.core.distributed import DistributedDataParallelConfig
+from megatron.core.models.gpt import gpt_model
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_mtp_block_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.transformer import attention, multi_latent_attention
@@ -30,18 +33,29 @@ from megatron.core.transformer.transformer_config import MLATransformerConfig, T
 
 import megatron_layers
 from validation.workloads import bridge_models, narrow_experts, narrow_layers
+from validation.workloads.narrow_attention import NarrowAttention, NarrowWindowAttention
 from validation.workloads.ring_attention import RingAttention
 from validation.workloads.window_attention import WindowAttention
+
+
+class Kernels:
+    """Of the run."""
+
+    narrow_attention = False
 
 
 def spec(config: TransformerConfig, vp_stage: int | None, sdpa: bool) -> TransformerBlockSubmodules:
     """The sample's local layers, with narrow products."""
     block = megatron_layers.local_spec(config, vp_stage, sdpa)
     block.layer_norm = narrow_layers.Norm
+    block.layer_specs = [copy.deepcopy(layer) for layer in block.layer_specs]  # layers of a kind share one
     for index, layer in enumerate(block.layer_specs):
         _adapt(layer.submodules, config)
+        attends = layer.submodules.self_attention.submodules
+        if Kernels.narrow_attention:
+            attends.core_attention = NarrowAttention
         if WindowAttention.window and index % 2 == 0:
-            layer.submodules.self_attention.submodules.core_attention = WindowAttention
+            attends.core_attention = NarrowWindowAttention if Kernels.narrow_attention else WindowAttention
     return block
 
 
@@ -116,7 +130,8 @@ def settings(name: str, own: argparse.Namespace, **given: Any) -> dict[str, Any]
     given |= {"gradient_accumulation_fusion": True, "apply_rope_fusion": True, "bias_activation_fusion": True,
               "cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "te"}  # fmt: skip
     if given.get("num_moe_experts"):
-        given |= {**bridge_models.EXPERTS, "overlap_moe_expert_parallel_comm": own.overlap_experts}
+        given |= {**bridge_models.EXPERTS, "overlap_moe_expert_parallel_comm": own.overlap_experts,
+                  "moe_grouped_gemm": True}
     given |= bridge_models.SETTINGS.get(name, {})
     dense = given.pop("dense", 0)
     if dense:
@@ -140,14 +155,21 @@ def configuration(name: str, own: argparse.Namespace, **given: Any) -> Transform
 def main() -> None:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--precision", choices=["bf16", "fp8", "mxfp8", "nvfp4"], default="bf16")
-    parser.add_argument("--single-weight", action="store_true", help="one weight for all experts of a layer and rank")
+    parser.add_argument("--fused-experts", action="store_true", help="one kernel for the experts of a rank and their gate")
+    parser.add_argument("--narrow-attention", action="store_true", help="core attention in MXFP8")
+    parser.add_argument("--narrow-output", action="store_true", help="output layer in the precision of the others")
     parser.add_argument("--overlap-experts", action="store_true", help="exchange tokens during other micro-batches")
     parser.add_argument("--recompute", nargs="+", default=[], help="modules that run again in the backward pass")
     parser.add_argument("--layout", help="layers of each pipeline chunk, as Megatron-Core writes them")
     own, rest = parser.parse_known_args()
     name = rest[rest.index("--model") + 1]
-    narrow_experts.NarrowExperts.single = own.single_weight
-    WindowAttention.window = bridge_models.WINDOWS.get(name, 0)
+    narrow_experts.NarrowExperts.fused = own.fused_experts
+    narrow_experts.NarrowExperts.biased = name in bridge_models.BIASED
+    WindowAttention.window = NarrowWindowAttention.window = bridge_models.WINDOWS.get(name, 0)
+    Kernels.narrow_attention = own.narrow_attention
+    if own.narrow_output:
+        narrow = {"ColumnParallelLinear": narrow_layers.NarrowColumn}
+        gpt_model.tensor_parallel = SimpleNamespace(**vars(tensor_parallel) | narrow)
     sys.argv[1:] = rest
     torch.backends.cuda.matmul.allow_tf32 = True  # as in Transformer Engine's products of float32
     narrow_layers.install(own.precision)

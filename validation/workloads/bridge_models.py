@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from megatron.core.fusions.fused_bias_geglu import quick_gelu
+
 from megatron_shapes import SHAPES, Shape
 
 SHAPES["qwen3-235b-a22b"] = Shape(
@@ -27,8 +29,14 @@ LATENT: dict[str, Any] = {
 }  # fmt: skip
 """Multi-head latent attention, dense first layers and a shared expert, as DeepSeek-V3 has them."""
 SETTINGS: dict[str, dict[str, Any]] = {
-    "deepseek-v3": LATENT | {"dense": 3}, "kimi-k2": LATENT | {"dense": 1}, "gpt-oss-120b": {"moe_aux_loss_coeff": 0.0},
+    "deepseek-v3": LATENT | {"dense": 3}, "kimi-k2": LATENT | {"dense": 1},
+    "gpt-oss-120b": {
+        "moe_aux_loss_coeff": 0.0, "moe_router_dtype": None, "activation_func": quick_gelu,
+        "activation_func_clamp_value": 7.0, "glu_linear_offset": 1.0,
+    },
 }  # fmt: skip
 """Of one model; `dense`: first layers without experts."""
 WINDOWS = {"gpt-oss-120b": 128}
 """Tokens that every second layer attends to."""
+BIASED = {"gpt-oss-120b"}
+"""Models whose experts have biases."""

@@ -12,14 +12,17 @@ from functools import cache
 from typing import Any
 
 import torch
+from megatron.core.fusions.fused_bias_geglu import quick_gelu, weighted_bias_quick_geglu_impl
 from megatron.core.fusions.fused_bias_swiglu import weighted_bias_swiglu_impl
 from megatron.core.tensor_parallel.random import CheckpointWithoutOutput
 from megatron.core.transformer.mlp import MLPSubmodules
 from megatron.core.transformer.module import MegatronModule
 from megatron.core.transformer.moe import moe_utils
+from megatron.core.transformer.moe.experts import TEGroupedMLP
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from validation.workloads.narrow_layers import (
+    BYTE,
     Narrow,
     NarrowWeights,
     Recipe,
@@ -38,6 +41,11 @@ def _streams() -> list[torch.cuda.Stream]:
     return [torch.cuda.Stream() for _ in range(STREAMS)]
 
 
+@cache
+def _stash_stream() -> torch.cuda.Stream:
+    return torch.cuda.Stream()
+
+
 def _products(
     lefts: Sequence[torch.Tensor], rights: Sequence[torch.Tensor], how: Recipe, outs: Sequence[torch.Tensor]
 ) -> None:
@@ -53,18 +61,16 @@ def _products(
 
 
 class _Grouped(torch.autograd.Function):
-    """Rows [rows, in] in the order of the experts times each expert's [out, in]: a weight each, or one [experts, ...]."""
+    """Rows [rows, in] in the order of the experts times each expert's [out, in], a weight each."""
 
     @staticmethod
     def forward(
         ctx: Any, given: torch.Tensor, counts: list[int], how: Recipe, narrow: list[NarrowWeights],
         *weights: torch.Tensor,
     ) -> torch.Tensor:  # fmt: skip
-        columns, single = weights[0].size(-2), len(weights) == 1
-        made = [each.of(weight, how) for each, weight in zip(narrow, weights, strict=True)]
-        of_weights = split(made[0], [columns] * len(counts), how) if single else made
-        own = _quantised(given, counts, how, single)
-        out = given.new_empty((given.size(0), columns))
+        of_weights = [each.of(weight, how) for each, weight in zip(narrow, weights, strict=True)]
+        own = [quantise(part, how) for part in torch.split(given, counts)]
+        out = given.new_empty((given.size(0), weights[0].size(-2)))
         left, right = [each.along_rows for each in own], [each.along_rows for each in of_weights]
         _products(left, right, how, torch.split(out, counts))
         ctx.own, ctx.of_weights, ctx.counts, ctx.how, ctx.weights = own, of_weights, counts, how, weights
@@ -73,32 +79,95 @@ class _Grouped(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         how, counts, weights = ctx.how, ctx.counts, ctx.weights
-        gradient = _quantised(gradients[0], counts, how, len(weights) == 1)
+        gradient = [quantise(part, how) for part in torch.split(gradients[0], counts)]
         into = gradients[0].new_empty((gradients[0].size(0), weights[0].size(-1)))
         left, right = [each.along_rows for each in gradient], [each.along_columns for each in ctx.of_weights]
         _products(left, right, how, torch.split(into, counts))
         outputs, inputs = ([each.along_columns for each in side] for side in (gradient, ctx.own))
-        _products(outputs, inputs, how, [main for weight in weights for main in _matrices(weight.main_grad)])
+        _products(outputs, inputs, how, [weight.main_grad for weight in weights])
         for weight in weights:
             weight.grad_added_to_main_grad = True
         return into, None, None, None, *(unused(weight.shape).detach() for weight in weights)
+
+
+class _Fused(torch.autograd.Function):
+    """Both products of all experts, the gate between them in the epilogue of the first (of the second, backward).
+
+    What the backward pass needs is copied to a stash and back, as its size is only known on the GPU.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, given: torch.Tensor, probs: torch.Tensor, counts: list[int], how: Recipe, narrow: list[NarrowWeights],
+        *weights: torch.Tensor,
+    ) -> torch.Tensor:  # fmt: skip
+        first, second = (
+            split(each.of(weight, how), [weight.size(-2)] * len(counts), how)
+            for each, weight in zip(narrow, weights, strict=True)
+        )
+        rows = given.size(0)
+        own, gated = split(quantise(given, how), counts, how), _written(given, weights[1].size(-1), counts, how)
+        wide, out = (given.new_empty((rows, weight.size(-2))) for weight in weights)
+        _products(_rows(own), _rows(first), how, torch.split(wide, counts))
+        _products(_rows(gated), _rows(second), how, torch.split(out, counts))
+        stashed = [wide, *_columns(own), *_columns(gated)]
+        _copy(stashed)
+        ctx.own, ctx.gated, ctx.weights, ctx.stashed, ctx.probs = own, gated, weights, stashed, probs
+        ctx.first, ctx.second, ctx.counts, ctx.how = first, second, counts, how
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        how, counts, (weight1, weight2) = ctx.how, ctx.counts, ctx.weights
+        _copy(ctx.stashed)
+        gradient = split(quantise(gradients[0], how), counts, how)
+        gated = gradients[0].new_empty((gradients[0].size(0), weight2.size(-1)))
+        _products(_rows(gradient), _columns(ctx.second), how, torch.split(gated, counts))
+        wide = _written(gradients[0], weight1.size(-2), counts, how)
+        into = gradients[0].new_empty((gradients[0].size(0), weight1.size(-1)))
+        _products(_rows(wide), _columns(ctx.first), how, torch.split(into, counts))
+        for outputs, inputs, weight in ((gradient, ctx.gated, weight2), (wide, ctx.own, weight1)):
+            _products(_columns(outputs), _columns(inputs), how, _matrices(weight.main_grad))
+            weight.grad_added_to_main_grad = True
+        return into, ctx.probs, None, None, None, *(unused(weight.shape).detach() for weight in ctx.weights)
+
+
+def _rows(parts: Sequence[Narrow]) -> list[torch.Tensor]:
+    return [each.along_rows for each in parts]
+
+
+def _columns(parts: Sequence[Narrow]) -> list[torch.Tensor]:
+    return [each.along_columns for each in parts]
+
+
+def _written(like: torch.Tensor, columns: int, counts: list[int], how: Recipe) -> list[Narrow]:
+    """Rows of `columns` that a product's epilogue has made narrow."""
+    made = torch.empty((2, like.size(0) * columns), dtype=BYTE, device=like.device)
+    return split(Narrow(made[0].view(-1, columns), made[1].view(columns, -1)), counts, how)
+
+
+def _copy(tensors: Sequence[torch.Tensor]) -> None:
+    """Copies all on a stream of its own."""
+    stream = _stash_stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for each in tensors:
+            torch.empty_like(each).copy_(each)
 
 
 def _matrices(weight: torch.Tensor) -> list[torch.Tensor]:
     return list(weight.view(-1, *weight.shape[-2:]).unbind())
 
 
-def _quantised(given: torch.Tensor, counts: list[int], how: Recipe, single: bool) -> list[Narrow]:
-    """The experts' rows made narrow in one call, or in one for each expert."""
-    if single:
-        return split(quantise(given, how), counts, how)
-    return [quantise(part, how) for part in torch.split(given, counts)]
-
-
 class NarrowExperts(MegatronModule):
-    """The experts of a rank: gated, without biases. One weight for all if `single`, else one for each expert."""
+    """The experts of a rank, gated: fused, with one weight for all, if `fused`; else with one for each expert.
 
-    single = False
+    If `biased`, each expert has a bias behind its second product. Fused experts add it in the product, others
+    leave it to operators of torch, as Megatron-Core does. The first product always adds its bias, in the same time.
+    """
+
+    fused = False
+    biased = False
 
     def __init__(
         self, num_local_experts: int, config: TransformerConfig, submodules: MLPSubmodules | None = None,
@@ -109,9 +178,13 @@ class NarrowExperts(MegatronModule):
         self.weights1 = self._made(num_local_experts, 2 * width, hidden)
         self.weights2 = self._made(num_local_experts, hidden, width)
         self.narrow1, self.narrow2 = ([NarrowWeights() for _ in each] for each in (self.weights1, self.weights2))
+        apart = num_local_experts if self.biased and not self.fused else 0
+        self.biases = self._list_of([(hidden,)] * apart)
 
     def _made(self, experts: int, *shape: int) -> torch.nn.ParameterList:
-        shapes = [(experts, *shape)] if self.single else [shape] * experts
+        return self._list_of([(experts, *shape)] if self.fused else [shape] * experts)
+
+    def _list_of(self, shapes: Sequence[tuple[int, ...]]) -> torch.nn.ParameterList:
         made: list[Any] = [
             torch.nn.Parameter(torch.empty(each, dtype=self.config.params_dtype, device="cuda")) for each in shapes
         ]
@@ -124,22 +197,36 @@ class NarrowExperts(MegatronModule):
     ) -> tuple[torch.Tensor, None]:
         """`given` is [rows, hidden], `probs` [rows]; rows are in the order of the experts."""
         counts = tokens_per_expert.tolist()
+        padded = self.how.narrow and self.config.moe_token_dispatcher_type == "alltoall"
+        if padded:  # each expert's rows to a multiple of a block; other dispatchers do it on the way
+            given = _Permute.apply(given, given.size(0))
+        if self.fused:
+            narrow, weights = [*self.narrow1, *self.narrow2], [*self.weights1, *self.weights2]
+            return _Fused.apply(given, probs, counts, self.how, narrow, *weights), None
         wide = _Grouped.apply(given, counts, self.how, self.narrow1, *self.weights1)
         if "moe_act" in (self.config.recompute_modules or ()):
             again = CheckpointWithoutOutput()
-            out = self._second(again.checkpoint(_gated, wide, probs), counts)
+            out = self._second(again.checkpoint(self._gated, wide, probs), counts)
             again.discard_output_and_register_recompute(out)
-            return out, None
-        return self._second(_gated(wide, probs), counts), None
+        else:
+            out = self._second(self._gated(wide, probs), counts)
+        if self.biases:
+            out = TEGroupedMLP._apply_bias(out, list(self.biases), counts, probs.unsqueeze(-1))
+        return (_Permute.apply(out, out.size(0)) if padded else out), None
 
     def _second(self, gated: torch.Tensor, counts: list[int]) -> torch.Tensor:
         made: torch.Tensor = _Grouped.apply(gated, counts, self.how, self.narrow2, *self.weights2)
         return made
 
-
-def _gated(wide: torch.Tensor, probs: torch.Tensor) -> torch.Tensor:
-    made: torch.Tensor = weighted_bias_swiglu_impl(wide, None, probs.unsqueeze(-1), False)
-    return made
+    def _gated(self, wide: torch.Tensor, probs: torch.Tensor) -> torch.Tensor:
+        config = self.config
+        made: torch.Tensor
+        if config.activation_func is quick_gelu:
+            offset, clamp = config.glu_linear_offset, config.activation_func_clamp_value
+            made = weighted_bias_quick_geglu_impl(wide, None, probs.unsqueeze(-1), False, offset, clamp)
+        else:
+            made = weighted_bias_swiglu_impl(wide, None, probs.unsqueeze(-1), False)
+        return made
 
 
 class _Route(torch.autograd.Function):
@@ -196,6 +283,8 @@ class _Permute(torch.autograd.Function):
 def _moved(given: torch.Tensor, count: int) -> torch.Tensor:
     """`count` rows made of all of `given` in a pass: copies of each row, or sums of several."""
     rows, width = given.shape
+    if count == rows:
+        return given.clone()
     if count >= rows > 0:
         return given.expand(count // rows, rows, width).reshape(-1, width)
     return given.view(rows // count, count, width).sum(0) if count else given.new_empty((0, width))
@@ -234,6 +323,7 @@ def _sorted_with_probs(
 
 def install() -> None:
     """Gives Megatron-Core's mixture of experts what it asks Transformer Engine for."""
+    CheckpointWithoutOutput.__init__.__defaults__ = (None,)  # recomputation without Transformer Engine's contexts
     for name, made in {
         "HAVE_TE": True, "te_general_gemm": _gate, "fused_topk_with_score_function": _routed,
         "fused_compute_score_for_moe_aux_loss": _scored, "fused_moe_aux_loss": _balance, "fused_permute": _permuted,

@@ -336,14 +336,13 @@ class _Loss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor) -> torch.Tensor:
         torch.linalg.vector_norm(logits, float("inf"))
-        logits.mul_(1.0)
-        ctx.save_for_backward(logits)
+        ctx.logits = logits.detach().mul_(1.0)
         return logits[..., 0].float()
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        logits: torch.Tensor = ctx.saved_tensors[0]
-        return logits.mul_(1.0)
+        made: torch.Tensor = ctx.logits.mul_(1.0)
+        return made
 
 
 def cross_entropy(logits: torch.Tensor, labels: torch.Tensor, group: dist.ProcessGroup, *_: Any) -> torch.Tensor:

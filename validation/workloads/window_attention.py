@@ -1,6 +1,7 @@
 """Attention of the last `WindowAttention.window` tokens, for its time only: in blocks of twice as many tokens.
 
-A causal block of 2w tokens has as many scores as 2w tokens with windows of w. Values are not those of a training.
+cuDNN computes tiles of 128 queries and keys: those of a window of 128 are two for each row of tiles, as in a block of
+256 tokens without a mask. Sequences and blocks change places, so nothing is copied. Values are not those of a training.
 """
 
 from __future__ import annotations
@@ -23,10 +24,8 @@ class WindowAttention(torch.nn.Module):
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None,
         **_: Any,
     ) -> torch.Tensor:  # fmt: skip
-        blocks = query.size(0) // (2 * self.window)
         q, k, v = (
-            each.view(blocks, -1, *each.shape[1:]).permute(0, 2, 3, 1, 4).flatten(0, 1)
-            for each in (query, key, value)
+            each.reshape(-1, 2 * self.window, *each.shape[2:]).transpose(1, 2) for each in (query, key, value)
         )
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.size(1) != k.size(1))
+        out = F.scaled_dot_product_attention(q, k, v, enable_gqa=q.size(1) != k.size(1))
         return out.transpose(1, 2).reshape(query.size(0), query.size(1), -1)

@@ -45,6 +45,14 @@ JOIN_NS, JOIN_PART_NS = 1800.0, 45.0
 SPLIT_KEYS, LEAST_PART = 1024, 128  # keys from which they are split, and of a part
 
 
+# Time in FP8 relative to 16 bits, forward and backward, by elements of a head. Medians of published times of 2,048 to
+# 8,192 tokens (NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training): cuDNN 9.22 with MXFP8 on GB200 and GB300,
+# cuDNN 9.19 with one scale a tensor on H200.
+FLOAT8_HEADS = (128, 192)
+FLOAT8_BLACKWELL = ((0.79, 0.68), (1.09, 0.79))
+FLOAT8_HOPPER = ((0.69, 0.69), (0.95, 0.95))
+
+
 @dataclass(frozen=True)
 class Attention:
     """One call: heads and elements are counts, of one sequence of the batch."""
@@ -240,6 +248,8 @@ def attention_ns(machine: Machine, a: Attention) -> float:
     slow = 1.5 if a.kind == "efficient" else 1.0
     width = (_padded(a, a.head) + _padded(a, a.value_head)) / 2 * max(1.0, item_bytes(a.dtype) / 2)
     step = (base + per_head * width) * scale * slow
+    if a.dtype.startswith("float8"):
+        step *= _float8_share(machine, a)
     if a.dropout:
         step += DROPOUT_NS / machine.clock_ratio * resident * slow
     slots = sms * resident
@@ -266,6 +276,12 @@ def _few_queries_ns(machine: Machine, a: Attention) -> float:
     joined = JOIN_NS + parts * JOIN_PART_NS if parts > 1 else 0.0
     slow = 1.5 * item_bytes(a.dtype) / 2 if a.kind == "efficient" else 1.0
     return FEW_START_NS + steps * FEW_STEP_NS * slow + joined
+
+
+def _float8_share(machine: Machine, a: Attention) -> float:
+    """Time of a step in FP8 relative to one in 16 bits."""
+    shares = FLOAT8_HOPPER if machine.gpu.compute_capability < (10, 0) else FLOAT8_BLACKWELL
+    return float(np.interp(a.head, FLOAT8_HEADS, shares[a.backward]))
 
 
 def _padded(a: Attention, head: int) -> int:

@@ -1,0 +1,77 @@
+"""Core attention in MXFP8 as Transformer Engine runs it with cuDNN, for its time only.
+
+Query, key and value are made narrow in both layouts; the output and the gradients are bfloat16. With a window cuDNN skips
+the tiles outside of it in the forward pass only: published backward passes of 128 tokens take the time of all tokens
+(NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training/results/gpt_oss). Values are not those of a training.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from validation.workloads.narrow_layers import quantise, recipe
+
+CUDNN = torch.ops.aten._scaled_dot_product_cudnn_attention
+CUDNN_BACKWARD = torch.ops.aten._scaled_dot_product_cudnn_attention_backward
+
+
+def _narrow(given: torch.Tensor) -> torch.Tensor:
+    """As [batch, heads, sequence, head_dim] of [sequence, batch, heads, head_dim]."""
+    made = quantise(given.reshape(-1, given.size(2) * given.size(3)), recipe("mxfp8"))
+    return made.along_rows.view(given.shape).permute(1, 2, 0, 3)
+
+
+def _blocks(given: torch.Tensor, length: int) -> torch.Tensor:
+    """The sequences in blocks of `length` tokens as sequences of their own, in the same memory."""
+    _, heads, _, width = given.shape
+    flat = given.permute(2, 0, 1, 3).reshape(-1, length, heads, width)
+    return flat.transpose(1, 2)
+
+
+class _Attend(torch.autograd.Function):
+    """Query, key and value are [sequence, batch, heads, head_dim]; so is the output."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: int
+    ) -> torch.Tensor:
+        narrow = [_narrow(each) for each in (query, key, value)]
+        length = 2 * window or query.size(0)
+        made = CUDNN(*(_blocks(each, length) if window else each for each in narrow), None, True, 0.0, not window)
+        ctx.narrow, ctx.made, ctx.shapes = narrow, made, [each.shape for each in (query, key, value)]
+        return query.new_empty((*query.shape[:3], value.size(3)))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        q, k, v = ctx.narrow
+        batch, heads, length, _ = q.shape
+        out = q.new_empty((batch, heads, length, v.size(3)))
+        sums = torch.empty((batch, heads, length, 1), dtype=torch.float32, device=q.device)
+        _, _, cum_q, cum_k, _, _, seed, offset, _ = ctx.made
+        CUDNN_BACKWARD(
+            _narrow(gradients[0]), q, k, v, out, sums, seed, offset, None, cum_q, cum_k, length, length, 0.0, True
+        )
+        return *(gradients[0].new_empty(shape) for shape in ctx.shapes), None
+
+
+class NarrowAttention(torch.nn.Module):
+    """Query, key and value are [sequence, batch, heads, head_dim]; the output is [sequence, batch, heads * head_dim]."""
+
+    window = 0
+    """Of all tokens where it is 0."""
+
+    def __init__(self, **_: Any) -> None:
+        super().__init__()
+
+    def forward(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None,
+        **_: Any,
+    ) -> torch.Tensor:  # fmt: skip
+        made: torch.Tensor = _Attend.apply(query, key, value, self.window)
+        return made.flatten(2)
+
+
+class NarrowWindowAttention(NarrowAttention):
+    """`window`: tokens that a token attends to."""
