@@ -17,6 +17,7 @@ import numpy as np
 
 from phantora.ttir import functions
 from phantora.ttir.parse import Block, Function, Operation, Type, Unreadable
+from phantora.ttir.reductions import combined
 from phantora.ttir.slice import deciding, scalar_accesses
 from phantora.ttir.values import UNKNOWN, Tile, Value, constant, integers, plain
 from phantora.ttir.work import COUNTERS, LOOPS, PAIR_BYTES, SECTOR_BYTES, Dot, Work
@@ -304,7 +305,7 @@ class Walker:
         if name in _DOTS:
             return self._dot(operation)
         if name in _REDUCTIONS:
-            return self._reduce(operation)
+            return self._reduce(operation, operands, environment)
         shaped = self._shape(operation, operands)
         if shaped is not None:
             return shaped
@@ -409,7 +410,7 @@ class Walker:
         self.pending = False
         return UNKNOWN
 
-    def _reduce(self, operation: Operation) -> Value:
+    def _reduce(self, operation: Operation, operands: list[Value], environment: dict[str, Value]) -> Value:
         count = max((t.count for t in operation.types), default=1)
         operations = max(1, sum(len(b.operations) for b in operation.regions[0]) - 1) if operation.regions else 1
         self.counts["reduced"] += float(count) * operations * (3.0 if operation.name == "tt.scan" else 1.0)
@@ -418,7 +419,21 @@ class Walker:
         whole = len(operation.types[0].shape) <= 1 if operation.types else True
         self.counts["crossings" if whole else "reductions"] += 1
         self.pending = False
-        return [UNKNOWN] * len(operation.results) if len(operation.results) > 1 else UNKNOWN
+        counts, self.counts = self.counts, defaultdict(float)  # those of the region are counted above
+        found = self._combined(operation, operands, environment)
+        self.counts = counts
+        return found if len(found) > 1 else found[0]
+
+    def _combined(self, operation: Operation, operands: list[Value], environment: dict[str, Value]) -> list[Value]:
+        if not operation.regions or any(o is UNKNOWN or isinstance(o, Tile) for o in operands):
+            return [UNKNOWN] * max(1, len(operation.results))
+        body = operation.regions[0]
+
+        def combine(left: list[Value], right: list[Value]) -> list[Value]:
+            environment.update(zip(body[0].arguments, [*left, *right], strict=True))
+            return self._blocks(body, environment)
+
+        return combined(operation, operands, combine)
 
     # ------------------------------------------------------------------ memory
 

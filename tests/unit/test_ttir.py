@@ -378,6 +378,53 @@ def test_integers_that_follow_from_the_arguments_are_stored() -> None:
     assert stores_of(kernel, Launch((2, 1, 1), (own, own, 3), 4, 1)) == {}, "a program may find another's"
 
 
+LARGEST = (
+    HEAD
+    + """%x: !tt.ptr<i32>, %out: !tt.ptr<i32>, %sums: !tt.ptr<i32>) {
+    %o = tt.make_range {end = 4 : i32, start = 0 : i32} : tensor<4xi32>
+    %px = tt.splat %x : !tt.ptr<i32> -> tensor<4x!tt.ptr<i32>>
+    %pxa = tt.addptr %px, %o : tensor<4x!tt.ptr<i32>>, tensor<4xi32>
+    %v = tt.load %pxa : tensor<4x!tt.ptr<i32>>
+    %0:2 = "tt.reduce"(%v, %o) <{axis = 0 : i32}> ({
+    ^bb0(%a: i32, %i: i32, %b: i32, %j: i32):
+      %tie = arith.cmpi eq, %a, %b : i32
+      %first = arith.cmpi slt, %i, %j : i32
+      %both = arith.andi %tie, %first : i1
+      %gt = arith.cmpi sgt, %a, %b : i32
+      %left = arith.ori %gt, %both : i1
+      %value = arith.select %left, %a, %b : i32
+      %index = arith.select %left, %i, %j : i32
+      tt.reduce.return %value, %index : i32, i32
+    }) : (tensor<4xi32>, tensor<4xi32>) -> (i32, i32)
+    tt.store %out, %0#1 : !tt.ptr<i32>
+    %1 = "tt.scan"(%v) <{axis = 0 : i32, reverse = REVERSE}> ({
+    ^bb0(%c: i32, %d: i32):
+      %e = arith.addi %c, %d : i32
+      tt.scan.return %e : i32
+    }) : (tensor<4xi32>) -> tensor<4xi32>
+    %ps = tt.splat %sums : !tt.ptr<i32> -> tensor<4x!tt.ptr<i32>>
+    %psa = tt.addptr %ps, %o : tensor<4x!tt.ptr<i32>>, tensor<4xi32>
+    tt.store %psa, %1 : tensor<4x!tt.ptr<i32>>
+    tt.return
+  }
+}
+"""
+)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("numbers", [(3, 9, 9, 1), (7, -2, 0, 5), (1, 2, 3, 4)])
+def test_reductions_and_scans_of_integers(numbers: tuple[int, ...], turned: bool) -> None:
+    """Triton's argmax, which takes the first of equal ones, and cumsum."""
+    held = np.array(numbers, np.int32)
+    x = Memory(4096, 16, 16, lambda: held.view(np.uint8))
+    kernel = parse(LARGEST.replace("REVERSE", str(turned).lower()))
+    stored = stores_of(kernel, Launch((1, 1, 1), (x, Memory(8192, 4, 4), Memory(12288, 16, 16)), 4, 1))
+    found = {place: np.frombuffer(b"".join(data for _, data in kept), np.int32) for place, kept in stored.items()}
+    assert found[1].tolist() == [int(np.argmax(held))]
+    assert found[2].tolist() == (held[::-1].cumsum()[::-1] if turned else held.cumsum()).tolist()
+
+
 def test_functions_of_many_instructions_cost_more() -> None:
     """tanh takes 22, an exponential is one of the special function units' and some."""
     call = '%e = tt.extern_elementwise %real {symbol = "__nv_tanhf"} : (tensor<1024xf32>) -> tensor<1024xf32>'
