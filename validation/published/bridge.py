@@ -9,6 +9,8 @@ pipelines have all their layers. A row is folded to one rank of each pipeline st
 layers keep weights in both layouts, so a run says nothing of memory.
 
 bridge.jsonl has the seconds of the steps that are simulated already. Delete a line to simulate it again.
+
+The last table compares formats: rates of rows that differ in precision only (and the layout that it needs).
 """
 
 from __future__ import annotations
@@ -109,6 +111,31 @@ def _label(row: Mapping[str, Any]) -> str:
     return f"{row['model']} {machine} {row['Precision']} {axes} {row['container'].split()[0]}"
 
 
+PAIRS = (("NVFP4", "MXFP8"), ("FP8", "MXFP8"), ("FP8", "BF16"), ("MXFP8", "BF16"))
+Rates = dict[str, tuple[float, float]]
+"""Published and simulated rate by precision."""
+
+
+def ratios(runs: Mapping[tuple[str, ...], Rates]) -> Iterator[str]:
+    """Lines of a table of the ratios of rates that two formats have in one container."""
+    yield "| model | GPU | container | formats | published | simulated | points |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    off = []
+    for (model, system, container, _), rates in runs.items():
+        for first, second in (pair for pair in PAIRS if rates.keys() >= {*pair}):
+            published, simulated = (one / other for one, other in zip(rates[first], rates[second], strict=True))
+            off.append(100.0 * (simulated - published))
+            yield (f"| {model} | {system.removeprefix('DGX-')} | {container.split()[0]} | {first}/{second} "
+                   f"| {published:.2f} | {simulated:.2f} | {off[-1]:+.0f} |")  # fmt: skip
+    if off:
+        sizes = list(map(abs, off))
+        inside = sum(size <= POINTS for size in sizes)
+        yield f"{len(off)} ratios: {statistics.fmean(sizes):.1f} points off on average, {inside} within {POINTS} points"
+
+
+POINTS = 6.0
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+")
@@ -126,6 +153,7 @@ def main() -> None:
         journal.fill([run for run in map(expressed, rows) if isinstance(run, Run)], args.jobs)
     errors: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     reasons: Counter[str] = Counter()
+    formats: defaultdict[tuple[str, ...], Rates] = defaultdict(dict)
     print(f"{'row':<64}{'published':>10}{'simulated':>10}{'error':>8}   tokens/s/GPU")
     for row in rows:
         run, published = expressed(row), float(row["Tokens / sec / GPU"])
@@ -138,6 +166,7 @@ def main() -> None:
             print(f"{_label(row):<64}{published:>10,.0f}   left out: {error}", flush=True)
             continue
         errors[run.gpu, row["Precision"]].append(rate / published - 1.0)
+        formats[row["model"], row["System"], row["container"], row["#-GPUs"]][row["Precision"]] = published, rate
         print(f"{_label(row):<64}{published:>10,.0f}{rate:>10,.0f}{rate / published - 1.0:>+8.1%}", flush=True)
     print("\n| GPU | precision | rows | mean error | mean | largest |\n| --- | --- | --- | --- | --- | --- |")
     for (gpu, precision), found in sorted(errors.items()):
@@ -146,6 +175,7 @@ def main() -> None:
               f"| {max(sizes):.1%} |")  # fmt: skip
     for reason, count in reasons.most_common():
         print(f"left out, {count}: {reason}")
+    print("", *ratios(formats), sep="\n")
 
 
 if __name__ == "__main__":
