@@ -218,6 +218,9 @@ class Gpu:
     attention_step_ns: dict[str, float] = field(default_factory=dict)
     """ns of 128 x 64 scores of causal attention on one SM, forward, by head
     (validation/published/nvidia_attention.py); empty: by the calibration's GPU."""
+    attention_backward_step_ns: dict[str, float] = field(default_factory=dict)
+    """The same of the backward pass (validation/published/cudnn_attention.py); empty: by the forward pass and the
+    calibration's GPU."""
     nvlink_domain: int = 0
     """GPUs that one NVLink fabric joins, in several hosts; 0: those of a host."""
     attention_kind: str = ""

@@ -238,6 +238,8 @@ def attention_ns(machine: Machine, a: Attention) -> float:
     if a.kind == "cudnn" and machine.gpu.compute_capability >= (9, 0):
         base, per_head = fit.cudnn_backward_ns if a.backward else fit.cudnn_forward_ns
         scale = _published_scale(machine, a, fit.cudnn_forward_ns) or _tensor_scale(machine)
+        if a.backward and machine.gpu.attention_backward_step_ns:
+            scale = _step_ns(machine.gpu.attention_backward_step_ns, a.head) / (base + per_head * a.head)
         resident, tail, start = 1, (0.75 if a.backward else 1.05), (10000.0 if a.backward else 6000.0)
     else:
         base, per_head = a.step_ns or (fit.flash_backward_ns if a.backward else fit.flash_forward_ns)
@@ -299,13 +301,17 @@ def helper_ns(machine: Machine, a: Attention) -> tuple[float, float]:
 def _published_scale(machine: Machine, a: Attention, forward_ns: tuple[float, float]) -> float:
     """Time of the GPU's own attention relative to the calibrated one's, by what was published of its forward pass;
     0 where nothing was."""
-    steps = {int(head): ns for head, ns in machine.gpu.attention_step_ns.items()}
-    if not steps or machine.gpu.attention_kind not in ("", a.kind):
+    if not machine.gpu.attention_step_ns or machine.gpu.attention_kind not in ("", a.kind):
         return 0.0
-    heads = sorted(steps)
-    ns = float(np.interp(a.head, heads, [steps[head] for head in heads])) * max(1.0, a.head / heads[-1])
     base, per_head = forward_ns
-    return ns / (base + per_head * a.head)
+    return _step_ns(machine.gpu.attention_step_ns, a.head) / (base + per_head * a.head)
+
+
+def _step_ns(published: dict[str, float], head: int) -> float:
+    """Between the published heads; in proportion beyond the largest."""
+    steps = {int(size): ns for size, ns in published.items()}
+    heads = sorted(steps)
+    return float(np.interp(head, heads, [steps[size] for size in heads])) * max(1.0, head / heads[-1])
 
 
 def _tensor_scale(machine: Machine) -> float:
