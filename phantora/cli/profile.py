@@ -148,7 +148,8 @@ def host(
     """Measure the host time of PyTorch on this machine, and write a host file.
 
     Python, operators, autograd and the allocator run under the stub libraries. CUDA calls run on the GPU, if there
-    is one. The measurement takes about a minute. Run it on an idle machine.
+    is one. The rates of memory and files are measured on all processors. The measurement takes about a minute. Run
+    it on an idle machine.
 
     With SCRIPT and its arguments, the file describes the host time of that script. SCRIPT runs once without CUDA and
     once simulated. It needs five optimizer steps.
@@ -156,7 +157,7 @@ def host(
     from phantora.hardware import REFERENCE_HOST, host_names, load_host
     from phantora.hardware.hosts import GIVEN_SPREAD, to_toml
     from phantora.profile import host as measuring
-    from phantora.profile import probing
+    from phantora.profile import memory_probe, probing
     from phantora.profile import script as scripts
 
     if target is not None and not script:
@@ -171,7 +172,9 @@ def host(
     stubbed, real = probing.run_probes(rounds, keep, gpu)
     own_script = bool(script) and described is None
     least = scripts.SCRIPT_SPREAD if own_script else GIVEN_SPREAD
+    rates = memory_probe.measure_apart(out.absolute().parent)
     here = measuring.profile_of(name, stubbed, real, least)
+    here = replace(here, api_ns={**here.api_ns, **rates.costs()})
     found = replace(described, name=name) if described is not None else here
     if script:
         click.echo(f"phantora: measuring {script[0]} without CUDA and simulated", err=True)
@@ -201,6 +204,10 @@ def host(
             f"with the real libraries it took {measuring.slower(stubbed, real):.2f} times as long for the same Python: "
             f"the file has the mean, {here.factor:.2f} times as slow as {REFERENCE_HOST}"
         )
+    click.echo(
+        f"memory: {1 / rates.move:.1f} GiB/s a thread, {1 / rates.saturated:.0f} in all; files: {1 / rates.write:.1f} "
+        f"written, {1 / rates.read:.1f} read; the disk of {out.absolute().parent}: --disk {rates.disk_option()}"
+    )
     if gpu and real is None:
         click.echo("no GPU: CUDA calls are scaled like the rest")
     click.echo(f"{out}: use it with `phantora trace --host {out}`")

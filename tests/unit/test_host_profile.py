@@ -8,13 +8,14 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 from phantora.cli import profile as command
 from phantora.errors import PhantoraError
 from phantora.hardware import REFERENCE_HOST, load_host
 from phantora.hardware.hosts import GIVEN_SPREAD, to_toml
-from phantora.profile import host, host_probe, probing
+from phantora.profile import host, host_probe, memory_probe, probing
 from phantora.profile.script import SCRIPT_SPREAD
 from phantora.trace.analysis.hosts import other_hosts
 
@@ -114,14 +115,28 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return probe(2.0), None
 
     monkeypatch.setattr(probing, "run_probes", run_probes)
+    rates = memory_probe.Rates(0.1, 0.005, 0.2, 0.5, 0.25, 2.0)
+    monkeypatch.setattr(memory_probe, "measure_apart", lambda folder: rates)
     out = tmp_path / "mine.toml"
     done = CliRunner().invoke(command.profile, ["host", "--out", str(out), "--rounds", "5"], catch_exceptions=False)
     assert done.exit_code == 0 and asked == [(5, None, True)]
     assert "2.00 times as slow as emerald-rapids-fast" in done.output and "no GPU: CUDA calls are scaled" in done.output
     assert "A CPU, 3.10 GHz, 8 cores" in done.output and load_host(str(out)).factor == pytest.approx(2.0)
+    assert load_host(str(out)).api_ns["HOST_MOVE_GIB"] == 100_000_000 and "--disk 537MB/s" in done.output
     with pytest.raises(PhantoraError, match=r"a host file ends in \.toml"):
         CliRunner().invoke(command.profile, ["host", "--out", "x.json"], catch_exceptions=False)
     assert "SOURCE" in CliRunner().invoke(command.profile, ["--help"]).output  # operators stay the default
+
+
+def test_rates_of_memory_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_probe, "TENSOR", 4 * memory_probe.MIB)
+    monkeypatch.setattr(memory_probe, "FILE", 4 * memory_probe.MIB)
+    threads = torch.get_num_threads()
+    try:
+        rates = memory_probe.measure(tmp_path)
+    finally:
+        torch.set_num_threads(threads)
+    assert 0 < rates.saturated <= rates.move and min(rates.write, rates.read, rates.disk) > 0
 
 
 PROBE = """
