@@ -36,6 +36,7 @@ def export(log: str, output: str, ranks: str | None, steps: str | None, kinds: s
     DIRECTORY/, x-{rank}.json   the same, with names of the files
     .pickle                     torch's memory snapshot, for pytorch.org/memory_viz
     .tensorboard, .wandb        step time, MFU, throughput and memory by step, for TensorBoard and W&B
+    .mlflow                     the same, as a run in MLflow's SQLite database
     .et                         Chakra execution traces, one file per rank, for network simulators
     .parquet                    the rows, for pandas, polars, DuckDB and Spark
     """

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from phantora.errors import PhantoraError
 from phantora.trace.export import export
 from phantora.trace.export.selection import Selection
 from phantora.trace.reader import open_log
@@ -116,6 +117,21 @@ def test_wandb_log(tmp_path: Path) -> None:
     history = [{item.key: json.loads(item.value_json) for item in r.history.item} for r in read[1:-1]]
     assert [row["_step"] for row in history] == list(range(1, 401))
     assert history[1]["step_time_s"] == pytest.approx(1e-3) and history[1]["memory/peak_allocated"] == 3 << 30
+
+
+def test_mlflow_reads_its_runs(tmp_path: Path) -> None:
+    mlflow = pytest.importorskip("mlflow.tracking")
+    log, path = small_run().write(tmp_path / "run.arrow"), tmp_path / "runs.mlflow"
+    assert export(log, str(path)) == export(log, str(path), Selection(steps=frozenset((1, 2)))) == [str(path)]
+    client = mlflow.MlflowClient(f"sqlite:///{path}")
+    some, whole = client.search_runs([client.get_experiment_by_name("phantora").experiment_id])
+    assert whole.info.status == "FINISHED" and whole.data.params["cluster"] == "1x2xH100"
+    history = client.get_metric_history(whole.info.run_id, "step_time_s")
+    assert [metric.step for metric in history] == [1, 2, 3] and history[1].value == pytest.approx(1e-3)
+    assert len(client.get_metric_history(some.info.run_id, "memory/peak_allocated")) == 2
+    path.write_bytes(b"not a database")
+    with pytest.raises(PhantoraError, match=r"cannot write MLflow's database .*runs\.mlflow"):
+        export(log, str(path))
 
 
 def test_tensorboard(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ FORMATS = (
     Format("chakra", (".et",), "Chakra execution traces, one file per rank: run.0.et", _writer("chakra")),
     Format("parquet", (".parquet",), "the rows, for pandas, polars, DuckDB and Spark", _writer("parquet")),
     Format("wandb", (".wandb",), "scalars as W&B's own log, for `wandb sync`", _writer("scalars", "write_wandb")),
+    Format("mlflow", (".mlflow",), "scalars as MLflow's SQLite database", _writer("scalars", "write_mlflow")),
 )
 
 

@@ -1,22 +1,25 @@
-"""A run's scalars by step, as TensorBoard's event files and as W&B's own log.
+"""A run's scalars by step, as TensorBoard's event files, as W&B's own log and as MLflow's database.
 
-Both hold the same series, of the steps in their order: step time (s), MFU, tokens/s, samples/s, exposed communication
+All have the same series, of the steps in their order: step time (s), MFU, tokens/s, samples/s, exposed communication
 (s), peak memory (bytes). The times of events are virtual.
 
 - TensorBoard: a directory with one event file (TFRecords of ``tensorboard.compat.proto.event_pb2.Event``).
 - W&B: a file ``run-ID.wandb``, which ``wandb sync`` takes: blocks of LevelDB's log format with records of
   ``wandb.proto.wandb_internal_pb2.Record``.
+- MLflow: an SQLite database, for ``mlflow ui --backend-store-uri sqlite:///PATH``. MLflow itself writes it.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from phantora.errors import PhantoraError
 from phantora.trace.analysis.analyze import Filters, analyze
 from phantora.trace.export import proto
 from phantora.trace.export.files import replacing
@@ -53,6 +56,11 @@ def points(log: Log, selection: Selection, progress: Progress | None = None) -> 
                 values[name] = of_step / (times.time * 1e-9)
         found.append(Point(step.number, step.end * 1e-9, values))
     return found
+
+
+def _config(log: Log) -> dict[str, str | int]:
+    meta = log.metadata
+    return {"cluster": meta.cluster, "command": " ".join(meta.command), "world_size": meta.world_size}
 
 
 # ---------------------------------------------------------------------- TensorBoard
@@ -111,10 +119,9 @@ _SEED = [zlib.crc32(bytes([kind])) for kind in range(5)]
 
 def write_wandb(log: Log, path: str, selection: Selection, progress: Progress | None = None) -> list[str]:
     """Writes the log of a W&B run, for ``wandb sync PATH``."""
-    meta = log.metadata
     run = os.path.basename(path).removesuffix(".wandb").removeprefix("run-")
-    config = {"cluster": meta.cluster, "command": " ".join(meta.command), "world_size": meta.world_size}
-    updates = [proto.blob(1, proto.blob(1, key), proto.blob(16, json.dumps(value))) for key, value in config.items()]
+    config = _config(log).items()
+    updates = [proto.blob(1, proto.blob(1, key), proto.blob(16, json.dumps(value))) for key, value in config]
     # Record.run: run_id 1, config 4, display_name 9; .history: item {key 1, value_json 16}; .exit: exit_code 1.
     records = [proto.blob(17, proto.blob(1, run), proto.blob(4, *updates), proto.blob(9, os.path.basename(log.path)))]
     for point in points(log, selection, progress):
@@ -146,3 +153,43 @@ def _chunks(data: bytes, at: int) -> Iterator[bytes]:
         yield _CHUNK_HEAD.pack(zlib.crc32(part, _SEED[kind]), len(part), kind) + part
         at += _CHUNK_HEAD.size + len(part)
         first = False
+
+
+# ---------------------------------------------------------------------- MLflow
+
+_MOST_METRICS, _LONGEST_PARAMETER = 1000, 6000
+"""What MLflow takes in one batch, and in one parameter (characters)."""
+
+
+def write_mlflow(log: Log, path: str, selection: Selection, progress: Progress | None = None) -> list[str]:
+    """Adds a run to the database PATH, which is created if it does not exist. Raises PhantoraError without MLflow."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    try:
+        import sqlalchemy.exc
+        from mlflow.entities import Metric, Param
+        from mlflow.exceptions import MlflowException
+        from mlflow.tracking import MlflowClient
+    except ImportError as error:
+        raise PhantoraError(f"{path}: needs {error.name}; pip install phantora[mlflow]") from error
+
+    for noisy in ("mlflow", "alembic"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    steps = points(log, selection, progress)
+    metrics = [
+        Metric(name, value, round(point.seconds * 1e3), point.step)
+        for point in steps
+        for name, value in point.values.items()
+    ]
+    try:
+        client = MlflowClient(f"sqlite:///{os.path.abspath(path)}")
+        experiment = client.get_experiment_by_name("phantora")
+        number = experiment.experiment_id if experiment else client.create_experiment("phantora")
+        run = client.create_run(number, start_time=0, run_name=os.path.basename(log.path)).info.run_id
+        client.log_batch(run, params=[Param(k, str(v)[:_LONGEST_PARAMETER]) for k, v in _config(log).items()])
+        for first in range(0, len(metrics), _MOST_METRICS):
+            client.log_batch(run, metrics[first : first + _MOST_METRICS])
+        client.set_terminated(run, end_time=round(steps[-1].seconds * 1e3) if steps else 0)
+    except (MlflowException, sqlalchemy.exc.SQLAlchemyError) as error:
+        reason = str(error).splitlines()[0]
+        raise PhantoraError(f"cannot write MLflow's database {path}: {reason}") from error
+    return [path]
