@@ -79,6 +79,10 @@ class Runtime:
     sleep: Callable[[int], None]
     bytes_ns: Callable[[int, int], int]
     """ns of a cost per GiB (a place in ``wire.layout.Api``) and bytes; 0 where the host clock is not modelled."""
+    times_ns: Callable[[int, int], int]
+    """The same of a cost per time, and times."""
+    contend: Callable[[int, float], None]
+    """Until this moment (ns) what the host does takes so many times as long."""
 
     def is_virtual(self) -> bool:
         """Does this process see virtual time? Not before it is connected, and not with ``--null``."""
@@ -94,7 +98,9 @@ class Runtime:
         for move in (library.ph_advance, library.ph_sleep):
             move.argtypes = [ctypes.c_int64]
             move.restype = None
-        library.ph_bytes_ns.argtypes, library.ph_bytes_ns.restype = [ctypes.c_int, ctypes.c_size_t], ctypes.c_int64
+        for cost in (library.ph_bytes_ns, library.ph_times_ns):
+            cost.argtypes, cost.restype = [ctypes.c_int, ctypes.c_size_t], ctypes.c_int64
+        library.ph_contend.argtypes, library.ph_contend.restype = [ctypes.c_int64, ctypes.c_double], None
         return cls(
             library.ph_connected,
             library.ph_null_mode,
@@ -103,6 +109,8 @@ class Runtime:
             library.ph_advance,
             library.ph_sleep,
             library.ph_bytes_ns,
+            library.ph_times_ns,
+            library.ph_contend,
         )
 
 

@@ -4,8 +4,9 @@
 A file is written into the host's memory (``FILE_WRITE_GIB`` of the host model). The disk follows: a call waits for it
 if it synchronises its files, as distributed checkpoints do, or if the file system is shared. A file of this run is read
 from the host's memory (``FILE_READ_GIB``), another one at the disk's rate. A save in the background takes its time from
-the end of its call on; who asks for its result waits until then. The time from a call's begin to its end is an
-annotation of the log (:data:`phantora.wire.names.CHECKPOINT`, ``CHECKPOINT_READ``).
+the end of its call on; who asks for its result waits until then. Its thread has Python's lock while it plans and sums
+what it writes: the rank's own work stands still meanwhile. The time from a call's begin to its end is an annotation of
+the log (:data:`phantora.wire.names.CHECKPOINT`, ``CHECKPOINT_READ``).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,8 @@ class Checkpoints:
         self._runtime = runtime
         self._say = say
         self._inside = threading.local()
+        self._tensors = 0
+        """Written to distributed checkpoints since the last save in the background began."""
         self._written_at = 0
         """When the disk has written what it has been given, ns."""
         with tempfile.TemporaryFile() as new:
@@ -101,6 +104,7 @@ class Checkpoints:
         elif module.__name__ == _WRITER:
             writer, reader = module._FileSystemWriter, module.FileSystemReader
             writer.write_data = self._distributed(writer.write_data)
+            module._write_item = self._counted(module._write_item)
             reader.read_data = self._distributed_read(reader.read_data)
         elif module.__name__ == _SAFETENSORS:
             _replace(module, "safe_open", timed_class(module.safe_open, self._read))
@@ -229,6 +233,7 @@ class Checkpoints:
     def _async(self, save: Any) -> Any:
         @functools.wraps(save)
         def timed(*args: Any, **kwargs: Any) -> Any:
+            self._tensors = 0
             with self._span(CHECKPOINT) as outermost:
                 answer = save(*args, **kwargs)
             if outermost:
@@ -241,31 +246,40 @@ class Checkpoints:
 
         return timed
 
-    def _in_background(self, future: Any, folder: Path | None, synchronised: bool) -> None:
-        """Who waits for `future` waits for the disk, too."""
-        began = self._runtime.now()
-        result, ends = future.result, 0
+    def _counted(self, write: Any) -> Any:
+        @functools.wraps(write)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            self._tensors += 1
+            return write(*args, **kwargs)
 
-        def end(timeout: float | None = None) -> int:
-            nonlocal ends
-            result(timeout)
-            if not ends:
-                size = _own_files(folder)
-                ends = began + self._to_memory(size)
-                on_disk = self._to_disk(size, self._ranks, ends)
-                if synchronised or self._disk.shared:
-                    ends = on_disk
-            return ends
+        return counted
+
+    def _in_background(self, future: Any, folder: Path | None, synchronised: bool) -> None:
+        """The timeline of a save that goes on in a thread. Who waits for `future` waits for its end.
+
+        When the thread is done on this machine is chance, and must not show: it is waited for here.
+        """
+        began = self._runtime.now()
+        result = future.result
+        with suppress(Exception):  # the script gets it with the result
+            result()
+        size = _own_files(folder)
+        python = 0 if self._disk.free else self._runtime.times_ns(Api.FILE_TENSOR, self._tensors)
+        in_memory = began + python + self._to_memory(size)
+        locked = python + (0 if self._disk.free else self._runtime.bytes_ns(Api.FILE_LOCKED_GIB, size))
+        if locked:
+            self._runtime.contend(in_memory, (in_memory - began) / max(1, in_memory - began - locked))
+        on_disk = self._to_disk(size, self._ranks, in_memory)
+        ends = on_disk if synchronised or self._disk.shared else in_memory
 
         def timed_result(timeout: float | None = None) -> Any:
-            if self._moves() and (missing := end(timeout) - self._runtime.now()) > 0:
+            if self._moves() and (missing := ends - self._runtime.now()) > 0:
                 with self._span(CHECKPOINT_WAIT):
                     self._runtime.advance(missing)
             return result(timeout)
 
         def timed_done() -> bool:
-            # When the writing thread is done here is chance; what the script sees of it must not be.
-            return not self._moves() or end() <= self._runtime.now()
+            return not self._moves() or ends <= self._runtime.now()
 
         future.result, future.done = timed_result, timed_done
 

@@ -188,6 +188,8 @@ Api = Enum("ph_api", "PH_API_", (
     ("HOST_MOVE_GIB", "memory that an operator on CPU tensors reads and writes, per GiB and thread"),
     ("HOST_SATURATED_GIB", "and by all ranks of a host together, whose threads share its memory"),
     ("FILE_WRITE_GIB", "a file that is written into the host's memory, per GiB"),
+    ("FILE_LOCKED_GIB", "and for which its writer has Python's lock"),
+    ("FILE_TENSOR", "a tensor that a distributed checkpoint plans and writes in the background: Python's work"),
     ("FILE_READ_GIB", "a file that is read from the host's memory, per GiB"),
     ("HOST_FAULT_GIB", "new memory that such an operator writes, per GiB: its pages are made"),
     ("PY_ELEMENT", "a number of a Python list that becomes a tensor"),

@@ -74,9 +74,11 @@ void ph_advance(int64_t ns);          // advance by ns
 void ph_sleep(int64_t ns);            // the same, and NCCL's watchdogs make the rounds that fall into it
 void ph_charge_bytes(enum ph_api api, size_t bytes);  // api's cost is per GiB
 int64_t ph_bytes_ns(enum ph_api api, size_t bytes);   // that cost; 0 in other modes
+int64_t ph_times_ns(enum ph_api api, size_t times);   // a cost of a call, so many times; 0 in other modes
 // An operator of the host's CPU that moves `bytes`, of which `fresh` are new memory, on `threads` threads;
 // 0: as many as saturate the host's memory.
 void ph_charge_memory(size_t moved, size_t fresh, int threads);
+void ph_contend(int64_t until, double factor);  // what the host does until then takes `factor` times as long
 bool ph_moves_clock(void);            // does this thread move it?
 // Every stub entry point is bracketed. CPU time between brackets is the program's: the measured mode counts it, the
 // modelled one notes what it does not count.

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from phantora.launch.clock import Runtime
 from phantora.launch.disk import Checkpoints, parse
+from tests.support.clock import Clock
 
 WRITTEN = 2_000_000_000
 """Bytes; their way to the host's memory takes as many ns in these tests."""
 
 
-class Host:
-    """A rank's clock without a rank."""
+class Host(Clock):
+    """A rank that writes files."""
 
     def __init__(self, disk: str) -> None:
-        self.time = 0
-        now, move = (lambda: self.time), self.advance
-        runtime = Runtime(lambda: True, lambda: False, lambda: True, now, move, move, lambda _, size: size)
-        self.files = Checkpoints(parse(disk), runtime, lambda: None)
-
-    def advance(self, ns: int) -> None:
-        self.time += max(ns, 0)
+        super().__init__()
+        self.files = Checkpoints(parse(disk), self.runtime(), lambda: None)
 
     def write(self, synchronised: bool, size: int = WRITTEN) -> float:
         """Seconds that the rank takes."""

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch._utils import ExceptionWrapper
 
 from phantora.errors import PhantoraError
-from phantora.launch.clock import Runtime
 from phantora.launch.loading import Cost, Fetched, Loading, Workers, parse
+from tests.support.clock import Clock
 
 MS = 1_000_000
 
@@ -47,20 +47,6 @@ def test_a_worker_makes_one_batch_after_the_other(batches: list[tuple[int, int, 
             ready = workers.delivers(worker, cost)
             assert ready == max(free, when) + cost
             free = ready
-
-
-class Clock:
-    """A rank's clock without a rank."""
-
-    def __init__(self) -> None:
-        self.time = 0
-
-    def advance(self, ns: int) -> None:
-        self.time += ns
-
-    def runtime(self) -> Runtime:
-        now, move = (lambda: self.time), self.advance
-        return Runtime(lambda: True, lambda: False, lambda: True, now, move, move, lambda _, size: size)
 
 
 class Iterator:

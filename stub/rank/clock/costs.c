@@ -36,6 +36,25 @@ static int64_t worked;
 // What leaves the caches depends on the work that is done, however long a slow host takes for it.
 static void work(int64_t ns) { worked += (int64_t)((double)ns / ph_rt.header->host_scale); }
 
+// A background thread of the program that has Python's lock for a part of the time.
+static int64_t contended_until;
+static double contended_factor = 1.0;
+void ph_contend(int64_t until, double factor) {
+  contended_until = until;
+  contended_factor = factor < 1.0 ? 1.0 : factor;
+}
+
+// Moves the clock by what the host does alone in `ns`.
+static void spend(int64_t ns) {
+  if (ns <= 0) return;
+  int64_t left = contended_until ? contended_until - ph_now() : 0;
+  if (left > 0) {
+    int64_t longer = (int64_t)((double)ns * contended_factor);
+    ns = longer <= left ? longer : left + ns - (int64_t)((double)left / contended_factor);
+  }
+  ph_move_clock(ns);
+}
+
 #define COLD_LEVEL 14  // 1 ms
 #define WARM_SHIFT 7   // below 128 ns
 
@@ -63,7 +82,7 @@ void ph_charge_times(enum ph_api api, size_t times) {
   ph_note_charge(api);
   int64_t ns = ph_rt.header->api_ns[api] * (int64_t)times;
   work(ns);
-  if (ns > 0) ph_move_clock(ns);
+  spend(ns);
 }
 
 void ph_charge_cold(enum ph_api api, int64_t *last) {
@@ -73,7 +92,7 @@ void ph_charge_cold(enum ph_api api, int64_t *last) {
   ph_note_charge(api);
   int64_t ns = ph_rt.header->api_ns[api] * (int64_t)share / 1000;
   work(ns);
-  if (ns > 0) ph_move_clock(ns);
+  spend(ns);
 }
 
 void ph_charge_frame(size_t code, uint32_t function) {
@@ -82,7 +101,7 @@ void ph_charge_frame(size_t code, uint32_t function) {
   count(PH_API_PY_CODE, code);
   if (function) ph_note_charge(function);
   worked += FRAME_NS;
-  ph_move_clock(ph_rt.header->api_ns[PH_API_PY_FRAME] + ph_rt.header->api_ns[PH_API_PY_CODE] * (int64_t)code / 1000000);
+  spend(ph_rt.header->api_ns[PH_API_PY_FRAME] + ph_rt.header->api_ns[PH_API_PY_CODE] * (int64_t)code / 1000000);
 }
 
 // The units of a frame's code are counted up to a limit, as if it were run through once. From this number of operators per run on, a
@@ -123,6 +142,10 @@ void ph_charge_handover(void) {
 
 int64_t ph_bytes_ns(enum ph_api api, size_t bytes) {
   return ph_rt.modelled && ph_live() ? (int64_t)((double)ph_rt.header->api_ns[api] * (double)bytes / 1073741824.0) : 0;
+}
+
+int64_t ph_times_ns(enum ph_api api, size_t times) {
+  return ph_rt.modelled && ph_live() ? ph_rt.header->api_ns[api] * (int64_t)times : 0;
 }
 
 void ph_charge_bytes(enum ph_api api, size_t bytes) { ph_advance(ph_bytes_ns(api, bytes)); }
