@@ -32,7 +32,6 @@ SUFFIX = ".parquet"
 _KEY = b"phantora.kernel_times"
 _TEXT = pa.dictionary(pa.int32(), pa.utf8())
 _SCHEMA = pa.schema([
-    ("key", _TEXT),
     ("signature", _TEXT),
     ("compute", _TEXT),
     ("position", pa.int16()),
@@ -47,9 +46,9 @@ _SCHEMA = pa.schema([
 ])  # fmt: skip
 # Columns that repeat values are dictionaries; the bytes of times are stored by their place, which compresses best.
 _STORED: dict[str, Any] = {
-    "compression": "zstd", "compression_level": 19,
+    "compression": "brotli", "compression_level": 11,
     "use_dictionary": [
-        "key", "signature", "compute", "position", "name", "kind", "block.list.element", "spread", "clock_mhz",
+        "signature", "compute", "position", "name", "kind", "block.list.element", "spread", "clock_mhz",
     ],
     "column_encoding": {"cold": "BYTE_STREAM_SPLIT", "warm": "BYTE_STREAM_SPLIT"},
 }  # fmt: skip
@@ -203,10 +202,9 @@ def write_table(path: Path, about: Mapping[str, str], entries: Iterable[Entry]) 
     of the least error bar."""
     columns: dict[str, list[Any]] = {name: [] for name in _SCHEMA.names}
     for entry in entries:
-        key = signature_key(entry.parsed, entry.compute)
         for position, kernel in enumerate(entry.kernels):
             values = (
-                key, entry.signature, entry.compute, position, kernel.name, kernel.kind, kernel.grid, kernel.block,
+                entry.signature, entry.compute, position, kernel.name, kernel.kind, kernel.grid, kernel.block,
                 kernel.cold, kernel.warm, round(kernel.spread, 2), entry.clock_mhz,
             )  # fmt: skip
             for name, value in zip(_SCHEMA.names, values, strict=True):
@@ -263,10 +261,11 @@ def _checked_rows(path: Path, contents: bytes) -> pa.Table:
         rows = table.select(_SCHEMA.names).cast(_SCHEMA.with_metadata(table.schema.metadata))
         if len(rows) and (pc.min(rows["cold"]).as_py() < 0 or pc.min(rows["warm"]).as_py() < 0):
             raise ValueError("a negative time")
-        rows = indexed(rows)
+        with _collector_paused():
+            rows = indexed(rows, lambda signature, compute: signature_key(parse_signature(signature), compute))
         Rows(rows)
         return rows
-    except (pa.ArrowException, TypeError, ValueError) as error:
+    except (pa.ArrowException, PhantoraError, TypeError, ValueError) as error:
         raise PhantoraError(f"{path}: broken contents ({_first_line(error)}); measure it anew") from error
 
 

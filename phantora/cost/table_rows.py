@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from phantora.cache import cache_directory, make_folder, make_room
 
 OPERATOR = "operator"
-"""Column of an indexed table: the base name of the operator, without namespace and overload."""
+"""Column of an indexed table, next to `key`: the base name of the operator, without namespace and overload."""
 WORTH_KEEPING = 20_000  # rows: fewer are read in less time than a file takes
 MOST_TABLES = 6  # in the cache; a table takes 60 MB
+_SOURCES = ("table_rows.py", "table.py", "parse.py", "tensors.py")  # they decide what a cached file contains
 
 
 class Rows:
@@ -96,23 +96,23 @@ class Rows:
         return [seen[place] for place in places]
 
 
-def indexed(rows: pa.Table) -> pa.Table:
-    """`rows`, those of an entry together and in order, with their keys sorted and their operators as a column.
+def indexed(rows: pa.Table, key_of: Callable[[str, str], str]) -> pa.Table:
+    """`rows`, those of an entry together and in order, with a column of sorted keys and one of operators.
 
-    Raises ValueError for missing values.
+    `key_of` gives the key of a signature in a compute mode. Raises ValueError for missing values, and as `key_of`.
     """
     if any(column.null_count for column in rows.columns):
         raise ValueError("missing values")
-    column = _array(rows, "key")
-    order = pc.array_sort_indices(column.dictionary)
-    place = np.empty(len(order), np.int32)
-    place[np.asarray(order)] = np.arange(len(order), dtype=np.int32)
-    keys = column.dictionary.take(order)
-    indices = pa.array(place[np.asarray(column.indices)])
-    bases = pa.array([base_of(key) for key in keys.to_pylist()], pa.utf8()).dictionary_encode()
-    rows = rows.set_column(
-        rows.schema.get_field_index("key"), "key", pa.DictionaryArray.from_arrays(indices, keys)
-    ).append_column(OPERATOR, pa.DictionaryArray.from_arrays(bases.indices.take(indices), bases.dictionary))
+    signatures, computes = _array(rows, "signature"), _array(rows, "compute")
+    modes = len(computes.dictionary)
+    pairs = np.asarray(signatures.indices).astype(np.int64) * modes + np.asarray(computes.indices)
+    known, pair_of = np.unique(pairs, return_inverse=True)
+    texts, compute = signatures.dictionary.to_pylist(), computes.dictionary.to_pylist()
+    keys = [key_of(texts[pair // modes], compute[pair % modes]) for pair in known.tolist()]
+    for name, values in (("key", keys), (OPERATOR, [base_of(key) for key in keys])):
+        words, place = np.unique(np.array(values, object), return_inverse=True)
+        indices = pa.array(place[pair_of].astype(np.int32))
+        rows = rows.append_column(name, pa.DictionaryArray.from_arrays(indices, pa.array(words, pa.utf8())))
     return rows.combine_chunks()
 
 
@@ -123,7 +123,7 @@ def base_of(key: str) -> str:
 
 def cached(digest: str, read: Callable[[], pa.Table]) -> pa.Table:
     """The table of the file with SHA-256 `digest`, from `read` if the cache has none. Raises as `read`."""
-    layout = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    layout = hashlib.sha256(b"".join(Path(__file__).with_name(name).read_bytes() for name in _SOURCES)).hexdigest()
     path = cache_directory() / "tables" / f"{digest[:24]}-{layout[:8]}.arrow"
     with suppress(OSError, pa.ArrowException):  # missing
         return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
