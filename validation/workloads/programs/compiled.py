@@ -8,6 +8,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from validation.workloads.programs.layers import Block
 from validation.workloads.programs.steps import Step, fused_adamw, language, main, trained
 
 
@@ -134,25 +135,15 @@ def flex(shape: tuple[int, int], given: Callable[[], dict[str, Any]]) -> Step:
     """A GPT of 8 layers whose attention is compiled FlexAttention with the arguments of `given`."""
     from torch.nn.attention.flex_attention import flex_attention
 
-    width, heads, (batch, length) = 2048, 16, shape
-
-    class Layer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.n1, self.n2 = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            q, k, v = (t.reshape(batch, length, heads, -1).transpose(1, 2) for t in self.qkv(self.n1(x)).chunk(3, -1))
-            a = attend(q, k, v, **arguments)
-            x = x + self.out(a.transpose(1, 2).reshape(batch, length, width))
-            return x + self.down(F.gelu(self.up(self.n2(x))))
-
+    width, heads = 2048, 16
     torch.set_default_device("cuda")
     arguments = given()
     attend: Any = torch.compile(flex_attention, dynamic=False)
-    return language(Layer, 8, width, 32000, shape)
+
+    def layer() -> Block:
+        return Block(width, heads, lambda q, k, v: attend(q, k, v, **arguments))
+
+    return language(layer, 8, width, 32000, shape)
 
 
 def masked(allowed: Callable[..., torch.Tensor]) -> Step:

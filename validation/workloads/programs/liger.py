@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 import torch.nn as nn
-import torch.nn.functional as F
 
+from validation.workloads.programs.layers import GatedBlock, causal
 from validation.workloads.programs.steps import Step, decoder, fused_adamw, hidden, main
 
 
@@ -28,24 +28,15 @@ def liger_llama() -> Step:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return LigerRMSNormFunction.apply(x, self.weight, 1e-6, 0.0, "llama", False)
 
-    class Layer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.n1, self.n2 = Norm(), Norm()
-            self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-            self.gate, self.up = nn.Linear(width, inner, bias=False), nn.Linear(width, inner, bias=False)
-            self.down = nn.Linear(inner, width, bias=False)
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        q, k = LigerRopeFunction.apply(q, k, cos, sin)
+        return causal(q, k, v)
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            q, k, v = (t.reshape(batch, length, heads, -1).transpose(1, 2) for t in self.qkv(self.n1(x)).chunk(3, -1))
-            q, k = LigerRopeFunction.apply(q, k, cos, sin)
-            a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + self.out(a.transpose(1, 2).reshape(batch, length, width))
-            h = self.n2(x)
-            return x + self.down(LigerSiLUMulFunction.apply(self.gate(h), self.up(h)))
+    def layer() -> GatedBlock:
+        return GatedBlock(width, heads, inner, attend, lambda _: Norm(), LigerSiLUMulFunction.apply)
 
     torch.set_default_device("cuda")
-    model, last = decoder(Layer, 8, width, words), Norm().bfloat16()
+    model, last = decoder(layer, 8, width, words), Norm().bfloat16()
     ids = torch.randint(0, words, (batch, length))
     angles = torch.outer(torch.arange(length).float(), 1e4 ** -(torch.arange(0, 128, 2).float() / 128)).repeat(1, 2)
     cos, sin = angles.cos().bfloat16()[None], angles.sin().bfloat16()[None]
@@ -112,25 +103,11 @@ def liger_dpo() -> Step:
 
     width, heads, inner, words, pairs, length = 2048, 16, 5632, 64000, 4, 1024
 
-    class Layer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.n1, self.n2 = LigerRMSNorm(width), LigerRMSNorm(width)
-            self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-            self.gate, self.up = nn.Linear(width, inner, bias=False), nn.Linear(width, inner, bias=False)
-            self.down = nn.Linear(inner, width, bias=False)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            q, k, v = (
-                t.reshape(2 * pairs, length, heads, -1).transpose(1, 2) for t in self.qkv(self.n1(x)).chunk(3, -1)
-            )
-            a = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape)
-            x = x + self.out(a)
-            h = self.n2(x)
-            return x + self.down(LigerSiLUMulFunction.apply(self.gate(h), self.up(h)))
+    def layer() -> GatedBlock:
+        return GatedBlock(width, heads, inner, norm=LigerRMSNorm, gate=LigerSiLUMulFunction.apply)
 
     torch.set_default_device("cuda")
-    policy, reference = (decoder(Layer, 5, width, words) for _ in range(2))
+    policy, reference = (decoder(layer, 5, width, words) for _ in range(2))
     reference.requires_grad_(False)
     loss_of = LigerFusedLinearDPOLoss(compiled=False)
     ids = torch.randint(0, words, (2 * pairs, length))

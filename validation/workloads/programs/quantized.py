@@ -7,28 +7,15 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from validation.workloads.programs.layers import Block, GatedBlock
 from validation.workloads.programs.steps import Step, decoder, fused_adamw, main, next_word, trained
 
 
 def under(optimizer: Any) -> Step:
     """A GPT of 12 layers under an AdamW with 8-bit states."""
     width, heads, words, batch, length = 1536, 12, 50304, 8, 1024
-
-    class Layer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.n1, self.n2 = nn.LayerNorm(width), nn.LayerNorm(width)
-            self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-            self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            q, k, v = (t.reshape(batch, length, heads, -1).transpose(1, 2) for t in self.qkv(self.n1(x)).chunk(3, -1))
-            a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + self.out(a.transpose(1, 2).reshape(batch, length, width))
-            return x + self.down(F.gelu(self.up(self.n2(x))))
-
     torch.set_default_device("cuda")
-    model = decoder(Layer, 12, width, words)
+    model = decoder(lambda: Block(width, heads), 12, width, words)
     ids = torch.randint(0, words, (batch, length))
     return trained(optimizer(model.parameters(), lr=1e-4), next_word(model, ids))
 
@@ -153,24 +140,8 @@ def float8_rows() -> Step:
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
     width, heads, inner, words, batch, length = 3072, 24, 8192, 32000, 4, 2048
-
-    class Layer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.n1, self.n2 = nn.RMSNorm(width), nn.RMSNorm(width)
-            self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-            self.gate, self.up = nn.Linear(width, inner, bias=False), nn.Linear(width, inner, bias=False)
-            self.down = nn.Linear(inner, width, bias=False)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            q, k, v = (t.reshape(batch, length, heads, -1).transpose(1, 2) for t in self.qkv(self.n1(x)).chunk(3, -1))
-            a = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape)
-            x = x + self.out(a)
-            h = self.n2(x)
-            return x + self.down(F.silu(self.gate(h)) * self.up(h))
-
     torch.set_default_device("cuda")
-    model = decoder(Layer, 5, width, words)
+    model = decoder(lambda: GatedBlock(width, heads, inner), 5, width, words)
     for layer in model[2:]:
         convert_to_float8_training(layer, config=Float8LinearConfig.from_recipe_name("rowwise"))
         layer.compile()

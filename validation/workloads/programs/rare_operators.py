@@ -9,6 +9,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
+from validation.workloads.programs.layers import Block
 from validation.workloads.programs.steps import Step, decoder, fused_adamw, hidden, language, main, trained
 
 
@@ -204,22 +205,8 @@ def cut_loss() -> Step:
     from cut_cross_entropy import linear_cross_entropy
 
     width, heads, words, batch, length = 2048, 16, 128000, 4, 2048
-
-    class Layer(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.n1, self.n2 = nn.RMSNorm(width), nn.RMSNorm(width)
-            self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-            self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            q, k, v = (t.reshape(batch, length, heads, -1).transpose(1, 2) for t in self.qkv(self.n1(x)).chunk(3, -1))
-            a = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(batch, length, width)
-            x = x + self.out(a)
-            return x + self.down(F.gelu(self.up(self.n2(x))))
-
     torch.set_default_device("cuda")
-    model = decoder(Layer, 4, width, words)
+    model = decoder(lambda: Block(width, heads, norm=nn.RMSNorm, bias=False), 4, width, words)
     ids = torch.randint(0, words, (batch, length))
     head = model[1]
     return trained(fused_adamw(model), lambda: linear_cross_entropy(hidden(model, ids), head.weight, ids, shift=True))
