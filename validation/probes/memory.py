@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from phantora.cost.parse import parse_signature, write_signature
 from phantora.profile import forms
 from phantora.profile.arena import Arena, Unbuildable
-from phantora.profile.operator_grid import sweep
+from phantora.profile.operator_grid import RESNET, sweep
 from phantora.profile.rebuild import rebuild
 
 PORT = 29533
@@ -116,11 +116,8 @@ def _requested(which: str) -> int:
     return int(torch.cuda.memory_stats()[f"requested_bytes.all.{which}"])
 
 
-LAYERS = (  # channels, filters, size, tap, stride: ResNet's (50 and 18) and some of ViT and VGG
-    (3, 64, 224, 7, 2), (64, 64, 56, 1, 1), (64, 64, 56, 3, 1), (64, 256, 56, 1, 1), (256, 64, 56, 1, 1), (256, 128, 56, 1, 1),
-    (128, 128, 56, 3, 2), (128, 512, 28, 1, 1), (256, 512, 56, 1, 2), (512, 128, 28, 1, 1), (128, 128, 28, 3, 1), (512, 256, 28, 1, 1),
-    (256, 256, 28, 3, 2), (256, 1024, 14, 1, 1), (512, 1024, 28, 1, 2), (1024, 256, 14, 1, 1), (256, 256, 14, 3, 1), (1024, 512, 14, 1, 1),
-    (512, 512, 14, 3, 2), (512, 2048, 7, 1, 1), (1024, 2048, 14, 1, 2), (2048, 512, 7, 1, 1), (512, 512, 7, 3, 1),
+LAYERS = (  # ResNet-50's, and some of ResNet-18, ViT and VGG
+    *RESNET,
     (64, 128, 56, 3, 2), (64, 128, 56, 1, 2), (128, 256, 28, 3, 2), (128, 256, 28, 1, 2), (256, 512, 14, 3, 2), (256, 512, 14, 1, 2),
     (3, 768, 224, 16, 16), (3, 64, 224, 3, 1), (64, 128, 112, 3, 1), (512, 512, 14, 3, 1),
 )  # fmt: skip
