@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from phantora.sim.measured import Measured
     from phantora.sim.replay import Powers
     from phantora.sim.simulator import Simulator
-    from phantora.trace.recording import Chunk
+    from phantora.trace.recording import Records
     from phantora.trace.schema import RunMetadata
     from phantora.trace.writer import LogWriter
 
@@ -53,7 +53,8 @@ class About:
 class Recorded:
     """A recorded run, in place of ranks."""
 
-    chunks: Sequence[Chunk]
+    records: Mapping[int, Iterable[Records]]
+    """By rank."""
     host_scale: float
     nccl: Mapping[str, Any]
     """NCCL's variables then, as the metadata have them; those of the environment now come first."""
@@ -175,7 +176,7 @@ def assemble(
             if recorded is None:
                 simulator = Simulator(session, log, config)
             else:
-                simulator = Replayer(session, log, config, recorded.chunks, recorded.host_scale, recorded.power)
+                simulator = Replayer(session, log, config, recorded.records, recorded.host_scale, recorded.power)
         except PhantoraError:
             log.close({})
             with suppress(OSError):  # one in memory has no name to be taken

@@ -24,7 +24,6 @@ from phantora.runs import fold as folding
 from phantora.runs.assemble import About, Recorded, Simulation, assemble, host_facts
 from phantora.runs.preflight import preflight
 from phantora.runs.prepare import Prepared, prepare
-from phantora.runs.sensitivity import simulated_again
 from phantora.spec import AUTO, COMMAND, RunSpec
 
 if TYPE_CHECKING:
@@ -194,7 +193,11 @@ class _Run:
         operators = simulation.simulator.operators() if simulation.simulator is not None else []
         more: dict[str, Any] = {"operators": [asdict(entry) for entry in operators]}
         if report.status == 0 and self.setup.spec.output.recording and simulation.log is not None:
-            more |= simulated_again(simulation, self.setup, Recorded(simulation.log.recording(), 1.0, {}))
+            from phantora.runs.sensitivity import simulated_again
+            from phantora.trace.recording import by_rank
+
+            recorded = Recorded(by_rank(simulation.log.recording()), 1.0, {})
+            more |= simulated_again(simulation, self.setup, recorded)
         simulation.close({**report.as_data(), **more})
 
     def _report_replaced(self, log: Path | None) -> None:

@@ -15,7 +15,6 @@ from phantora.hardware import Cluster, load_calibration, load_cluster
 from phantora.result import RunReport, RunResult
 from phantora.runs.assemble import About, Recorded, assemble, host_facts
 from phantora.runs.outputs import Outputs
-from phantora.runs.sensitivity import simulated_again
 from phantora.runs.setup import Setup
 from phantora.runs.stragglers import without_stragglers
 from phantora.sim.whatif import parse_what_if
@@ -53,6 +52,7 @@ class ReplaySpec:
 def replay(spec: ReplaySpec) -> RunResult:
     """Simulates the recording again and writes the new log. Raises PhantoraError."""
     from phantora.trace.reader import open_log
+    from phantora.trace.recording import by_rank
 
     log = open_log(spec.log)
     chunks = whole_recording(log)
@@ -71,7 +71,7 @@ def replay(spec: ReplaySpec) -> RunResult:
     if outputs.log.resolve() == spec.log.resolve():
         raise PhantoraError(f"{spec.log}: a replay cannot write over the log it reads; name another place with -o")
     ratio = host_ratio(log, cluster, spec.host)
-    recorded = Recorded(chunks, spec.host_scale * ratio, log.metadata.extra.get("nccl", {}), measured=measured)
+    recorded = Recorded(by_rank(chunks), spec.host_scale * ratio, log.metadata.extra.get("nccl", {}), measured=measured)
     report = _simulate(log, _setup(log, cluster, spec), recorded, outputs.written, other_host=spec.host is not None)
     target = outputs.settle(True, report.rows or 0)
     report = replace(report, log=str(target) if target else "")
@@ -212,7 +212,9 @@ def _simulate(log: Log, setup: Setup, recorded: Recorded, target: Path, *, other
         facts = simulator.stats().facts()
         report = RunReport(0, run.world_size, wall_seconds=seconds, log=str(target), **facts)
         if recorded.measured is None:  # measured durations hold what power costs
-            more = simulated_again(simulation, setup, recorded, hosts=False)
+            from phantora.runs.sensitivity import simulated_again
+
+            more = simulated_again(simulation, setup, recorded, log, hosts=False)
     finally:
         operators = [asdict(entry) for entry in simulator.operators()]
         simulation.close({**report.as_data(), "replayed": str(log.path), "operators": operators, **more})

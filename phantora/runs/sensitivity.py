@@ -1,121 +1,214 @@
-"""What a run's steps would take later, and on slower and faster hosts: its recording, simulated again with its prices.
+"""What a run's steps would take later, and on slower and faster hosts: the first part of its recording, simulated again
+with its prices.
 
 The first steps of a run come before the power limiters of its GPUs have settled, in some 0.4 s. The recording is
 simulated until they have: each time the limiters go on, when the first step ends, from where they stood at the end of
 the last step. The steps of the last time are the settled ones (docs/glossary.md).
+
+A long run is simulated up to the steps that follow its first steady one, for as long as the limiters take to settle.
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from phantora.errors import PhantoraError
 from phantora.outputs import unnamed
 from phantora.runs.assemble import Recorded, Simulation
 from phantora.runs.setup import Setup
+from phantora.trace.analysis.steps import Steps, find_steps
+from phantora.trace.reader import Log, open_log
 
 if TYPE_CHECKING:
     from phantora.sim.replay import Powers
-    from phantora.trace.analysis.report import Report
 
 SLOWER = 1.5
-MOST_RECORDS = 300_000  # of all ranks: each host then takes a few seconds at most
 MOST_FOLDED = 1024  # ranks of a folded run: its processes are few, but its collectives have flows of all ranks
 MOST_PASSES = 16
 SETTLED = 0.001  # by less than this share of a step two passes differ when the limiters have settled
+EQUAL = 0.001  # by less than this share a step of the first part differs from that of the run
+
+Times = dict[int, float]
+"""ns of steps by their numbers."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """What is simulated again of a recording, and which steps count."""
+
+    recorded: Recorded
+    by: str | None = None
+    """Source of the steps, as for ``find_steps``; None: as the analysis finds them."""
+    numbers: frozenset[int] | None = None
+    """None: all steps."""
+
+    def times(self, steps: Steps) -> Times:
+        """Of the steps that count, the mean over the ranks."""
+        times: dict[int, list[int]] = {}
+        for own in steps.of_rank.values():
+            for step in own:
+                if self.numbers is None or step.number in self.numbers:
+                    times.setdefault(step.number, []).append(step.end - step.start)
+        return {number: statistics.fmean(times[number]) for number in sorted(times)}
+
+
+@dataclass(frozen=True)
+class _Settled:
+    """The end of the passes in which the limiters settle."""
+
+    times: Times
+    """Of the last pass."""
+    powers: Powers | None
+    """Where the limiters stand; None where power limits nothing, or nothing tells."""
+    reported: dict[str, Any]
+    """For the trailer."""
 
 
 def simulated_again(
-    simulation: Simulation, setup: Setup, recorded: Recorded, *, hosts: bool = True
+    simulation: Simulation, setup: Setup, recorded: Recorded, recorded_run: Log | None = None, *, hosts: bool = True
 ) -> dict[str, Any]:
-    """For the log's trailer, before it is closed; empty where nothing is recorded.
+    """For the log's trailer, before it is closed; empty where nothing is recorded. `recorded_run`: the log that the
+    recording comes from, if that is another.
 
-    `settled`, where power limits the run: ns of every settled step by its number, and where the time of a steady one
-    goes. `host_sensitivity`: ns of every settled step by factor on the host's time, and between which factors hosts lie
-    that pass for this one. `skipped` in either says why there is none. Without `hosts` the first alone."""
+    `settled`, where power limits the run: ns of the settled steps by number, and where the time of a steady one goes.
+    `host_sensitivity`: ns of settled steps by factor on the host's time, and between which factors hosts lie that pass
+    for this one. `skipped` in either says why there is none. Without `hosts` the first alone."""
     log, spec, host = simulation.log, setup.spec, setup.cluster.host
-    if log is None or not log.rows or not recorded.chunks:
+    if log is None or not log.rows or not recorded.records:
         return {}
-    records = sum(chunk.records for chunk in recorded.chunks)
-    skipped = ""
-    if records > MOST_RECORDS:
-        skipped = f"the run is long ({records:,} records, {MOST_RECORDS:,} at most); fewer steps would do"
-    elif setup.fold and setup.fold.world_size > MOST_FOLDED:
+    hosts = hosts and spec.host_time == "modelled"
+    about = {"spread": list(host.spread), "measured": host.measured}
+    if setup.fold and setup.fold.world_size > MOST_FOLDED:
         skipped = f"the folded run has {setup.fold.world_size:,} ranks, {MOST_FOLDED:,} at most"
-    output = replace(spec.output, recording=False, flows=False)
-    again = replace(setup, spec=replace(spec, output=output, live=False))
-    found: dict[str, Any] = {}
-    if not skipped:
-        settled, powers = _settled(simulation, again, recorded)
-        found = {"settled": settled} if settled else {}
-        recorded = replace(recorded, power=powers)
-    if hosts and spec.host_time == "modelled":
-        about = {"spread": list(host.spread), "measured": host.measured}
-        reported = {"skipped": skipped} if skipped else _hosts(simulation, again, recorded)
-        found["host_sensitivity"] = about | reported
+        return {"host_sensitivity": {**about, "skipped": skipped}} if hosts else {}
+    log.end_rows()
+    written = open_log(log.path)
+    own = find_steps(written)
+    replays = _Replays(simulation, setup)
+    settled = None
+    recorded_steps = own if recorded_run is None else find_steps(recorded_run)
+    part = _first_part(recorded, recorded_steps, float(written.metadata.extra["settling_ns"]))
+    if part is not None:
+        settled = _settled(replays, part, part.times(own))
+    if part is None or settled is None:
+        part = _Part(recorded)
+        settled = _settled(replays, part)
+    assert settled is not None
+    found = {"settled": settled.reported} if settled.reported else {}
+    if hosts:
+        part = replace(part, recorded=replace(part.recorded, power=settled.powers))
+        found["host_sensitivity"] = about | _on_hosts(replays, part, settled.times, host.spread)
     return found
 
 
-def _settled(simulation: Simulation, setup: Setup, recorded: Recorded) -> tuple[dict[str, Any], Powers | None]:
-    """The settled steps and their source, and the limiters' states at their end; empty and None where power limits
-    nothing, or where the recording does not fit together."""
-    powers: Powers = dict.fromkeys(simulation.session.real)
-    before = 0.0
-    found: dict[str, Any] = {}
-    for _ in range(MOST_PASSES):
-        try:
-            report, reached = _again(simulation, setup, replace(recorded, power=powers))
-        except PhantoraError as error:
-            return {"skipped": _first_line(error)}, None
-        if None in reached.values():
-            return {"skipped": "no optimizer ends the steps of every rank"}, None
-        if not any(state is not None and state.lowest_clock < 1 for state in reached.values()):
-            return {}, None
-        powers = reached
-        found = {"source": report.step_source, "steps_ns": _by_number(report), "steady": asdict(report.steady)}
-        now = report.headline.step_time
-        if abs(now - before) < SETTLED * now:
-            break
-        before = now
-    return found, powers
+def _first_part(recorded: Recorded, steps: Steps, settling_ns: float) -> _Part | None:
+    """Up to the end of one step more than those that count: the steady ones of the first `settling_ns`, at least two.
+    None where the run is as short, or not all ranks have steps."""
+    from phantora.trace.recording import first_part
+
+    steady = sorted(steps.identical())
+    if set(steps.of_rank) != set(recorded.records) or len(steady) < 2:
+        return None
+    begin = min(step.start for own in steps.of_rank.values() for step in own if step.number == steady[0])
+    ends = dict.fromkeys(steps.numbers(), 0)
+    for own in steps.of_rank.values():
+        for step in own:
+            ends[step.number] = max(ends[step.number], step.end)
+    last = next((number for number in steady[1:] if ends[number] >= begin + settling_ns), None)
+    following = next((number for number in ends if last is not None and number > last), None)
+    if following is None:
+        return None
+    until = {rank: [s.until for s in own if s.number == following] for rank, own in steps.of_rank.items()}
+    if not all(len(found) == 1 and found[0] is not None for found in until.values()):
+        return None
+    records = {rank: first_part(recorded.records[rank], int(found[0] or 0)) for rank, found in until.items()}
+    numbers = frozenset(number for number in steady if last is not None and number <= last)
+    return _Part(replace(recorded, records=records), steps.source, numbers)
 
 
-def _hosts(simulation: Simulation, setup: Setup, recorded: Recorded) -> dict[str, Any]:
-    spread = setup.cluster.host.spread
+def _settled(replays: _Replays, part: _Part, expected: Times | None = None) -> _Settled | None:
+    """Passes until the limiters have settled. None where the first, which is the run itself, has other times than
+    `expected`."""
+    from phantora.trace.analysis.analyze import Filters, analyze
+
+    powers: Powers = dict.fromkeys(part.recorded.records)
+    before: Times | None = None
+    times: Times = {}
+    try:
+        for left in reversed(range(MOST_PASSES)):
+            with replays.run(replace(part.recorded, power=powers)) as (log, powers):
+                steps = find_steps(log, by=part.by)
+                times = part.times(steps)
+                if before is None and expected is not None and not _equal(times, expected, EQUAL):
+                    return None
+                if None in powers.values():
+                    return _Settled(times, None, {"skipped": "no optimizer ends the steps of every rank"})
+                if not any(state is not None and state.lowest_clock < 1 for state in powers.values()):
+                    return _Settled(times, None, {})
+                now = {number: ns for number, ns in times.items() if number in steps.steady()}
+                if not left or (before is not None and _equal(now, before, SETTLED)):
+                    steady = asdict(analyze(log, Filters(by=part.by), details=False).steady)
+                    return _Settled(times, powers, {"source": steps.source, "steps_ns": _json(times), "steady": steady})
+                before = now
+    except PhantoraError as error:
+        if expected is not None:
+            return None
+        return _Settled(times, None, {"skipped": _first_line(error)})
+    raise AssertionError("the last pass returns")
+
+
+def _equal(times: Times, others: Times, share: float) -> bool:
+    """Are these the same steps, none of which differs by more than `share`?"""
+    return times.keys() == others.keys() and all(abs(times[n] - ns) <= share * ns for n, ns in others.items())
+
+
+def _on_hosts(replays: _Replays, part: _Part, own: Times, spread: Sequence[float]) -> dict[str, Any]:
+    """Times by factor on the host's time, `own` at 1; or why there are none."""
     factors = sorted({1 / SLOWER, SLOWER, *(factor for factor in spread if not 1 / SLOWER <= factor <= SLOWER)})
-    steps = {}
+    counted = sorted(own)[part.numbers is not None :]  # the host of a first steady step still finds queues empty
+    times = {"1": _json({number: own[number] for number in counted})}
     for factor in factors:
-        scaled = replace(recorded, host_scale=factor * recorded.host_scale)
         try:
-            report, _ = _again(simulation, setup, scaled)
-            steps[f"{factor:.4g}"] = _by_number(report)
+            with replays.run(replace(part.recorded, host_scale=factor * part.recorded.host_scale)) as (log, _):
+                found = part.times(find_steps(log, by=part.by))
+                times[f"{factor:.4g}"] = _json({number: found[number] for number in counted if number in found})
         except PhantoraError as error:  # what was recorded does not fit together at another pace
             return {"skipped": f"at {factor:.2f} times the host's time: {_first_line(error)}"}
-    return {"steps_ns": steps}
+    return {"steps_ns": times}
 
 
 def _first_line(error: PhantoraError) -> str:
     return str(error).splitlines()[0].rstrip(":")
 
 
-def _again(simulation: Simulation, setup: Setup, recorded: Recorded) -> tuple[Report, Powers]:
-    """The report of the recording, simulated again, and where the limiters stand at its end."""
-    from phantora.sim.replay import Replayer
-    from phantora.trace.analysis.analyze import analyze
-    from phantora.trace.reader import open_log
-
-    assert simulation.again is not None
-    with unnamed("phantora-again") as path:  # a folder would stay where the run is killed
-        again = simulation.again(path, setup, recorded)
-        assert isinstance(again.simulator, Replayer)
-        try:
-            again.simulator.run()
-        finally:
-            again.close({})
-        return analyze(open_log(path), details=False), again.simulator.powers
+def _json(times: Times) -> dict[str, float]:
+    return {str(number): ns for number, ns in times.items()}
 
 
-def _by_number(report: Report) -> dict[str, float]:
-    """ns of every step. Which of them are steady is the run's own affair."""
-    return {str(step.number): step.times.time for step in report.steps}
+class _Replays:
+    """Simulates parts of a recording again, with the prices of the run."""
+
+    def __init__(self, simulation: Simulation, setup: Setup) -> None:
+        output = replace(setup.spec.output, recording=False, flows=False)
+        self._setup = replace(setup, spec=replace(setup.spec, output=output, live=False))
+        assert simulation.again is not None
+        self._again = simulation.again
+
+    @contextmanager
+    def run(self, recorded: Recorded) -> Iterator[tuple[Log, Powers]]:
+        """The log of the replay, which is gone afterwards, and where the limiters stand at its end. Raises
+        PhantoraError where the records do not fit together."""
+        from phantora.sim.replay import Replayer
+
+        with unnamed("phantora-again") as path:  # a folder would stay where the run is killed
+            again = self._again(path, self._setup, recorded)
+            assert isinstance(again.simulator, Replayer)
+            try:
+                again.simulator.run()
+            finally:
+                again.close({})
+            yield open_log(path), again.simulator.powers

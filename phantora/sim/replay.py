@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from phantora.errors import PhantoraError
 from phantora.sim.config import SimulatorConfig
 from phantora.sim.engine import library as native
 from phantora.sim.simulator import Simulator
-from phantora.trace.recording import RECORD, Chunk, Records, decode
+from phantora.trace.recording import RECORD, Records
 from phantora.trace.writer import LogWriter
 from phantora.wire import layout
 from phantora.wire.session import Session
@@ -21,12 +21,12 @@ Powers = Mapping[int, native.PowerState | None]
 class _Voice:
     """Feeds one rank's recording to its ring, as far as there is room."""
 
-    def __init__(self, session: Session, rank: int, chunks: Sequence[Chunk]) -> None:
+    def __init__(self, session: Session, rank: int, records: Iterable[Records]) -> None:
         offset = int(session.header["ring_offset"]) + rank * layout.RING_RECORDS * RECORD.itemsize
         self._ring: Records = np.ndarray((layout.RING_RECORDS,), RECORD, buffer=session.area, offset=offset)
         self.rank = rank
         self._control = session.control[rank : rank + 1]
-        self._rest: Iterator[Chunk] = iter(chunks)
+        self._rest = iter(records)
         self._records = np.empty(0, RECORD)
         self.done = False
 
@@ -38,11 +38,11 @@ class _Voice:
             return
         while room:
             if not len(self._records):
-                chunk = next(self._rest, None)
-                if chunk is None:
+                following = next(self._rest, None)
+                if following is None:
                     self.done = True
                     break
-                self._records = decode(chunk)
+                self._records = following
             at = head % layout.RING_RECORDS
             count = min(room, len(self._records), layout.RING_RECORDS - at)
             self._ring[at : at + count] = self._records[:count]
@@ -53,13 +53,13 @@ class _Voice:
 
 
 class Replayer(Simulator):
-    """A simulator whose ranks are recordings: `chunks` are those of ``Log.recording``, `host_scale` is a factor on the
-    recorded host time. `power`: from which state the power limiter of each rank's GPU goes on when its first step
-    ends, None from its own; :attr:`powers` then says where they stand at the end."""
+    """A simulator whose ranks are recordings: `records` by rank, `host_scale` is a factor on the recorded host time.
+    `power`: from which state the power limiter of each rank's GPU goes on when its first step ends, None from its own;
+    :attr:`powers` then says where they stand at the end."""
 
     def __init__(
-        self, session: Session, log: LogWriter, config: SimulatorConfig, chunks: Sequence[Chunk], host_scale: float = 1,
-        power: Powers | None = None,
+        self, session: Session, log: LogWriter, config: SimulatorConfig, records: Mapping[int, Iterable[Records]],
+        host_scale: float = 1, power: Powers | None = None,
     ) -> None:  # fmt: skip
         super().__init__(session, log, config)
         self._engine.play(host_scale)
@@ -67,10 +67,7 @@ class Replayer(Simulator):
         """The state of each rank's GPU at the end of its last step; empty unless it was asked for."""
         for rank, state in (power or {}).items():
             self._engine.start_power(rank, state)
-        by_rank: dict[int, list[Chunk]] = {rank: [] for rank in session.real}
-        for chunk in chunks:
-            by_rank[chunk.rank].append(chunk)
-        self._voices = [_Voice(session, rank, by_rank[rank]) for rank in by_rank]
+        self._voices = [_Voice(session, rank, records.get(rank, ())) for rank in session.real]
 
     def _loop(self) -> None:
         while not self._stop.is_set():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from phantora.errors import PhantoraError
 from phantora.wire import layout
+from phantora.wire.records import make
 
 CHUNK_RECORDS = 1 << 16
 SPOOL_BYTES = 16 << 20
@@ -31,6 +32,8 @@ Records = npt.NDArray[np.void]
 
 _CODEC = pa.Codec("zstd", compression_level=3)
 _BLOB = layout.Kind.BLOB
+_HELPER = layout.Flag["PH_F_HELPER"]
+_NO_SLOT = layout.CONSTANTS["PH_NO_SLOT"]
 _SORTED = tuple(name for name in RECORD.names or () if name not in ("kind", "time"))
 
 
@@ -108,6 +111,43 @@ def decode(chunk: Chunk) -> Records:
     texts[:, 1:] = take(np.uint8, len(texts) * (RECORD.itemsize - 1)).reshape(len(texts), RECORD.itemsize - 1)
     records[kinds == _BLOB] = texts.view(RECORD)[:, 0]
     return records
+
+
+class Packed:
+    """The records of one rank; each iteration unpacks them anew, chunk by chunk."""
+
+    def __init__(self) -> None:
+        self._chunks: list[Chunk] = []
+
+    def add(self, chunk: Chunk) -> None:
+        """`chunk` follows the others."""
+        self._chunks.append(chunk)
+
+    def __iter__(self) -> Iterator[Records]:
+        """Raises ValueError or OSError at a damaged chunk."""
+        return map(decode, self._chunks)
+
+
+def by_rank(chunks: Iterable[Chunk]) -> dict[int, Packed]:
+    """The records of each rank, in order."""
+    found: dict[int, Packed] = {}
+    for chunk in chunks:
+        found.setdefault(chunk.rank, Packed()).add(chunk)
+    return found
+
+
+def first_part(records: Iterable[Records], until: int) -> list[Records]:
+    """The records up to the first that the rank's host sends after `until` (ns of its clock), and then the rank's exit.
+    Records of helper threads, whose clocks are their own, do not end it."""
+    parts: list[Records] = []
+    for own in records:
+        hosts = (own["kind"] != _BLOB) & (own["flags"] & _HELPER == 0)
+        late = hosts & (own["time"] > until)
+        at = int(late.argmax()) if late.any() else len(own)
+        parts.append(own[:at])
+        if at < len(own):
+            break
+    return [*parts, make("RANK_EXIT", slot=_NO_SLOT, time=until)]
 
 
 class RecordingWriter:

@@ -155,17 +155,18 @@ class LogWriter:
         """What was recorded; nothing can be recorded afterwards."""
         return list(self._recording.finish())
 
-    def flush(self) -> None:
-        """Hands all whole batches to the operating system; rows of a batch in making stay here."""
+    def end_rows(self) -> None:
+        """Writes the rows of the batch in making; the file can be read, and no rows follow."""
+        if self._filled:
+            self._write(self._pending[: self._filled])
+            self._filled = 0
         self._guard(self._sink.flush)
 
     def close(self, trailer: dict[str, Any]) -> None:
         """Writes the rest, the trailer and the footer. Nothing can be written afterwards."""
         if self._closed:
             return
-        if self._filled:
-            self._write(self._pending[: self._filled])
-            self._filled = 0
+        self.end_rows()
         empty = self._encode(self._pending[:0])
 
         def write_metadata(metadata: dict[bytes, bytes]) -> None:

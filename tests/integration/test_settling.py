@@ -5,11 +5,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from phantora.cli.diff import differences_of
+from phantora.runs import sensitivity
+from phantora.runs.replay import ReplaySpec, replay
+from phantora.spec import OutputSpec
 from phantora.trace.analysis.analyze import Filters, analyze
+from phantora.trace.analysis.hosts import OtherHosts, other_hosts
+from phantora.trace.analysis.steps import find_steps
 from phantora.trace.diff.render import headline
 from phantora.trace.reader import open_log
 from tests.support.runs import trace
@@ -33,11 +39,34 @@ torch.cuda.synchronize()
 """
 
 
+def _other_hosts(log: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[OtherHosts, OtherHosts]:
+    """By the first steps of the recording, and by all."""
+    steady = find_steps(open_log(log)).identical()
+    found: list[OtherHosts | None] = []
+    again = sensitivity.simulated_again
+
+    def both(simulation: Any, setup: Any, recorded: Any, *_: Any, **__: Any) -> dict[str, Any]:
+        for counted in (True, False):
+            if not counted:
+                monkeypatch.setattr(sensitivity, "_first_part", lambda *_: None)
+            trailer = again(simulation, setup, recorded)
+            assert (len(trailer["host_sensitivity"]["steps_ns"]["1"]) < len(steady)) == counted
+            found.append(other_hosts(trailer, steady, 1e9))
+        return {}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sensitivity, "simulated_again", both)
+        replay(ReplaySpec(log, output=OutputSpec(path=str(log.with_name("again.arrow")))))
+    part, whole = found
+    assert part is not None and whole is not None
+    return part, whole
+
+
 @pytest.mark.parametrize(
     ("kind", "gpus", "lengths"), [("gpu", 1, (3, 4, 25)), ("ddp", 2, (3, 5, 16)), ("host", 1, (4, 6, 25))]
 )
 def test_the_headline_does_not_depend_on_the_number_of_steps(
-    tmp_path: Path, kind: str, gpus: int, lengths: tuple[int, ...]
+    tmp_path: Path, kind: str, gpus: int, lengths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     logs = []
@@ -48,5 +77,8 @@ def test_the_headline_does_not_depend_on_the_number_of_steps(
     assert long.settled and (kind == "host" or not short.settled)
     assert short.step_time == pytest.approx(long.step_time, rel=0.01)
     assert middle.step_time == pytest.approx(long.step_time, rel=0.01)
+    if kind == "gpu":
+        part, whole = _other_hosts(logs[-1], monkeypatch)
+        assert (part.low, part.slower) == pytest.approx((whole.low, whole.slower), rel=0.003)
     _, differences = differences_of([open_log(log) for log in logs], Filters())
     assert all(re.search("No difference|not significant", headline(d)) for d in differences)

@@ -283,7 +283,7 @@ def test_nothing_is_written_after_a_failure(tmp_path: Path) -> None:
     log_writer.close({})
     log_writer.close({})  # closing twice is harmless
     with pytest.raises(ValueError, match="closed"):
-        log_writer.flush()
+        log_writer.end_rows()
 
 
 def test_errors(tmp_path: Path) -> None:

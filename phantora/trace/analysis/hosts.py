@@ -70,7 +70,8 @@ def other_hosts(trailer: dict[str, Any], steady: Collection[int], step: float) -
 
 
 def step_on(by_host: Mapping[float, float], step: float, factor: float) -> float:
-    """ns of the step on a host of `factor`, between those of `by_host` and the simulated one, on which it is `step`."""
-    known = {1.0: step, **by_host}
+    """ns of the step on a host of `factor`, between those of `by_host` and the simulated one, on which it is `step`.
+    Where `by_host` has the simulated host, its steps may be others than `step`: their ratios count."""
+    known = {1.0: step} | {each: step * ns / by_host.get(1.0, step) for each, ns in by_host.items()}
     factors = sorted(known)
     return float(np.interp(factor, factors, [known[each] for each in factors]))
