@@ -79,6 +79,8 @@ def _from_file(path: Path) -> HostProfile:
         if base == DEFAULT_HOST and table.get("measured") is True:
             base = REFERENCE_HOST  # `phantora profile host` up to 0.2 gave the reference host this name
         table["api_ns"] = _based(load_host(base), table, place)
+        if table.get("measured") is not True:
+            table.setdefault("rank_spread", load_host(base).rank_spread)
     elif table.get("measured") is True and isinstance(table.get("api_ns"), dict):
         # An earlier version knew fewer calls: the others cost `factor` times what the reference host takes.
         table["api_ns"] = _based(load_host(REFERENCE_HOST), table, place)
@@ -90,6 +92,8 @@ def _from_file(path: Path) -> HostProfile:
         raise PhantoraError(f"{path}: {what}; give each of {', '.join(Api.names())}, or base and factor")
     if not FACTORS[0] <= profile.factor <= FACTORS[1]:  # one without a base
         raise PhantoraError(f"{place / 'factor'} must be a number between {FACTORS[0]:g} and {FACTORS[1]:g}")
+    if not 0 <= profile.rank_spread < 1:
+        raise PhantoraError(f"{place / 'rank_spread'} must be a number from 0 to below 1")
     low, high = profile.spread
     if not 0 < low <= 1 <= high:
         raise PhantoraError(f"{place / 'spread'} must be [LOW, HIGH] with LOW at most 1 and HIGH at least 1")
@@ -113,7 +117,7 @@ def to_toml(host: HostProfile) -> str:
         f"name = {json.dumps(host.name)}", f"cpu = {json.dumps(host.cpu)}",
         f"sources = {json.dumps(list(host.sources))}", f"base = {json.dumps(REFERENCE_HOST)}",
         f"factor = {host.factor}", f"spread = [{host.spread[0]}, {host.spread[1]}]",
-        f"measured = {str(host.measured).lower()}",
+        f"measured = {str(host.measured).lower()}", f"rank_spread = {host.rank_spread}",
         "", "[api_ns]", *(f"{name} = {ns}" for name, ns in own.items()),
         "", "[probe_ns]", *(f"{json.dumps(name)} = {ns}" for name, ns in host.probe_ns.items()), "",
     ]  # fmt: skip

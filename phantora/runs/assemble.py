@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from phantora.cost.types import CostModel
     from phantora.cost.workspaces import Workspaces
-    from phantora.hardware import HostProfile
     from phantora.profile.live import LiveProfiler
     from phantora.sim.collectives import NcclEnvironment
     from phantora.sim.config import Stats
@@ -86,18 +85,19 @@ def create_session(
     """
     spec, cluster = setup.spec, setup.cluster
     real = setup.fold.real if setup.fold else None
+    host = cluster.host.slower(pace_of(setup))
     config = SessionConfig(
         setup.world_size,
         setup.ranks_per_host,
         host_mode=getattr(layout.HostMode, spec.host_time.upper()),
-        host_scale=cluster.host.factor if spec.host_time == "modelled" else spec.host_scale,
+        host_scale=host.factor if spec.host_time == "modelled" else spec.host_scale,
         null_mode=layout.CONSTANTS["PH_PROBE"] if ends else int(spec.null),
         unsupported=getattr(layout.Unsupported, spec.unsupported.upper()),
         epoch_ns=int(time.time()) * 1_000_000_000,
         real=(0,) if alone else real,
     )
     blocks = _packed(workspaces) if workspaces else None
-    return Session.create(config, device_fields(cluster.gpu), cluster.host.api_ns, blocks)
+    return Session.create(config, device_fields(cluster.gpu), host.api_ns, blocks)
 
 
 @dataclass
@@ -246,6 +246,15 @@ def _metadata(setup: Setup, about: About, facts: Mapping[str, Any], tables: Sequ
     )
 
 
-def host_facts(host: HostProfile) -> dict[str, Any]:
+def pace_of(setup: Setup) -> float:
+    """Of a host's ranks: :meth:`HostProfile.pace`."""
+    return setup.cluster.host.pace(min(setup.world_size, setup.ranks_per_host))
+
+
+def host_facts(setup: Setup) -> dict[str, Any]:
     """What a log's metadata say of the host."""
-    return {"name": host.name, "factor": host.factor, "spread": list(host.spread), "measured": host.measured}
+    host = setup.cluster.host
+    return {
+        "name": host.name, "factor": host.factor, "spread": list(host.spread), "measured": host.measured,
+        "pace": round(pace_of(setup), 3),
+    }

@@ -148,7 +148,7 @@ class _Run:
             "disk": ranks.disk,
         }  # fmt: skip
         if self.setup.spec.host_time == "modelled":
-            extra["host"] = host_facts(self.setup.cluster.host)
+            extra["host"] = host_facts(self.setup)
         simulation = assemble(
             self.setup,
             self.prepared.outputs.written,

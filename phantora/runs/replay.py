@@ -13,7 +13,7 @@ from phantora.errors import PhantoraError, Reason
 from phantora.fold.mesh import from_dict
 from phantora.hardware import Cluster, load_calibration, load_cluster
 from phantora.result import RunReport, RunResult
-from phantora.runs.assemble import About, Recorded, assemble, host_facts
+from phantora.runs.assemble import About, Recorded, assemble, host_facts, pace_of
 from phantora.runs.outputs import Outputs
 from phantora.runs.setup import Setup
 from phantora.runs.stragglers import without_stragglers
@@ -70,9 +70,10 @@ def replay(spec: ReplaySpec) -> RunResult:
     outputs = Outputs.at(spec.output.path or "replay.arrow", spec.output.force)
     if outputs.log.resolve() == spec.log.resolve():
         raise PhantoraError(f"{spec.log}: a replay cannot write over the log it reads; name another place with -o")
-    ratio = host_ratio(log, cluster, spec.host)
+    setup = _setup(log, cluster, spec)
+    ratio = host_ratio(log, setup, spec.host)
     recorded = Recorded(by_rank(chunks), spec.host_scale * ratio, log.metadata.extra.get("nccl", {}), measured=measured)
-    report = _simulate(log, _setup(log, cluster, spec), recorded, outputs.written, other_host=spec.host is not None)
+    report = _simulate(log, setup, recorded, outputs.written, other_host=spec.host is not None)
     target = outputs.settle(True, report.rows or 0)
     report = replace(report, log=str(target) if target else "")
     if outputs.timeline is not None and target is not None:
@@ -158,8 +159,8 @@ def chosen_cluster(log: Log, spec: str | None, gpu: str | None) -> Cluster:
     return cluster
 
 
-def host_ratio(log: Log, cluster: Cluster, asked: str | None) -> float:
-    """What the host of `cluster` takes over the one that was recorded; 1 if none was `asked` for. Single costs that a
+def host_ratio(log: Log, setup: Setup, asked: str | None) -> float:
+    """What the host of `setup` takes over the one that was recorded; 1 if none was `asked` for. Single costs that a
     host file sets apart do not count: a recording contains the host's time between calls, not what it was spent on."""
     if asked is None:
         return 1.0
@@ -168,8 +169,9 @@ def host_ratio(log: Log, cluster: Cluster, asked: str | None) -> float:
             f"{log.path}: --host needs a run with --host-time modelled, and this one was {log.metadata.host_mode}; "
             "scale its host time with --host-scale"
         )
-    before = float(log.metadata.extra.get("host", {}).get("factor", 1.0))
-    return cluster.host.factor / before
+    recorded = log.metadata.extra.get("host", {})
+    before = float(recorded.get("factor", 1.0)) * float(recorded.get("pace", 1.0))
+    return setup.cluster.host.factor * pace_of(setup) / before
 
 
 def whole_recording(log: Log) -> list[Chunk]:
@@ -198,7 +200,7 @@ def _simulate(log: Log, setup: Setup, recorded: Recorded, target: Path, *, other
     if recorded.host_scale != 1:
         extra["host_scale"] = recorded.host_scale
     if other_host:
-        extra["host"] = host_facts(setup.cluster.host)
+        extra["host"] = host_facts(setup)
     engine = stubs.ensure(lambda line: print(f"phantora: {line}", file=sys.stderr)).engine
     began = time.monotonic()
     simulation = assemble(setup, target, About(run.command, run.torch, extra), engine, recorded=recorded)

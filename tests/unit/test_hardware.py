@@ -243,6 +243,20 @@ def test_host_costs_hold_for_workloads() -> None:
     assert max(map(abs, errors.values())) < 0.35, errors  # tensor parallel; see validation/fits/host.py
 
 
+def test_the_slowest_rank_decides(tmp_path: Path) -> None:
+    host = load_host("default")
+    assert host.pace(1) == 1
+    assert 1.15 < host.pace(4) < 1.18 < host.pace(8) < 1.25
+    assert load_host("3").pace(8) == host.pace(8)
+    assert load_host(REFERENCE_HOST).pace(4) == load_host("grace").pace(4) == 1
+    mine = write(tmp_path / "mine.toml", 'name = "mine"\nbase = "grace"\nfactor = 1.5\n')
+    assert load_host(mine).pace(8) == 1
+    measured = write(tmp_path / "measured.toml", Path(mine).read_text().replace("base", "measured = true\nbase"))
+    assert load_host(measured).pace(8) == host.pace(8)
+    with pytest.raises(PhantoraError, match="rank_spread must be a number from 0"):
+        load_host(write(tmp_path / "wrong.toml", 'name = "wrong"\nbase = "grace"\nrank_spread = 1.5\n'))
+
+
 def test_host_by_factor_and_base(tmp_path: Path) -> None:
     host = load_host("default")
     twice = load_host("2")

@@ -566,9 +566,10 @@ def _slowed(side: Side) -> list[Any]:
 
 
 def _of_host(side: Side) -> dict[str, Any]:
-    """What the run's options say of its host."""
+    """What the run's options say of its host. The pace of its slowest rank follows from the number of ranks."""
     extra = side.report.metadata.get("extra", {})
-    return {name: extra.get(name) for name in ("host", "host_scale", "data_loading")}
+    host = extra.get("host") and {name: fact for name, fact in extra["host"].items() if name != "pace"}
+    return {"host": host, **{name: extra.get(name) for name in ("host_scale", "data_loading")}}
 
 
 def _same_host(a: Side, b: Side) -> bool:
