@@ -3,6 +3,7 @@
 #include <ATen/Parallel.h>
 
 #include "tracer/assumptions.h"
+#include "tracer/host_tensors.h"
 #include "tracer/tensors.h"
 
 namespace tracer {
@@ -37,7 +38,6 @@ static bool on_host(Values inputs) {
 }
 
 constexpr size_t LEAST_MOVED = 64 << 10;  // bytes: less is in caches, and in the price of a call
-constexpr size_t LEAST_FRESH = 32 << 20;  // bytes that the allocator of the C library gives back at once
 
 constexpr size_t NOTED = 16 << 20;        // bytes of an operator whose threads are said
 
@@ -58,14 +58,19 @@ bool charge_memory(const Frame &f, Values outputs) {
     });
   if (!host) return false;
   for (size_t i = 0; i < f.args.size(); ++i)
-    if (f.op->arguments[i].mutated) each_tensor(f.args[i], [&](const Tensor &t) { written += t.defined() ? size_of(t) : 0; });
+    if (f.op->arguments[i].mutated)
+      each_tensor(f.args[i], [&](const Tensor &t) {
+        if (!t.defined()) return;
+        written += size_of(t);
+        fresh += take_new(t);
+      });
   bool changes = written > 0;
   for (size_t i = 0; i < outputs.size(); ++i)
     if (!changes && (i >= f.op->returns_view.size() || !f.op->returns_view[i]))
       each_tensor(outputs[i], [&](const Tensor &t) {
         if (!is_host(t)) return;
         written += size_of(t);
-        fresh += size_of(t) >= LEAST_FRESH ? size_of(t) : 0;
+        fresh += take_new(t);
       });
   // These read as much of their first tensor as they write.
   if (is_one_of(f.op->name, {"aten::index", "aten::index_select", "aten::gather", "aten::take", "aten::embedding"})) read = written;
@@ -75,6 +80,12 @@ bool charge_memory(const Frame &f, Values outputs) {
     note_assumption("operators on CPU tensors have their share of 24 threads of the host (OMP_NUM_THREADS)");
   ph_charge_memory(read + written, fresh, threads);
   return true;
+}
+
+void charge_copied(const Frame &f) {
+  if (f.args.size() < 2 || !f.args[0].isTensor() || !f.args[1].isTensor()) return;
+  const Tensor &to = f.args[0].toTensor(), &from = f.args[1].toTensor();
+  if (is_host(to) && from.defined() && from.is_cuda()) ph_charge_bytes(PH_API_HOST_FAULT_GIB, take_new(to));
 }
 
 // torch.tensor() of a Python list makes an empty tensor on the CPU, writes number after number to it and calls lift_fresh.

@@ -122,6 +122,7 @@ static void close_frame(Thread &thread, c10::ArrayRef<IValue> outputs) {
   Frame &f = *thread.frames[--thread.depth];
   bool launched = f.below_launched;
   if (f.pushed && f.op && !launched && !f.ph.instance && !f.moved_host) f.moved_host = charge_memory(f, outputs);
+  if (f.pushed && f.op && f.op->copies) charge_copied(f);
   if (f.moved_host && thread.depth) thread.frames[thread.depth - 1]->moved_host = true;
   if (f.pushed) {
     if (f.ph.instance) {

@@ -1,5 +1,4 @@
 // Copies of memory.
-#define _GNU_SOURCE
 #include "cuda/core/copy.h"
 #include "cuda/core/device.h"
 #include "cuda/core/graph.h"
@@ -7,8 +6,6 @@
 #include "cuda/core/stream.h"
 
 #include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 typedef struct copy_side {
   enum ph_space space;
@@ -47,21 +44,6 @@ static cudaError_t stream_for(void *handle, int flags, ph_stream **stream) {
   return error ? error : phc_stream_use(handle, flags & PHC_PER_THREAD, stream);
 }
 
-#define LEAST_NEW (1 << 20)  // bytes of a copy: smaller ones have memory that was used before
-
-// Bytes at `to` whose pages the copy makes: those that this process has not made, either.
-static size_t new_memory(const void *to, size_t bytes) {
-  if (bytes < LEAST_NEW) return 0;
-  size_t page = (size_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)to & ~(page - 1), made = 0;
-  size_t pages = ((uintptr_t)to + bytes - begin + page - 1) / page;
-  unsigned char *present = malloc(pages);
-  if (!present || mincore((void *)begin, pages * page, present)) made = pages;
-  else
-    for (size_t i = 0; i < pages; i++) made += present[i] & 1;
-  free(present);
-  return (pages - made) * page;
-}
-
 // Puts the copy on the stream and waits where CUDA does ("API synchronization behavior" in the
 // runtime's manual): all but device-to-device for synchronous calls; for asynchronous ones what
 // reads from or writes to pageable memory, except that a block of up to 64 KiB is staged and the
@@ -80,7 +62,6 @@ static cudaError_t copy_emit(const void *dst, const void *src, size_t bytes, ph_
   } else if (on_device(from)) {
     kind = pageable(to) ? PH_COPY_D2H_PAGEABLE : PH_COPY_D2H_PINNED;
     if (pageable(to)) wait = true;
-    if (pageable(to) && !phc_captured(stream)) ph_charge_bytes(PH_API_HOST_FAULT_GIB, new_memory(dst, bytes));
   } else {
     kind = PH_COPY_H2H;
     wait = true;
