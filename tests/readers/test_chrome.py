@@ -14,7 +14,7 @@ from benchmarks import large_log
 from phantora.trace import writer
 from phantora.trace.export import export
 from phantora.trace.export.selection import Selection
-from tests.support.agreement import holistic, paths_fill_steps, same_as_hta, same_in_sql
+from tests.support.agreement import holistic, paths_fill_steps, same_as_hta, same_as_tracelens, same_in_sql
 from tests.support.fakelog import METADATA, FakeRun, Kind, large_rows, small_run, write_rows
 from tests.support.trace_processor import ask
 
@@ -132,6 +132,13 @@ def test_hta_agrees_on_a_random_run(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     tables, rows = large_rows(10_000, ranks=2)
     log = write_rows(tmp_path / "run.arrow", METADATA, tables, rows, {})
     same_as_hta(log, holistic(log, tmp_path / "out", monkeypatch))
+
+
+def test_tracelens_agrees(tmp_path: Path) -> None:
+    small = small_run(steps=4).write(tmp_path / "small.arrow")
+    large_log.write(tmp_path / "large.arrow", 4_000, ranks=8, steps=3)
+    for log in (small, tmp_path / "large.arrow"):
+        same_as_tracelens(log, tmp_path)
 
 
 def test_others_agree_on_64_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""Others' tools on our exports: HolisticTraceAnalysis and SQL in Perfetto's trace processor count as `analyze` does."""
+"""Others' tools on our exports: HolisticTraceAnalysis, TraceLens and SQL in Perfetto's trace processor count as
+`analyze` does."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from phantora.trace.analysis.analyze import Filters, analyze
+from phantora.trace.analysis.communicators import collective_kind
 from phantora.trace.analysis.report import Report
 from phantora.trace.export import export
 from phantora.trace.export.selection import Selection
@@ -85,11 +87,42 @@ def _same_kernels(report: Report, analysis: Any, finer: int) -> None:
     theirs: dict[str, float] = defaultdict(float)
     for _, row in kernels.iterrows():
         theirs[row["name"]] += row["sum (us)"] * 1000 / finer
+    own: dict[str, float] = defaultdict(float)
+    for work in report.details.kernels:
+        if not work.name.startswith(("nccl", "Memcpy", "Memset")):  # `work` has no waits; HTA is asked for no copies
+            own[work.name] += work.time
+    for collective in report.details.collectives:
+        own[collective.name] += (collective.wait + collective.transfer) * collective.count
+    assert own
     all_of_it = sum(theirs.values())
-    compared = [work for work in report.details.kernels if not work.name.startswith("nccl") and work.name in theirs]
-    assert compared
-    for work in compared:
-        assert 100 * theirs[work.name] / all_of_it == pytest.approx(100 * work.time / all_of_it, abs=POINTS)
+    for name, time in own.items():
+        assert 100 * theirs[name] / all_of_it == pytest.approx(100 * time / all_of_it, abs=POINTS)
+
+
+def same_as_tracelens(log: Path, directory: Path) -> None:
+    """TraceLens' table of collectives: calls, bytes, transfer and wait by communicator and kind."""
+    analyser = pytest.importorskip("TraceLens.NcclAnalyser.nccl_analyser").NcclAnalyser
+    paths = export(log, str(directory / "rank-{rank}.json"))
+    table = analyser(paths, len(paths)).build_df_nccl_implicit_sync_cat(detailed=True)
+    report = analyze(open_log(log), Filters(by="run"))
+    assert report.details is not None
+    own: dict[tuple[int, str], list[float]] = defaultdict(lambda: [0.0, 0.0, 0.0, 0.0])
+    for one in report.details.collectives:
+        sums = own[one.comm, collective_kind(one.name)]
+        for place, value in enumerate((1, one.bytes, one.transfer, one.wait)):
+            sums[place] += value * one.count
+    kinds = {"allreduce": "all_reduce", "_allgather_base": "all_gather", "_reduce_scatter_base": "reduce_scatter"}
+    found = set()
+    for (group, name), calls in table.groupby(["Process Group Name", "Collective name"]):
+        size = calls["Group size"].iloc[0]
+        theirs = (
+            len(calls), calls["Full msg size (MB)"].sum() * 2**20, calls["comm_latency"].sum() * 1000,
+            calls["avg_wait_time"].sum() * 1000,
+        )  # fmt: skip
+        key = int(group), kinds[name]
+        found.add(key)
+        assert [size * value for value in theirs] == pytest.approx(own[key], rel=1e-3)
+    assert found == {key for key in own if key[1] in kinds.values()}
 
 
 def _same_idle(report: Report, analysis: Any, finer: int) -> None:
