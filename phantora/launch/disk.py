@@ -241,7 +241,10 @@ class Checkpoints:
                 folder = kwargs.get("checkpoint_id") or getattr(writer, "path", None)
                 future = getattr(answer, "upload_completion", answer)
                 self._say()
-                self._in_background(future, Path(folder) if folder else None, writer is None or _synchronises(writer))
+                with suppress(Exception):  # the script gets it with the result
+                    future.result()  # when the thread is done on this machine is chance, and must not show
+                size = _own_files(Path(folder) if folder else None)
+                self._in_background(future, size, writer is None or _synchronises(writer))
             return answer
 
         return timed
@@ -254,16 +257,10 @@ class Checkpoints:
 
         return counted
 
-    def _in_background(self, future: Any, folder: Path | None, synchronised: bool) -> None:
-        """The timeline of a save that goes on in a thread. Who waits for `future` waits for its end.
-
-        When the thread is done on this machine is chance, and must not show: it is waited for here.
-        """
+    def _in_background(self, future: Any, size: int, synchronised: bool) -> None:
+        """The timeline of a save of `size` bytes, from now on. Who waits for `future` waits for its end."""
         began = self._runtime.now()
         result = future.result
-        with suppress(Exception):  # the script gets it with the result
-            result()
-        size = _own_files(folder)
         python = 0 if self._disk.free else self._runtime.times_ns(Api.FILE_TENSOR, self._tensors)
         in_memory = began + python + self._to_memory(size)
         locked = python + (0 if self._disk.free else self._runtime.bytes_ns(Api.FILE_LOCKED_GIB, size))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 
 from phantora.launch.disk import Checkpoints, parse
+from phantora.wire.layout import Api
 from tests.support.clock import Clock
 
 WRITTEN = 2_000_000_000
@@ -48,3 +51,19 @@ def test_files_of_this_run_are_in_memory(tmp_path: Path) -> None:
     for host, ns in ((local, WRITTEN), (shared, WRITTEN), (free, 0)):
         host.files._read(WRITTEN, new)
         assert host.time == ns
+
+
+def test_a_save_in_the_background_slows_its_rank_down() -> None:
+    """Tensors take no Python of their own here; half of the way to memory is summed."""
+    host = Host("1GB/s")
+    asked: list[tuple[int, float]] = []
+    runtime = replace(
+        host.runtime(), contend=lambda until, factor: asked.append((until, factor)),
+        bytes_ns=lambda api, size: size // 2 if api == Api.FILE_LOCKED_GIB else size,
+    )  # fmt: skip
+    files = Checkpoints(parse("1GB/s"), runtime, lambda: None)
+    future: Future[None] = Future()
+    future.set_result(None)
+    files._in_background(future, WRITTEN, True)
+    assert asked == [(WRITTEN, 2.0)]
+    assert not future.done(), "the disk needs as long again"
