@@ -195,6 +195,7 @@ Api = Enum("ph_api", "PH_API_", (
     ("PY_ELEMENT", "a number of a Python list that becomes a tensor"),
     ("BACKWARD_WAKE", "waking that thread, and the one that waits for it, on top of BACKWARD_CALL"),
     ("NCCL_COLD", "a group of NCCL's operations whose code is cold; charged in thousandths"),
+    ("LIST_COLD", "a parameter in a list that Python hands to an operator after other work; charged in thousandths"),
 ))
 HostMode = Enum("ph_host_mode", "PH_HOST_", (("MODELLED", ""), ("MEASURED", ""), ("NONE", "")))
 Unsupported = Enum("ph_unsupported", "PH_UNSUPPORTED_", (("ERROR", ""), ("WARN", "")))

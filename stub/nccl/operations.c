@@ -228,7 +228,7 @@ static void emit_site(uint32_t site) {
 
 ncclResult_t launch(operation *ops, size_t count) {
   static int64_t last;
-  ph_charge_cold(PH_API_NCCL_COLD, &last);
+  ph_charge_cold(PH_API_NCCL_COLD, &last, 1);
   operation **together = malloc(count * sizeof *together);
   if (!together) return fail(ncclSystemError, "out of host memory");
   ncclResult_t result = connect_pairs(ops, count);

@@ -62,7 +62,7 @@ void ph_leave_frame(int called);
 void ph_called_from_python(void);   // an operator: PY_LOOP if its frame has called several
 void ph_enter_backward(void);       // this thread enters the autograd engine
 void ph_charge_handover(void);      // a node is about to run: BACKWARD_CALL and BACKWARD_WAKE if it is the pass's first on another thread
-void ph_charge_cold(enum ph_api api, int64_t *last);  // as much of it as ph_coldness(last) says
+void ph_charge_cold(enum ph_api api, int64_t *last, size_t times);  // as much of each as ph_coldness(last) says
 // How cold code is, in thousandths: it and what it touches leave the processor's caches while other code runs.
 // 1000 when the host has worked for a millisecond since `last`, which becomes now; 400 after a quarter of
 // one, 133 after 64 us, next to nothing in a tight loop. Waits are not work.

@@ -104,7 +104,7 @@ static void charge_list(Thread &thread, const Operator &op, Values inputs) {
 // takes in lists, and whether autograd notes it.
 void charge(Thread &thread, Operator *op, Values inputs) {
   bool nested = thread.depth > 0 || thread.native_nodes > 0;
-  if (op && thread.depth == 0) ph_charge_cold(PH_API_OP_COLD, &op->last);
+  if (op && thread.depth == 0) ph_charge_cold(PH_API_OP_COLD, &op->last, 1);
   if (op && !nested) charge_list(thread, *op, inputs);
   switch (op ? op->cost : Cost::COMPUTE) {
     case Cost::COMPUTE:
@@ -121,6 +121,8 @@ void charge(Thread &thread, Operator *op, Values inputs) {
   }
   if (op && op->lists) {
     if (size_t tensors = tensors_in_lists(inputs)) ph_charge_times(PH_API_OP_LIST, tensors);
+    if (op->parameters && !nested && !inputs.empty() && inputs[0].isTensorList())
+      ph_charge_cold(PH_API_LIST_COLD, &thread.listed, inputs[0].toListRef().size());
     if (thread.optimizing && !nested && !inputs.empty() && inputs[0].isTensorList())
       thread.lists[op] += inputs[0].toListRef().size();
   }

@@ -96,6 +96,8 @@ static Operator *describe(const c10::OperatorHandle &handle) {
     op->lists |= is_tensor_list(*argument.type());
     op->arguments.push_back(a);
   }
+  for (const char *family : {"aten::_foreach_", "aten::_fused_ad", "aten::_fused_sgd", "aten::_amp_foreach_"})
+    op->parameters |= starts_with(op->name, family);
   op->in_place_only = overwrites;
   op->random_hidden = op->random && !generator;
   for (const c10::Argument &result : schema.returns()) {

@@ -47,6 +47,7 @@ struct Operator {
   bool own_copies = false;     // what it copies from the host only its own kernels read
   bool zeroes = false;         // writes the number that it is given, or zeros
   bool lists = false;          // takes or returns lists of tensors
+  bool parameters = false;     // these are a program's parameters, gradients or states: lists that Python goes through
   bool holds = false;          // true of zeros: unknown numbers are finite, and close to each other
   bool joins = false;          // puts the tensors of its first argument side by side
   bool allocates = false;      // memory that it does not write

@@ -85,9 +85,9 @@ void ph_charge_times(enum ph_api api, size_t times) {
   spend(ns);
 }
 
-void ph_charge_cold(enum ph_api api, int64_t *last) {
+void ph_charge_cold(enum ph_api api, int64_t *last, size_t times) {
   if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
-  size_t share = ph_coldness(last, 0);
+  size_t share = ph_coldness(last, 0) * times;
   count(api, share);
   ph_note_charge(api);
   int64_t ns = ph_rt.header->api_ns[api] * (int64_t)share / 1000;
