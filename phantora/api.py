@@ -215,7 +215,7 @@ def run(
     degrade: Sequence[str] = (),
     straggler: Sequence[str] = (),
     background: Sequence[str] = (),
-    fold: str = "off",
+    fold: str = AUTO,
     real_ranks: Sequence[int] = (),
     seed: int = 0,
     hang_timeout: float = 30.0,
@@ -250,7 +250,7 @@ def run(
         assume: Unknown values, such as ``["length=lognormal:900:0.8", "accept=0.7"]``.
         degrade: Slower parts of the network, such as ``["h0.nic0>*=0.5"]``.
         straggler, background: Slower ranks, and other traffic; forms as in ``phantora trace --help``.
-        fold: ``off``, ``auto``, or the axes of the mesh whose ranks are folded.
+        fold: ``auto`` (if the ranks do not fit this machine), ``off``, or the axes of the mesh whose ranks are folded.
         real_ranks: More ranks of a folded run that are processes.
         seed: Random generators of rank r start with `seed` + r.
         hang_timeout: Seconds without progress after which the run counts as hung.

@@ -126,7 +126,7 @@ def rank_spec() -> RankSpec:
 class FoldSpec(_Json):
     """Which ranks of a run are processes (docs/scale.md)."""
 
-    axes: str = OFF
+    axes: str = AUTO
     """``off``, ``auto``, or the axes of the mesh with their sizes: ``pp=4,dp=64,tp=8``."""
     real_ranks: tuple[int, ...] = ()
     """More ranks that are processes."""

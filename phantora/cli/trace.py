@@ -161,11 +161,11 @@ Examples:
 )
 @click.option("--fail", is_flag=True, help="End with status 1 if --check finds something.")
 @click.option(
-    "--fold", default="off", show_default=True, metavar="off|auto|AXES",
+    "--fold", default="auto", show_default=True, metavar="auto|off|AXES",
     help="Run some ranks of a mesh as processes; they represent the others. AXES: the axes of the mesh with their "
     "sizes, largest stride first (pp=4,dp=64,tp=8). A pipeline (pp) runs all its stages. After a size, :all runs all "
     "ranks (tp=8:all), :first runs the first rank, :uneven compares communication only. auto: fold over rank 0's "
-    "process groups if the ranks do not fit this machine.",
+    "process groups if the ranks do not fit this machine's memory.",
 )
 @click.option(
     "--real-ranks", metavar="R,...", help="More ranks of a folded run that are processes."

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -37,13 +36,9 @@ def choose(spec: FoldSpec, world_size: int, *, is_command: bool) -> Fold | None:
     return None if spec.axes in (AUTO, OFF) else parse_fold(spec.axes, world_size, spec.real_ranks)
 
 
-RANKS_OF_CORE = 8  # of more, what they take in turn costs more than a fold
-
-
 def too_many(world_size: int) -> bool:
-    """Would the ranks of a large model take more than this machine has left, or wait long for its cores?"""
-    memory = free_memory()
-    return world_size > RANKS_OF_CORE * len(os.sched_getaffinity(0)) or (bool(memory) and world_size * OF_RANK > memory)
+    """Would the ranks of a large model take more memory than this machine has left?"""
+    return 0 < free_memory() < world_size * OF_RANK
 
 
 def find(plan: Plan, setup: Setup, console: Console, stubs: StubSet) -> Fold | None:

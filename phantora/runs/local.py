@@ -87,7 +87,7 @@ class _Run:
         spec = self.prepared.spec.fold
         fold = self.setup.fold
         if spec.axes == AUTO and (spec.real_ranks or folding.too_many(self.plan.world_size)):
-            fold = folding.find(self.plan, self.setup, self.console, stub_set)
+            fold = self._found(stub_set)
             self._set_fold(fold)
         if fold and any(axis.uneven for axis in fold.axes):
             fold = folding.with_busiest(fold, self.plan, self.setup, self.console, stub_set)
@@ -97,6 +97,20 @@ class _Run:
                 f"phantora: folded: {len(fold.real)} of {fold.world_size} ranks run as processes ({describe(fold)}; "
                 f"ranks {few(fold.real)})"
             )
+
+    def _found(self, stub_set: StubSet) -> Fold | None:
+        """The fold by the process groups; None, with a note, where they tell of none and all ranks may fit."""
+        try:
+            return folding.find(self.plan, self.setup, self.console, stub_set)
+        except PhantoraError as error:
+            if self.prepared.spec.fold.real_ranks:
+                raise
+            try:
+                crowded = preflight(self.plan.world_size)
+            except PhantoraError:
+                raise error from None
+            self._note(f"{error}; all ranks run" + (f": {crowded}" if crowded else ""))
+            return None
 
     def _set_fold(self, fold: Fold | None) -> None:
         self.setup, self.plan = replace(self.setup, fold=fold), self.plan.folded(fold)

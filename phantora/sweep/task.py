@@ -119,6 +119,8 @@ class Task:
     def words(self, steps: int | None, output: str, options: Sequence[str] = ()) -> tuple[str, ...]:
         """Of the command line that runs it, behind the name of the program."""
         shared, point, axes = self.shared, self.point, self.folding.axes
+        if not axes and shared.fold == OFF and not _folded_by_user(point, shared):
+            axes = OFF
         fold = (*(("--fold", axes) if axes else ()), *(NO_REPLAYS if self.alone else ()))
         return (
             "trace", "--cluster", point.cluster, "-o", output, *fold, *shared.options, *options, *point.options,
@@ -148,8 +150,11 @@ class Task:
 
 
 def _folding(point: Point, shared: Shared) -> Folding:
-    asked = "--fold" in (*shared.options, *point.options)  # by the user, whose word counts
-    return folding("" if asked else point.fold, shared.fold, point.world)
+    return folding("" if _folded_by_user(point, shared) else point.fold, shared.fold, point.world)
+
+
+def _folded_by_user(point: Point, shared: Shared) -> bool:
+    return "--fold" in (*shared.options, *point.options)
 
 
 def _digest(name: str) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from phantora.trace.reader import open_log
-from tests.support.runs import Run, trace
+from tests.support.runs import Run, environment, trace
 
 PROGRAM = str(Path(__file__).with_name("folded_program.py"))
 
@@ -88,3 +90,34 @@ def test_axes_that_do_not_fit(tmp_path: Path) -> None:
     for axes, says in (("dp=4", "the axes have 4 ranks together, the run has 8"), ("8", "is not an axis")):
         refused = run(tmp_path, "fsdp", "--fold", axes, check=False)
         assert refused.status != 0 and says in refused.err
+
+
+SMALL_MACHINE = """
+import sys
+import phantora.runs.fold
+phantora.runs.fold.free_memory = lambda: 1
+from phantora.cli.main import main
+main()
+"""
+
+NO_MESH = """
+import torch
+import torch.distributed as dist
+dist.init_process_group("nccl")
+torch.cuda.set_device(dist.get_rank())
+dist.new_group([0, 1, 3])
+dist.all_reduce(torch.ones(1 << 20, device="cuda"))
+"""
+
+
+def test_ranks_that_do_not_fit_are_folded_unasked(tmp_path: Path) -> None:
+    (tmp_path / "uneven.py").write_text(NO_MESH)
+    for cluster, script, says in (
+        ("1x8xH100", (PROGRAM, "fsdp"), "folded: 3 of 8 ranks run as processes"),
+        ("1x4xH100", ("uneven.py",), "note: --fold auto: .* are a process group, no part of a mesh; .*; all ranks run"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", SMALL_MACHINE, "trace", "--no-recording", "--cluster", cluster, *script],
+            cwd=tmp_path, env=environment(shared=True), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0 and re.search(says, done.stderr), done.stderr

@@ -341,7 +341,7 @@ main()
 @pytest.mark.parametrize(
     ("where", "options"),
     [
-        ("phantora.trace.analysis.analyze.analyze", ("--cluster", "1")),  # looks at steps on other hosts
+        ("phantora.trace.analysis.steps.find_steps", ("--cluster", "1")),  # looks at steps on other hosts
         ("phantora.runs.fold._alone", ("--cluster", "2", "--fold", "auto", "--real-ranks", "1")),
         ("phantora.runs.fold._alone", ("--cluster", "8", "--fold", "dp=8:uneven")),
     ],
