@@ -3,7 +3,7 @@
 //
 // Code that ran a moment ago runs faster: on a real host a frame of the same PyTorch code took 0.15 us in a loop
 // of 53 frames, 0.45 in one of 167 and 0.8 to 1 us in FSDP2's steps (validation/probes/host_time.py). So its units
-// count by ph_coldness.
+// count as far as it is cold.
 //
 // Frames are counted, not timed, so the clock stays deterministic. CPython offers a hook for it
 // (PEP 523) that costs about 10 ns a frame and slows nothing else down; a profiler would switch off
@@ -116,7 +116,7 @@ typedef struct ph_code {  // what is kept with a code object
   bool torch_function;    // torch packs the arguments of a call for it, as for DeviceContext of set_default_device
   size_t units;
   uint32_t number;        // of ph_note_function
-  int64_t last;           // of ph_coldness
+  int64_t last;           // when it ran last, for ph_charge_frame
 } ph_code;
 
 static ph_code *look_at(ph_pyobject *code) {
@@ -148,7 +148,7 @@ static ph_code *look_at(ph_pyobject *code) {
 
 static void charge(ph_code *code) {
   if (code->free) return;
-  ph_charge_frame(code->units * ph_coldness(&code->last, code->units), code->number);
+  ph_charge_frame(&code->last, code->units, code->number);
   if (code->enters_autograd) ph_enter_backward();
   if (code->torch_function) ph_charge(PH_API_PY_TORCH_FUNCTION);
 }

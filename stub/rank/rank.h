@@ -55,18 +55,15 @@ void ph_set_current_device(int device);
 int64_t ph_now(void);                 // ns
 void ph_charge(enum ph_api api);      // advance by the modelled cost of a call (0 in other modes)
 void ph_charge_times(enum ph_api api, size_t times);
-void ph_charge_frame(size_t code, uint32_t function);  // a Python frame: PY_FRAME, and PY_CODE per 1,000,000 of `code`
+// A Python frame of so many units of code, which ran `last`: PY_FRAME, and PY_CODE per 1,000 cold units (costs.c).
+void ph_charge_frame(int64_t *last, size_t units, uint32_t function);
 uint32_t ph_note_function(const char *path, const char *function);  // its number in charges.c's file; 0 without one
 int ph_enter_frame(void);           // before a Python frame runs; what ph_leave_frame gets after it
 void ph_leave_frame(int called);
 void ph_called_from_python(void);   // an operator: PY_LOOP if its frame has called several
 void ph_enter_backward(void);       // this thread enters the autograd engine
 void ph_charge_handover(void);      // a node is about to run: BACKWARD_CALL and BACKWARD_WAKE if it is the pass's first on another thread
-void ph_charge_cold(enum ph_api api, int64_t *last, size_t times);  // as much of each as ph_coldness(last) says
-// How cold code is, in thousandths: it and what it touches leave the processor's caches while other code runs.
-// 1000 when the host has worked for a millisecond since `last`, which becomes now; 400 after a quarter of
-// one, 133 after 64 us, next to nothing in a tight loop. Waits are not work.
-size_t ph_coldness(int64_t *last, size_t code);
+void ph_charge_cold(enum ph_api api, int64_t *last, size_t times);  // as much of each as the code that ran `last` is cold (costs.c)
 const uint64_t *ph_charges(void);     // times that each cost was charged, by enum ph_api
 uint64_t ph_charged(enum ph_api api); // the same for one, from any thread
 const uint64_t *ph_charge_levels(void);  // by level of coldness: operators, then units of code
@@ -221,6 +218,9 @@ typedef struct ph_stream {
   unsigned flags;        // cudaStreamNonBlocking
   struct ph_stream *next;
   struct phc_branch *branch;  // of the capture that the stream takes part in, NULL for none
+  uint64_t events;       // recorded so far
+  uint64_t undone;       // by its place among these, one that was not done when the host clock was `undone_at`; 0: none
+  int64_t undone_at;
 } ph_stream;
 typedef struct ph_event {
   uint64_t magic;        // PH_EVENT_MAGIC while alive
@@ -229,6 +229,8 @@ typedef struct ph_event {
   unsigned flags;        // cudaEventDisableTiming, cudaEventBlockingSync, cudaEventInterprocess
   bool recorded;
   int64_t done_at;       // completion time once known, -1 before (a cache: spares round trips)
+  ph_stream *stream;     // where it was recorded,
+  uint64_t place;        // and its place among the stream's events, from 1
   struct phc_branch *captured;  // where it was recorded in a capture, NULL when it was not
 } ph_event;
 #define PH_STREAM_MAGIC 0x70687374726d3031ULL
@@ -296,6 +298,7 @@ size_t ph_memory_held(void);  // bytes of host memory that true bytes take
 // Copies of memory by CUDA semantics for values: from/to any space, obeys the rule above and
 // pending payloads. dst and src may be host or device.
 void ph_memory_copy(void *dst, const void *src, size_t bytes);
+bool ph_read_by_kernels_only(void);  // is a copy from the host one of lists (own_copies)? They take up to 1 MB each
 // Where nothing is simulated: parts were copied one behind the other, to be read together or the first one alone.
 void ph_memory_gathered(const void *pointer, size_t bytes, size_t part);
 void ph_memory_set(void *pointer, int value, size_t bytes);   // true when small, zero otherwise

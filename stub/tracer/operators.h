@@ -31,7 +31,7 @@ struct Operator {
   c10::OperatorHandle handle;
   std::string name, overload, text;  // text = "aten::add.Tensor"
   uint64_t key = 0;
-  int64_t last = 0;            // of ph_coldness
+  int64_t last = 0;            // when it ran last, for ph_charge_cold
   Cost cost = Cost::COMPUTE;
   Count count = Count::NONE;
   Tokens tokens = Tokens::NONE;

@@ -17,6 +17,16 @@ cudaError_t phc_event_destroy(void *event) {
   return ph_event_alive(event) && !ph_event_destroy(event) ? 0 : cudaErrorInvalidResourceHandle;
 }
 
+void phc_event_emit(ph_event *event, ph_stream *stream) {
+  ph_record record = {.kind = PH_EVENT_RECORD, .stream = stream->id, .id = event->id};
+  if (!(event->flags & cudaEventDisableTiming)) record.flags = PH_F_TIMING;
+  event->recorded = true;
+  event->done_at = -1;
+  event->stream = stream;
+  event->place = ++stream->events;
+  ph_emit(&record);
+}
+
 cudaError_t phc_event_record(void *handle, void *stream_handle, unsigned flags, bool per_thread) {
   ph_event *event = handle;
   ph_stream *stream = NULL;
@@ -27,11 +37,7 @@ cudaError_t phc_event_record(void *handle, void *stream_handle, unsigned flags, 
   if (stream->device != event->device) return cudaErrorInvalidResourceHandle;
   if (phc_captured(stream)) return phc_capture_record(stream, event, flags);
   phc_capture_forget(event);
-  ph_record record = {.kind = PH_EVENT_RECORD, .stream = stream->id, .id = event->id};
-  if (!(event->flags & cudaEventDisableTiming)) record.flags = PH_F_TIMING;
-  event->recorded = true;
-  event->done_at = -1;
-  ph_emit(&record);
+  phc_event_emit(event, stream);
   phc_order_record(event, stream);
   return 0;
 }
@@ -64,6 +70,19 @@ static void poll_moves_on(const ph_event *event) {
   last_time = now;
 }
 
+// A stream is done in order. A watchdog's round asks about many events at one instant: what comes after an event that is
+// not done is not asked for.
+static bool is_undone(const ph_event *event) {
+  const ph_stream *stream = event->stream;
+  return stream && stream->undone && event->place >= stream->undone && ph_now() <= stream->undone_at;
+}
+
+static void note_undone(const ph_event *event) {
+  if (!event->stream) return;
+  event->stream->undone = event->place;
+  event->stream->undone_at = ph_now();
+}
+
 cudaError_t phc_event_query(void *handle) {
   ph_event *event = handle;
   if (!ph_event_alive(event)) return cudaErrorInvalidResourceHandle;
@@ -74,12 +93,14 @@ cudaError_t phc_event_query(void *handle) {
   if (error) return error;
   if (!event->recorded) return 0;
   if (event->done_at < 0) {
+    if (is_undone(event) && ph_watchdog_undone()) return cudaErrorNotReady;
     ph_record record = {.kind = PH_EVENT_QUERY, .id = event->id, .flags = phc_helper_flag()};
     ph_answer answer = ph_request(&record, NULL, 0);
     if (answer.status < 0) return phc_request_failed();
     if (answer.time >= 0 && (answer.status == 0 || answer.value == 1)) event->done_at = answer.time;
     // A watchdog's clock may lie before an end that is known.
     if (answer.status || (event->done_at > ph_now() && ph_watchdog_undone())) {
+      note_undone(event);
       poll_moves_on(event);
       return cudaErrorNotReady;
     }

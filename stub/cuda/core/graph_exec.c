@@ -215,14 +215,6 @@ cudaError_t phc_exec_upload(phc_exec *exec, void *handle, bool per_thread) {
 }
 
 // ---------------------------------------------------------------- launching
-static void record_event(ph_stream *stream, ph_event *event) {
-  ph_record record = {.kind = PH_EVENT_RECORD, .stream = stream->id, .id = event->id};
-  if (!(event->flags & cudaEventDisableTiming)) record.flags = PH_F_TIMING;
-  event->recorded = true;
-  event->done_at = -1;
-  ph_emit(&record);
-}
-
 static void wait_event(ph_stream *stream, const ph_event *event, uint8_t flags) {
   ph_record record = {.kind = PH_STREAM_WAIT, .flags = flags, .stream = stream->id, .id = event->id};
   if (event->recorded) ph_emit(&record);
@@ -257,11 +249,11 @@ static void run_node(phc_exec *exec, uint32_t index, ph_stream *stream) {
   if (node->type == PHC_NODE_HOST) phc_host_function(stream, false, node->host, node->host_data);
   if (node->type == PHC_NODE_RECORD && ph_event_alive(node->event)) {
     phc_capture_forget(node->event);
-    record_event(stream, node->event);
+    phc_event_emit(node->event, stream);
   }
   if (node->type == PHC_NODE_WAIT && ph_event_alive(node->event)) wait_event(stream, node->event, 0);
   for (unsigned a = 0; a < node->action_count; a++) node->actions[a].run(node->actions[a].data, stream);
-  if (p->done) record_event(stream, p->done);
+  if (p->done) phc_event_emit(p->done, stream);
 }
 
 static void wait_for_room(const phc_exec *exec, const ph_stream *stream) {
@@ -292,11 +284,11 @@ cudaError_t phc_exec_launch(phc_exec *exec, void *handle, bool per_thread) {
   ph_emit(&span);
   if (exec->last && exec->last != stream && ph_stream_alive(exec->last)) {
     if (!exec->before) exec->before = ph_event_create(exec->device, cudaEventDisableTiming);
-    record_event(exec->last, exec->before);
+    phc_event_emit(exec->before, exec->last);
     wait_event(stream, exec->before, 0);
   }
   exec->last = stream;
-  if (exec->begin) record_event(stream, exec->begin);
+  if (exec->begin) phc_event_emit(exec->begin, stream);
   for (uint32_t i = 0; i < exec->count; i++) {
     uint32_t lane = exec->plans[i].lane;
     run_node(exec, i, lane ? exec->streams[lane] : stream);

@@ -93,9 +93,7 @@ cudaError_t phc_host_function(void *handle, bool per_thread, cudaHostFn_t functi
     free(call);
     return cudaErrorMemoryAllocation;
   }
-  call->gate->recorded = true;
-  ph_record gate = {.kind = PH_EVENT_RECORD, .stream = stream->id, .id = call->gate->id};
-  ph_emit(&gate);
+  phc_event_emit(call->gate, stream);
   phc_order_record(call->gate, stream);
   ph_record record = {.kind = PH_HOST_FUNC, .stream = stream->id};
   const ph_header *header = ph_shared();

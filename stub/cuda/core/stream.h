@@ -14,6 +14,7 @@ cudaError_t phc_stream_find(void *handle, bool per_thread, ph_stream **stream);
 // ---- event.c: events.
 cudaError_t phc_event_create(void **event, unsigned flags);
 cudaError_t phc_event_destroy(void *event);
+void phc_event_emit(ph_event *event, ph_stream *stream);  // the record of a record
 cudaError_t phc_event_record(void *event, void *stream, unsigned flags, bool per_thread);
 cudaError_t phc_stream_wait(void *stream, void *event, unsigned flags, bool per_thread);
 cudaError_t phc_event_query(void *event);

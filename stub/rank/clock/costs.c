@@ -62,9 +62,12 @@ static void spend(int64_t ns) {
 static uint64_t levels[2 * (COLD_LEVEL + 1)];
 const uint64_t *ph_charge_levels(void) { return levels; }
 
+// How cold code is, in thousandths: it and what it touches leave the processor's caches while other code runs.
+// 1000 when the host has worked for a millisecond since `last`, which becomes now; 400 after a quarter of
+// one, 133 after 64 us, next to nothing in a tight loop. Waits are not work.
 // The sixth power of the logarithm follows from the fit: FSDP2's steps, tensor-parallel ones and tight loops at one
 // price of a unit of code (validation/fits/host.py).
-size_t ph_coldness(int64_t *last, size_t code) {
+static size_t coldness(int64_t *last, size_t code) {
   static const uint16_t share[COLD_LEVEL + 1] = {0, 0, 0, 0, 0, 2, 6, 15, 34, 70, 132, 235, 396, 641, 1000};
   uint64_t distance = (uint64_t)(worked - *last) >> WARM_SHIFT;
   size_t level = distance ? (size_t)(64 - __builtin_clzll(distance)) : 0;
@@ -87,7 +90,7 @@ void ph_charge_times(enum ph_api api, size_t times) {
 
 void ph_charge_cold(enum ph_api api, int64_t *last, size_t times) {
   if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
-  size_t share = ph_coldness(last, 0) * times;
+  size_t share = coldness(last, 0) * times;
   count(api, share);
   ph_note_charge(api);
   int64_t ns = ph_rt.header->api_ns[api] * (int64_t)share / 1000;
@@ -95,8 +98,9 @@ void ph_charge_cold(enum ph_api api, int64_t *last, size_t times) {
   spend(ns);
 }
 
-void ph_charge_frame(size_t code, uint32_t function) {
+void ph_charge_frame(int64_t *last, size_t units, uint32_t function) {
   if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
+  size_t code = units * coldness(last, units);
   count(PH_API_PY_FRAME, 1);
   count(PH_API_PY_CODE, code);
   if (function) ph_note_charge(function);
