@@ -50,8 +50,11 @@ _NOT_SUPPORTED = {
     "libnvrtc": 11, "libnvidia-ml": 3,
 }  # fmt: skip
 # Warnings are not errors here: a compiler newer than ours may have new ones. The tests forbid them.
-_C = ("gcc", "-std=gnu11", "-O2", "-g1", "-fPIC", "-fno-semantic-interposition", "-fvisibility=hidden", "-Wall", "-Wextra")
-_CXX = ("g++", "-O2", "-g1", "-fPIC", "-fno-semantic-interposition", "-fvisibility=hidden", "-Wall", "-Wextra")
+_FLAGS = (
+    "-O2", "-g1", "-fPIC", "-fno-semantic-interposition", "-fvisibility=hidden", "-Wall", "-Wextra",
+)  # fmt: skip
+_C = ("gcc", "-std=gnu11", *_FLAGS)
+_CXX = ("g++", *_FLAGS)
 
 
 @dataclass(frozen=True)

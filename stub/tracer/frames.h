@@ -72,7 +72,7 @@ struct Thread {
   std::vector<Module> node_modules;  // of the nodes being applied; no name: unknown
   bool optimizing = false;                   // inside an optimizer's step
   std::map<const Operator *, size_t> lists;  // first lists that its operators took
-  int64_t listed = 0;    // of ph_coldness: the last operator on lists of parameters
+  int64_t listed = 0;    // when the last operator on lists of parameters ran, for ph_charge_cold
   int64_t list = 0;      // numbers of the CPU tensor that aten::empty made last: those of a Python list, if lift_fresh follows
   int silent = 0;        // operators that are called to compute values are not the program's
   OperatorSlot operators[512];

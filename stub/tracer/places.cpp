@@ -20,7 +20,8 @@ struct Python {
   void *(*back)(void *);
   void *(*code)(void *);
   int (*line)(void *);
-  void *(*attribute)(void *, const char *);
+  void *(*intern)(const char *);
+  void *(*attribute)(void *, void *);
   const char *(*text)(void *);
   void (*drop)(void *);
 };
@@ -31,78 +32,104 @@ static const Python *python() {
     auto take = [](auto *to, const char *name) { *reinterpret_cast<void **>(to) = dlsym(RTLD_DEFAULT, name); return *to != nullptr; };
     bool all = take(&p->ensure, "PyGILState_Ensure") && take(&p->release, "PyGILState_Release") &&
                take(&p->frame, "PyEval_GetFrame") && take(&p->back, "PyFrame_GetBack") && take(&p->code, "PyFrame_GetCode") &&
-               take(&p->line, "PyFrame_GetLineNumber") && take(&p->attribute, "PyObject_GetAttrString") &&
-               take(&p->text, "PyUnicode_AsUTF8") && take(&p->drop, "Py_DecRef");
+               take(&p->line, "PyFrame_GetLineNumber") && take(&p->intern, "PyUnicode_InternFromString") &&
+               take(&p->attribute, "PyObject_GetAttr") && take(&p->text, "PyUnicode_AsUTF8") && take(&p->drop, "Py_DecRef");
     return all ? p : nullptr;
   }();
   return found;
 }
 
-static std::string file_of(const Python &p, void *frame) {
-  void *code = p.code(frame), *name = code ? p.attribute(code, "co_filename") : nullptr;
-  const char *text = name ? p.text(name) : nullptr;
-  std::string file = text ? text : "?";
-  if (name) p.drop(name);
-  if (code) p.drop(code);
-  return file;
+// The working directory at the first call, with a slash at its end.
+static const std::string &start_folder() {
+  static const std::string folder = [] {
+    std::unique_ptr<char, void (*)(void *)> here(getcwd(nullptr, 0), free);
+    return std::string(here ? here.get() : "") + "/";
+  }();
+  return folder;
 }
 
-// Below the working directory, else below the folder of packages, so that it reads the same on every machine.
+// Below the folder of packages, else below the working directory, so that it reads the same on every machine.
 static std::string shortened(const std::string &file) {
   static const char packages[] = "-packages/";
   size_t in = file.rfind(packages);
   if (in != std::string::npos) return file.substr(in + sizeof packages - 1);
-  std::unique_ptr<char, void (*)(void *)> here(getcwd(nullptr, 0), free);
-  if (here && starts_with(file, here.get()) && file[strlen(here.get())] == '/') return file.substr(strlen(here.get()) + 1);
-  return file;
+  const std::string &folder = start_folder();
+  return folder.size() > 1 && starts_with(file, folder.c_str()) ? file.substr(folder.size()) : file;
 }
 
-static bool is_program(const std::string &file) {  // not what stands between the program and its operators
+static bool is_library(const char *file) { return strstr(file, "-packages/"); }
+
+static bool is_program(const char *file) {  // not what stands between the program and its operators
   for (const char *other : {"-packages/torch/", "-packages/triton/", "/phantora/launch/"})
-    if (file.find(other) != std::string::npos) return false;
+    if (strstr(file, other)) return false;
   return file[0] != '<';
 }
 
-// Calls visit(file, its line as text) for each frame, the innermost first, until it returns false.
-template <typename F>
-static void each_frame(const Python &p, F visit) {
-  int state = p.ensure();
-  void *held = nullptr;
-  for (void *frame = p.frame(); frame;) {
-    std::string file = file_of(p, frame);
-    if (!visit(file, shortened(file) + ":" + std::to_string(p.line(frame)))) break;
+// A walk over this thread's Python frames from the innermost outward. Holds the interpreter's lock.
+class Frames {
+ public:
+  explicit Frames(const Python &python) : p(python), state(p.ensure()), frame(p.frame()) {}
+  ~Frames() {
+    if (held) p.drop(held);
+    p.release(state);
+  }
+  Frames(const Frames &) = delete;
+  Frames &operator=(const Frames &) = delete;
+
+  bool any() const { return frame; }
+
+  bool outward() {  // false at the outermost frame, where it stays
     void *outer = p.back(frame);
+    if (!outer) return false;
     if (held) p.drop(held);
     frame = held = outer;
+    return true;
   }
-  if (held) p.drop(held);
-  p.release(state);
-}
+
+  const char *file() const {  // valid as long as the frame, whose code refers to it
+    static void *const name = p.intern("co_filename");
+    void *code = p.code(frame), *file = code ? p.attribute(code, name) : nullptr;
+    const char *text = file ? p.text(file) : nullptr;
+    if (file) p.drop(file);
+    if (code) p.drop(code);
+    return text ? text : "?";
+  }
+
+  std::string line() const { return shortened(file()) + ":" + std::to_string(p.line(frame)); }
+
+ private:
+  const Python &p;
+  int state;
+  void *frame, *held = nullptr;
+};
 
 std::string place() {
   const Python *p = python();
   if (!p) return "?";
-  std::string found = "autograd";  // its threads have no Python frames
-  each_frame(*p, [&](const std::string &file, std::string line) {
-    found = std::move(line);
-    return !is_program(file);
-  });
-  return found;
+  Frames frames(*p);
+  if (!frames.any()) return "autograd";  // its threads have no Python frames
+  while (!is_program(frames.file()) && frames.outward()) {
+  }
+  return frames.line();
+}
+
+// The innermost line of a library and of the script.
+static void find_lines(const Python &p, std::string &library, std::string &script) {
+  Frames frames(p);
+  for (bool more = frames.any(); more && script.empty(); more = frames.outward()) {
+    const char *file = frames.file();
+    if (!is_program(file)) continue;
+    if (!is_library(file)) script = frames.line();
+    else if (library.empty()) library = frames.line();
+  }
 }
 
 // "LIBRARY.py:LINE, from SCRIPT.py:LINE, module NAME": the library and the module only where there is one.
 static std::string call_site(const Thread &thread) {
-  std::string found = "autograd", inner, script;
+  std::string library, script;
   const Python *p = thread.native_nodes ? nullptr : python();  // below a node written in C++ there is no Python
-  if (p)
-    each_frame(*p, [&](const std::string &file, std::string line) {
-      if (!is_program(file)) return true;
-      bool library = file.find("-packages/") != std::string::npos;
-      if (!library) script = std::move(line);
-      else if (inner.empty()) inner = std::move(line);
-      return library;
-    });
-  found = inner.empty() ? script : script.empty() ? inner : inner + ", from " + script;
+  if (p) find_lines(*p, library, script);
+  std::string found = library.empty() ? script : script.empty() ? library : library + ", from " + script;
   if (found.empty()) found = "autograd";
   const std::string module = module_of(thread);
   return module.empty() ? found : found + ", module " + module;

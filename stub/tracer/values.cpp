@@ -156,7 +156,7 @@ static bool from_host(const Frame &f) {
 }
 
 void note_copy(Frame &f) {
-  if (!from_host(f)) return;
+  if (!from_host(f) || ph_read_by_kernels_only()) return;
   const Tensor &to = f.args[0].toTensor(), &from = f.args[1].toTensor();
   if (!is_large(to) && !is_part_of_large(to)) return;
   bool trained = is_trained(to) || is_trained(from);

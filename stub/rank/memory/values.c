@@ -102,8 +102,7 @@ static bool left_over(void *dst, bool to_device, const void *src, bool from_devi
   return !to_device && !is_true;
 }
 
-// Is the copy one of lists that only the operator's kernels read? They take up to 1 MB each.
-static bool read_by_kernels_only(void) {
+bool ph_read_by_kernels_only(void) {
   for (ph_frame *frame = ph_top_frame(); frame; frame = frame->parent)
     if (frame->own_copies) return true;
   return false;
@@ -119,7 +118,7 @@ void ph_memory_copy(void *dst, const void *src, size_t bytes) {
   if (from_device && !to_device && answer_readback(dst, bytes)) return;
   if (from_device && to_device && ph_expect_copy(dst, src, bytes)) return;
   unsigned flags = from_device ? ph_memory_flags(src, bytes) : 0;
-  if (to_device && !from_device && read_by_kernels_only()) return ph_memory_clear(dst, bytes);
+  if (to_device && !from_device && ph_read_by_kernels_only()) return ph_memory_clear(dst, bytes);
   if (to_device && bytes > PH_TRUE_COPY_BYTES && !(flags & PH_KNOWN)) {
     ph_memory_clear(dst, bytes);
     if (from_device) copy_known(dst, src, bytes);
