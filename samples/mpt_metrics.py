@@ -1,4 +1,4 @@
-"""What Composer does around a batch besides training: llm-foundry's two training metrics, sums over ranks for its log.
+"""Metrics that Composer computes for each batch: llm-foundry's two of training, sums over ranks for its log.
 
 Needs torchmetrics, as Composer does.
 """

@@ -104,7 +104,7 @@ function showClasses(rank) {
   const all = Object.values(sums).reduce((a, b) => a + b, 0) || 1;
   fill("classes", shares(Object.fromEntries(Object.entries(sums).sort((a, b) => b[1] - a[1]).map(([n, v]) => [n, v / all])), classColors));
   fill("provenance", shares(report.by_provenance, colorsOf(Object.keys(report.by_provenance))),
-    ...(report.guesses.length ? [element("p", { textContent: "Costliest that are not measured:" }), table(report.guesses, [
+    ...(report.unmeasured.length ? [element("p", { textContent: "Costliest that are not measured:" }), table(report.unmeasured, [
       ["operator", (g) => g.operator, text], ["source", (g) => g.provenance, text], ["share", (g) => g.share, percent], ["error", (g) => g.error, percent]], 20)] : []));
 }
 

@@ -86,7 +86,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Machine:
-    """Of ``phantora doctor``, besides the report of the stubs."""
+    """Of ``phantora doctor``, without the report of the stubs."""
 
     fixed_addresses: bool
     """Each run has the same addresses."""

@@ -6,7 +6,7 @@ function of work and traffic changes slowly with the extents, so it is interpola
 Batches and groups are read as one product of all rows.
 
 Attention's forward pass is a sum of parts whose factors were fitted to published times
-(``validation/published/nvidia_attention.py``), without what the published operators do besides.
+(``validation/published/nvidia_attention.py``), without what else the published operators do.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ Event = dict[str, Any]
 
 
 class EventFile:
-    """A trace file. What it says besides its events is complete when :meth:`batches` is exhausted."""
+    """A trace file. Its contents other than events are complete when :meth:`batches` is exhausted."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -50,7 +50,7 @@ def _wrap(module: Any, tracer: Path) -> None:
 
     def completed(mask: Any) -> Any:
         try:
-            tuning.aside(lambda: _complete(module, mask))
+            tuning.excluded(lambda: _complete(module, mask))
         except Unknown as reason:
             text = f"a block mask of {' x '.join(map(str, mask.seq_lengths))} is not known ({reason})".encode()
             report(text, len(text))

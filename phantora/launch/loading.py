@@ -119,11 +119,11 @@ class Workers:
 class Loading:
     """Gives the batches of this rank their time."""
 
-    def __init__(self, cost: Cost, runtime: Runtime, aside: Callable[[bool], object] = bool) -> None:
-        """`aside` is called when the script itself begins to make a batch, and when it has."""
+    def __init__(self, cost: Cost, runtime: Runtime, exclude: Callable[[bool], object] = bool) -> None:
+        """`exclude` is called when the script itself begins to make a batch, and when it has."""
         self._cost = cost
         self._runtime = runtime
-        self._aside = aside
+        self._exclude = exclude
         self._seen: defaultdict[tuple[str, int], Seen] = defaultdict(Seen)
 
     def meet(self, module: ModuleType) -> None:
@@ -151,11 +151,11 @@ class Loading:
             if not self._runtime.is_virtual() or not self._runtime.moves_clock():
                 return fetch(this, index)
             began, before = self._runtime.now(), time.thread_time_ns()
-            self._aside(True)
+            self._exclude(True)
             try:
                 data = fetch(this, index)
             finally:
-                self._aside(False)
+                self._exclude(False)
             self._made_here(this, began, time.thread_time_ns() - before)
             return data
 
@@ -256,7 +256,7 @@ def _note(dataset: str, workers: int, seen: Seen) -> str | None:
 def install() -> None:
     """Times the DataLoaders of this rank."""
     library = ctypes.CDLL(None)
-    loading = Loading(parse(rank_spec().data_loading), Runtime.of(library), library.ph_uncounted_aside)
+    loading = Loading(parse(rank_spec().data_loading), Runtime.of(library), library.ph_unmodelled_exclude)
     wanted = {_FETCHERS, _LOADERS, _STATEFUL}
     after_import(wanted.__contains__, loading.meet)
     for name in sorted(wanted):

@@ -3,7 +3,7 @@
 Transformers and DeepSpeed take 4 s of CPU and 150 MB in every rank; ranks forked behind them share both. The
 result is the same: only packages known to do nothing on import that a rank would do otherwise, and only
 as far as nothing but imports of such packages stands before them (a variable of the environment, a path or another
-package might change what they do). Beside a script may lie a module with the name of such a package: then it is
+package might change what they do). A script's folder may have a module with the name of such a package: then it is
 that one which is meant.
 """
 

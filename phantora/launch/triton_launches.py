@@ -122,7 +122,7 @@ class Launches:
     ) -> tuple[bytes, dict[int, Stores]]:
         """A launch as it is announced, and the integers that it stores, as far as they are known."""
         if kernel.functions is None and not kernel.broken:
-            tuning.aside(kernel.understand)
+            tuning.excluded(kernel.understand)
         known = kernel.deciding
         names = next(iter(kernel.functions.values())).arguments if kernel.functions else []
         plain = len(names) == len(given)  # else descriptors take several places
@@ -145,7 +145,7 @@ class Launches:
         kind = self._kinds.get(key)
         if kind is None:
             text = self._describe(kernel, grid, given, names if plain else None)
-            stores = tuning.aside(lambda: self._stores(kernel, grid, given)) if stores_few else {}
+            stores = tuning.excluded(lambda: self._stores(kernel, grid, given)) if stores_few else {}
             kind = self._kinds[key] = text, stores
         return kind
 
@@ -177,7 +177,7 @@ class Launches:
         if kernel.functions is not None:
             tensors_only = names is not None and not any(hasattr(value, "block_shape") for value in given)
             if tensors_only and kernel.deciding is not None and not kernel.deciding.read:  # else it is not rebuilt
-                key = tuning.aside(lambda: store.keep(kernel.ir, kernel.warps, kernel.stages))
+                key = tuning.excluded(lambda: store.keep(kernel.ir, kernel.warps, kernel.stages))
                 table |= {"ir": key, "grid": grid} if key else {}
             try:
                 table["work"] = self._work(kernel, kernel.functions, grid, given, described)
@@ -208,7 +208,7 @@ class Launches:
         machine: a run logs the same with an empty and with a full cache."""
         launch = self._launch(kernel, grid, given)
         if kernel.deciding is None or kernel.deciding.read:
-            return tuning.aside(lambda: work_of(functions, launch).text())
+            return tuning.excluded(lambda: work_of(functions, launch).text())
         addresses: list[int] = []
         places: list[Any] = []
         for value in given:  # where tensors lie within a line of L2, and which are the same
@@ -222,7 +222,7 @@ class Launches:
             [list(v.block_shape), list(v.shape), list(v.strides)] if hasattr(v, "block_shape") else None for v in given
         ]
         key = orjson.dumps([kernel.ir, about, described, places, shapes])
-        return tuning.aside(lambda: launch_cache.found(key, lambda: work_of(functions, launch).text()))
+        return tuning.excluded(lambda: launch_cache.found(key, lambda: work_of(functions, launch).text()))
 
     def _launch(self, kernel: Kernel, grid: tuple[int, int, int], given: Sequence[Any]) -> Launch:
         arguments = tuple(self._argument(value) for value in given)

@@ -192,8 +192,8 @@ def _compiler(module: Any) -> None:
     @functools.wraps(compile_one)
     def compile_(src: Any, target: Any = None, options: Any = None, **rest: Any) -> Any:
         if not hasattr(src, "hash") or int(os.environ.get("WORLD_SIZE", "1")) <= 1:
-            return aside(lambda: compile_one(src, target=target, options=options, **rest))
-        return aside(lambda: under_lock(src, target, options, rest))
+            return excluded(lambda: compile_one(src, target=target, options=options, **rest))
+        return excluded(lambda: under_lock(src, target, options, rest))
 
     module.compile = compile_
     for package in (sys.modules.get("triton.compiler"), sys.modules.get("triton")):  # Inductor calls triton.compile
@@ -260,7 +260,7 @@ def compile_ahead(kernels: Sequence[Any]) -> None:
             with suppress(Exception):
                 _ahead[id(form)] = form, kernel._precompile_config(form)
 
-    waiting = [start_aside(work) for _ in range(min(len(left), len(os.sched_getaffinity(0))))]
+    waiting = [start_excluded(work) for _ in range(min(len(left), len(os.sched_getaffinity(0))))]
     for done in waiting:
         done()
 
@@ -280,23 +280,23 @@ def _driver(module: Any) -> None:
     for name in ("compile_module_from_src", "compile_module_from_file"):
         build = getattr(module, name, None)
         if build is not None:
-            setattr(module, name, _built_aside(build))
+            setattr(module, name, _built_excluded(build))
 
 
-def _built_aside(build: Callable[..., Any]) -> Callable[..., Any]:
+def _built_excluded(build: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(build)
     def built(*args: Any, **options: Any) -> Any:
-        return aside(lambda: build(*args, **options))
+        return excluded(lambda: build(*args, **options))
 
     return built
 
 
-def aside(call: Callable[[], Any]) -> Any:
+def excluded(call: Callable[[], Any]) -> Any:
     """Runs `call` in a thread of its own, whose work moves no clock."""
-    return start_aside(call)()
+    return start_excluded(call)()
 
 
-def start_aside(call: Callable[[], Any]) -> Callable[[], Any]:
+def start_excluded(call: Callable[[], Any]) -> Callable[[], Any]:
     """Begins `call` in a thread of its own, whose work moves no clock. What is returned waits for its result.
 
     A bare thread and lock: those of ``threading`` run more or less Python here by how fast the thread is. Its name

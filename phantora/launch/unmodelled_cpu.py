@@ -47,11 +47,11 @@ def install() -> None:
     library = ctypes.CDLL(None)
 
     def report() -> None:
-        if not hasattr(library, "ph_uncounted_steps") or library.ph_rank() != 0:
+        if not hasattr(library, "ph_unmodelled_steps") or library.ph_rank() != 0:
             return
         pairs = ctypes.POINTER(ctypes.c_int64)()
-        library.ph_uncounted_steps.restype = ctypes.c_size_t
-        count = library.ph_uncounted_steps(ctypes.byref(pairs))
+        library.ph_unmodelled_steps.restype = ctypes.c_size_t
+        count = library.ph_unmodelled_steps(ctypes.byref(pairs))
         if (text := note([(pairs[2 * i], pairs[2 * i + 1]) for i in range(count)])) is not None:
             tell(text)
 

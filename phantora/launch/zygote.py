@@ -1,9 +1,9 @@
 """A process that has imported what `python -m MODULE` will import, and forks such processes: each begins in
 milliseconds in place of a second or two.
 
-parent -> forker   {"module": NAME, "arguments": [...], "folder": DIR, "environment": {...}}, one message a packet, with
+parent -> zygote   {"module": NAME, "arguments": [...], "folder": DIR, "environment": {...}}, one message a packet, with
                    descriptors [stdout, stderr, report]
-forker -> report   a line with the process' number when it has begun, one with its status when it has ended
+zygote -> report   a line with the process' number when it has begun, one with its status when it has ended
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BOOTSTRAP = (
 )
 
 
-class Forker:
+class Zygote:
     """Such a process, which has imported `modules`. Close it: what it has forked ends then."""
 
     def __init__(self, modules: Sequence[str]) -> None:
@@ -52,7 +52,7 @@ class Forker:
         self, module: str, arguments: Sequence[str], environment: Mapping[str, str], out: int, err: int
     ) -> Forked:
         """``python -m module arguments`` in this process' folder, with its environment and `environment`; `out` and
-        `err` are descriptors. Raises PhantoraError if the forker was ended."""
+        `err` are descriptors. Raises PhantoraError if the zygote was ended."""
         message = {
             "module": module, "arguments": list(arguments), "folder": os.getcwd(),
             "environment": {**os.environ, **environment},
@@ -75,7 +75,7 @@ class Forker:
 
 
 class Forked:
-    """A process that a :class:`Forker` has forked; used as a ``Popen``. Readable (`fileno`) when it has ended."""
+    """A process that a :class:`Zygote` has forked; used as a ``Popen``. Readable (`fileno`) when it has ended."""
 
     def __init__(self, report: BinaryIO) -> None:
         self._report = report
@@ -87,7 +87,7 @@ class Forked:
         return self._report.fileno()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its status, negative for a signal. Raises ``subprocess.TimeoutExpired``; PhantoraError if the forker was
+        """Its status, negative for a signal. Raises ``subprocess.TimeoutExpired``; PhantoraError if the zygote was
         ended, and this process with it."""
         if self._status is None:
             if not select.select([self._report], [], [], timeout)[0]:

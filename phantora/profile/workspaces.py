@@ -1,4 +1,4 @@
-"""Measures what cuDNN's plans of convolutions ask for besides tensors, by the counters of torch's allocator.
+"""Measures what cuDNN's plans of convolutions ask for in addition to tensors, by the counters of torch's allocator.
 
 ``python -m phantora.profile.workspaces OPERATORS.jsonl RESULTS.jsonl`` is the process that measures:
 OPERATORS is a file of ``phantora trace --missing``. It keeps no plans, so that each call chooses anew.

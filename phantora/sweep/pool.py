@@ -18,7 +18,7 @@ from phantora.errors import PhantoraError
 from phantora.fold.syntax import parse_fold
 from phantora.launch.process import die_with_parent
 from phantora.launch.shared_forkserver import VARIABLE, WarmServer
-from phantora.launch.zygote import Forked, Forker
+from phantora.launch.zygote import Forked, Zygote
 from phantora.spec import AUTO, OFF
 from phantora.sweep.result import Result
 from phantora.sweep.task import Command, Read, Task, evaluate
@@ -90,7 +90,7 @@ class Pool:
         self._read = read
         self._jobs = jobs
         self._server: WarmServer | None = None
-        self._forker: Forker | None = None
+        self._zygote: Zygote | None = None
         self._cores = len(os.sched_getaffinity(0))
         self._running: list[_Running] = []
         self._ended: list[tuple[Task, Result]] = []
@@ -141,12 +141,12 @@ class Pool:
         """A point with variables of its own begins with them: they may change what is imported."""
         if command.environment:
             return start(command, self._with_server())
-        self._forker = self._forker or Forker(IMPORTED)
+        self._zygote = self._zygote or Zygote(IMPORTED)
         with _output_of(command) as output:
             none = os.open(os.devnull, os.O_WRONLY)
             try:
                 err = output.fileno() if command.errors_too else none
-                return self._forker.start(*command.module, self._with_server(), output.fileno(), err)
+                return self._zygote.start(*command.module, self._with_server(), output.fileno(), err)
             finally:
                 os.close(none)
 
@@ -163,7 +163,7 @@ class Pool:
     def close(self) -> None:
         """Ends what is running."""
         stop([one.process for one in self._running])
-        for closed in (self._forker, self._server):
+        for closed in (self._zygote, self._server):
             if closed is not None:
                 closed.close()
         for one in self._running:
@@ -220,7 +220,7 @@ def stop(processes: Sequence[Process]) -> None:
             process.send_signal(signal.SIGTERM)
     deadline = time.monotonic() + TERMINATE_SECONDS
     for process in processes:
-        with suppress(PhantoraError):  # it has ended with its forker
+        with suppress(PhantoraError):  # it has ended with its zygote
             try:
                 process.wait(max(0.1, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:

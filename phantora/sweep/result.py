@@ -36,7 +36,7 @@ class Measured:
     peak_allocated: Bytes
     peak_reserved: Bytes
     holds_up: str
-    """What takes most of a step besides compute, in words."""
+    """What takes most of a step after compute, in words."""
     advice: str = ""
     """What would make it fit, where it does not."""
     watts: float | None = None

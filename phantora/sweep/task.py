@@ -272,7 +272,7 @@ def _measured(task: Task) -> Generator[Command, int, Measured | None]:
 
 def _roomy(task: Task, read: Read) -> Generator[Command, int, Measured | None]:
     """The numbers of the run on GPUs with memory enough: of two steps, after which the optimizer has its state. What it
-    allocates there at its peak it would on any GPU; what it keeps besides may be less where memory is short."""
+    allocates there at its peak it would on any GPU; what else it keeps may be less where memory is short."""
     room = str(NEEDS_FACTOR * task.point.capacity / GIB)
     steps = min(2, task.shared.steps.first) if task.shared.steps else None
     ran = yield from _run(task, read, steps, "room", ("--gpu-memory", room, *NO_REPLAYS))

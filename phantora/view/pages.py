@@ -60,7 +60,7 @@ def _next(report: Report) -> str:
 
 
 def diff_page(difference: Difference, served: dict[str, Any] | None = None) -> str:
-    """The page of a comparison; `served` says what a local server gives besides."""
+    """The page of a comparison; `served` says what else a local server gives."""
     data = {"difference": encode(difference, units=False), "headline": headline(difference), "served": served}
     return assemble("diff.html", f"{difference.path_a} and {difference.path_b}", data)
 

@@ -197,7 +197,7 @@ class PowerLimit(ctypes.Structure):
     """The limiter averages what a GPU draws and moves the clock by how far the mean is from the budget."""
 
     budget_watts: Float64
-    """Beside the idle GPU's, in the long run; 0: no limit, and power is not followed."""
+    """Above the idle GPU's, on average; 0: no limit, and power is not followed."""
     exponent: Float64
     """Of dynamic power over the clock."""
     communication_watts: Float64

@@ -1,4 +1,4 @@
-"""Writes what TorchTitan reads besides its configuration: a tokenizer of bytes and a random text, under assets/.
+"""Writes what TorchTitan reads in addition to its configuration: a tokenizer of bytes and a random text, under assets/.
 
 python make_assets.py [DIRECTORY]
 """

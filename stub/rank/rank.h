@@ -81,11 +81,11 @@ bool ph_moves_clock(void);            // does this thread move it?
 // modelled one notes what it does not count.
 void ph_enter(void);
 void ph_leave(void);
-void ph_uncounted_aside(bool begins);  // what this thread does until it ends is counted elsewhere
-void ph_uncounted_modelled(void);      // the stretch that has just ended has a price
-void ph_uncounted_step(void);          // an optimizer's step has ended
+void ph_unmodelled_exclude(bool begins);  // what this thread does until it ends is counted elsewhere
+void ph_unmodelled_drop_latest(void);      // the stretch that has just ended has a price
+void ph_unmodelled_step(void);          // an optimizer's step has ended
 // Of each step so far: ns of the script's CPU time that were not counted, and what the clock moved.
-size_t ph_uncounted_steps(const int64_t **pairs);
+size_t ph_unmodelled_steps(const int64_t **pairs);
 
 // ---------------------------------------------------------------- names
 // Ids are rank-local, start at 1 and are sent to the simulator on first use. Text is copied.

@@ -80,7 +80,7 @@ void annotation_end(const at::RecordFunction &fn, at::ObserverContext *context) 
     thread.lists.swap(static_cast<Annotation *>(context)->outer);
     thread.optimizing = false;
     step_ended();
-    ph_uncounted_step();
+    ph_unmodelled_step();
   }
   ph_record record{};
   record.kind = PH_ANNOTATION;

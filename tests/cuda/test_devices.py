@@ -1,4 +1,4 @@
-"""Several devices, capacity, processes, and the libraries besides the runtime and the driver."""
+"""Several devices, capacity, processes, and the libraries other than the runtime and the driver."""
 
 from __future__ import annotations
 

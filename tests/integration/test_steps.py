@@ -13,7 +13,7 @@ from tests.support import loops
 from tests.support.headline import printed_by_loops, same_headline
 from tests.support.runs import trace
 
-# What tells the steps of each loop, and which notes its steps have besides start-up.
+# What tells the steps of each loop, and which notes its steps have other than start-up.
 EXPECTED: dict[str, tuple[str, set[str]]] = {
     "sync_each_step": ("optimizer", set()),
     "reads_the_loss": ("optimizer", set()),

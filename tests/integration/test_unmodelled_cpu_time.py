@@ -95,7 +95,7 @@ functions = [eval(f"lambda: len(str({number})) + {number}") for number in range(
 def busy():
     for _ in range(3):
         for function in functions: function()
-def bare(): tuning.aside(busy)
+def bare(): tuning.excluded(busy)
 def thread():
     started = threading.Thread(target=busy)
     started.start()

@@ -1,7 +1,7 @@
 // The engine under libFuzzer (`fuzz.py ranks --guided`, docs/reliability.md): three ranks say what the input holds.
 //
 // An input is cells of 65 bytes, as in fuzz_engine.py: whose record, and the record. The rank is the first byte modulo
-// 3. What is left of the first cell's byte chooses what a run sets besides (SETTINGS); it is 0 in the seeds, and
+// 3. What is left of the first cell's byte chooses what else a run sets (SETTINGS); it is 0 in the seeds, and
 // fuzz_engine.py takes no notice of it. PHANTORA_FUZZ_REPLAYED=1: the records are those of recordings.
 // PHANTORA_FUZZ_COUNTS names a file of two 64-bit numbers: inputs that were accepted and that were refused.
 #include <fcntl.h>

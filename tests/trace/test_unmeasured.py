@@ -37,10 +37,10 @@ def shown(report: Report) -> str:
     return console.file.getvalue()
 
 
-def test_kernels_of_no_operator_are_among_the_guesses(tmp_path: Path) -> None:
-    (guess,) = report_of(tmp_path, 1000, 1.0).guesses
-    assert (guess.operator, guess.provenance) == ("my_kernel", "roofline")
-    assert guess.share == pytest.approx(0.5) and guess.error == pytest.approx(1.0)
+def test_kernels_of_no_operator_are_among_the_unmeasured(tmp_path: Path) -> None:
+    (found,) = report_of(tmp_path, 1000, 1.0).unmeasured
+    assert (found.operator, found.provenance) == ("my_kernel", "roofline")
+    assert found.share == pytest.approx(0.5) and found.error == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_an_unknown_that_is_a_tenth_of_the_steps_is_said(
     tmp_path: Path, us: int, error: float | None, said: bool
 ) -> None:
     report = report_of(tmp_path, us, error)
-    assert [guess.decides for guess in report.guesses] == [said]
+    assert [found.decides for found in report.unmeasured] == [said]
     text = shown(report)
     assert ("UNKNOWN" in text) is said and "my_kernel" in text
 

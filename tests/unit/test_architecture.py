@@ -18,7 +18,7 @@ CODE = (*NATIVE, ".py", ".js")
 FOLDERS = ("phantora", "stub", "viewers", "samples", "tests", "benchmarks", "validation")
 BUNDLES = ("viewers/arrow.js",)  # written by a bundler
 
-# What the modules of a package may import at run time, besides their own.
+# What the modules of a package may import at run time, other than their own.
 ALLOWED = {
     "hardware": {"wire"},
     "fold": set(),

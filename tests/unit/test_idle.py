@@ -17,7 +17,7 @@ from phantora.launch import process, tuning
 def spin():
     print("spins", flush=True)
     while True: pass
-if sys.argv[1] == "aside": tuning.aside(spin)
+if sys.argv[1] == "aside": tuning.excluded(spin)
 else:
     lock = _thread.allocate_lock(); lock.acquire()
     _thread.start_new_thread(spin, ()); lock.acquire()

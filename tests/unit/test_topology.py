@@ -74,7 +74,7 @@ def test_every_route_is_a_way_and_passes_no_gpu_or_nic_but_those_it_must(cluster
     assert len(set(route)) == len(route)
     passed = nodes(topology, route)
     assert sum(".nic" in node for node in passed) == (2 if topology.host_of(src) != topology.host_of(dst) else 0)
-    # One GPU besides the target at most, and only to reach the target's rail over NVLink.
+    # One GPU next to the target at most, and only to reach the target's rail over NVLink.
     assert sum(".gpu" in node for node in passed) <= 2
 
 

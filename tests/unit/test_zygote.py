@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from phantora.errors import PhantoraError
-from phantora.launch.zygote import Forked, Forker
+from phantora.launch.zygote import Forked, Zygote
 
 SCRIPT = """
 import os, sys, time
@@ -24,28 +24,28 @@ sys.exit(int(sys.argv[1]))
 
 
 @pytest.fixture(scope="module")
-def forker() -> Iterator[Forker]:
-    made = Forker(["tabnanny", "no.such.module"])
+def zygote() -> Iterator[Zygote]:
+    made = Zygote(["tabnanny", "no.such.module"])
     yield made
     made.close()
 
 
-def started(forker: Forker, folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Forked:
+def started(zygote: Zygote, folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Forked:
     (folder / "job.py").write_text(SCRIPT)
     monkeypatch.chdir(folder)
     with open("out", "wb") as out, open("err", "wb") as err:
-        return forker.start("job", arguments, {"COLOUR": "red"}, out.fileno(), err.fileno())
+        return zygote.start("job", arguments, {"COLOUR": "red"}, out.fileno(), err.fileno())
 
 
-def test_a_fork_is_the_command(forker: Forker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process = started(forker, tmp_path, monkeypatch, "3", "b c")
+def test_a_fork_is_the_command(zygote: Zygote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = started(zygote, tmp_path, monkeypatch, "3", "b c")
     assert process.wait(30) == process.wait() == 3
     assert (tmp_path / "out").read_text() == f"['3', 'b c'] red {tmp_path} True\n"
     assert (tmp_path / "err").read_text() == "told\n"
 
 
-def test_signals_and_patience(forker: Forker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    process = started(forker, tmp_path, monkeypatch, "wait")
+def test_signals_and_patience(zygote: Zygote, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = started(zygote, tmp_path, monkeypatch, "wait")
     assert os.getpgid(process.pid) == process.pid
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.01)
@@ -54,8 +54,8 @@ def test_signals_and_patience(forker: Forker, tmp_path: Path, monkeypatch: pytes
     process.send_signal(signal.SIGTERM)  # reaches nobody
 
 
-def test_forks_end_with_their_forker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = Forker([])
+def test_forks_end_with_their_zygote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Zygote([])
     process = started(other, tmp_path, monkeypatch, "wait")
     other.close()
     with pytest.raises(PhantoraError, match="was ended; start the same command again"):

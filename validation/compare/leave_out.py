@@ -44,7 +44,7 @@ from phantora.cost.types import KernelLaunch
 from phantora.hardware import Gpu, load_gpu
 
 HIDDEN = 5  # one operator in five
-MODELS = ("phantora.cost.machine", "phantora.cost.timing")  # hold fitted constants besides the families
+MODELS = ("phantora.cost.machine", "phantora.cost.timing")  # contain fitted constants, as the families do
 USUAL = frozenset(224 >> halved for halved in range(6))
 COPIES = ("d2d", "h2d_pinned", "d2h_pinned", "h2d_pageable", "d2h_pageable")
 

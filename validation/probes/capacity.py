@@ -3,7 +3,7 @@
     python -m validation.probes.capacity
 
 Takes blocks until there is no room: of 1 GiB, then smaller ones. A line per stage (a context alone, a kernel, cuBLAS,
-cuDNN used before): bytes that torch reserved at the end, what was free, what was taken besides torch's before and
+cuDNN used before): bytes that torch reserved at the end, what was free, what was taken in addition to torch's before and
 afterwards, and the error's text.
 """
 

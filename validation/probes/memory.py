@@ -1,4 +1,4 @@
-"""What takes device memory besides tensors, on real GPUs: context, modules, library workspaces, communicators.
+"""What takes device memory in addition to tensors, on real GPUs: context, modules, library workspaces, communicators.
 
     python -m validation.probes.memory --out FILE.jsonl [--only PART ...] [--seconds N]
 

@@ -28,7 +28,7 @@ from phantora.cost.tensors import contiguous_strides
 from phantora.hardware import Gpu, load_gpu
 
 DATA = Path(__file__).with_name("kernels.json")
-SHORT_SEQUENCE = 2048  # below, what the published attention does besides (a paged cache) counts: H100 shows it
+SHORT_SEQUENCE = 2048  # below, what else the published attention does (a paged cache) counts: H100 shows it
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def main() -> None:
 
 def common_shares(points: Iterable[Point]) -> dict[str, float]:
     """By operator: of the squares of the logarithms of predicted over published times, the share of their means by GPU.
-    Without H100, and without what the published attention of short sequences does besides."""
+    Without H100, and without what else the published attention of short sequences does."""
     ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
     for point in points:
         operator, _, rest = point.group.partition(" ")

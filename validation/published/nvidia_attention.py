@@ -2,7 +2,7 @@
 
 DIR is the folder of ``nvidia_products.py``. Forward passes of a causal mask in bfloat16 are a sum, by least squares of
 relative errors: a start, parts for tokens, heads of queries and heads of keys (rotary embedding and writing of the
-cache, which the published operator does besides), the square of the sequence for every head, its longest row, and
+cache, which the published operator does, too), the square of the sequence for every head, its longest row, and
 bytes beyond L2. The square's part is ``attention_step_ns`` of the GPU's file; a step is 128 x 64 scores on one SM.
 
 The last columns say how far the whole sum is from the published times of the rows that were left out of it, and how

@@ -104,7 +104,7 @@ def left_out(gpu_name: str, name: str, p: Products) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Head:
-    """What a file says besides its rows: where they are from, errors by format, factors of attention by head."""
+    """What a file says in addition to its rows: where they are from, errors by format, factors of attention by head."""
 
     about: dict[str, str]
     errors: dict[str, float]

@@ -103,7 +103,7 @@ SAME = {  # what was not measured apart
     "linalg_ldl_solve": "cholesky_solve",
 }
 SQUARE_FIRST = ("_linalg_svd",)  # a high matrix is first reduced to a square one, by QR: 5 % more for 8 times the rows
-GUESSED = frozenset(("linalg_ldl_factor_ex", "linalg_ldl_solve", "ormqr", "linalg_lstsq"))
+UNMEASURED = frozenset(("linalg_ldl_factor_ex", "linalg_ldl_solve", "ormqr", "linalg_lstsq"))
 RIGHT = {  # argument with the right-hand sides, and that with the matrix
     "linalg_solve_triangular": (1, 0),
     "triangular_solve": (0, 1),
@@ -153,7 +153,7 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     if matrix.dtype.startswith("complex"):
         ns *= COMPLEX
     error = BATCH_ERROR if batch > 1 else ERROR
-    if name in GUESSED or matrix.dtype.startswith("complex"):
+    if name in UNMEASURED or matrix.dtype.startswith("complex"):
         error = UNMEASURED_ERROR
     return Estimate(ns, 2.0 * sum(map(nbytes, given)), error=error)
 

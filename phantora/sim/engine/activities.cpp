@@ -53,7 +53,7 @@ void Communication::finalize(Transfer &t) {
   Activity activity;
   int64_t time = 0;
   for (Post *post : {&t.send, &t.recv}) {
-    if (t.lone && !post->launch) continue;
+    if (t.one_sided && !post->launch) continue;
     if (!post->launch || post->launch->arrival < 0) return;
     time = std::max(time, post == &t.send && t.sent >= 0 ? t.sent : post->launch->arrival);
   }

@@ -59,9 +59,9 @@ void phe_change_link_at_mark(void *engine, int link, int mark, double bandwidth)
 void phe_background(void *engine, const int32_t *links, int hops, double rate) {
   of(engine).links().add_background({links, links + hops}, rate);
 }
-void phe_fold(void *engine, const int32_t *sizes, const int32_t *whole, const int32_t *lone, int axes) {
-  of(engine).fold(phe::FoldedRanks({sizes, sizes + axes}, std::vector<bool>(whole, whole + axes),
-                                   std::vector<bool>(lone, lone + axes)));
+void phe_fold(void *engine, const int32_t *sizes, const int32_t *expanded, const int32_t *first_only, int axes) {
+  of(engine).fold(phe::FoldedRanks({sizes, sizes + axes}, std::vector<bool>(expanded, expanded + axes),
+                                   std::vector<bool>(first_only, first_only + axes)));
 }
 void phe_add_pipeline(void *engine, const int32_t *ranks, const int32_t *stages, int count, const double *factors,
                       int candidates) {

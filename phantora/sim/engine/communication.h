@@ -132,8 +132,8 @@ void Communication::members(Operation &o, F f) const {
   const Communicator &comm = communicator(o.comm);
   if (o.transfer) {
     auto &t = static_cast<Transfer &>(o);
-    if (t.send.launch || !t.lone) f(t.send.launch.get(), comm.ranks[static_cast<size_t>(t.src)]);
-    if (t.recv.launch || !t.lone) f(t.recv.launch.get(), comm.ranks[static_cast<size_t>(t.dst)]);
+    if (t.send.launch || !t.one_sided) f(t.send.launch.get(), comm.ranks[static_cast<size_t>(t.src)]);
+    if (t.recv.launch || !t.one_sided) f(t.recv.launch.get(), comm.ranks[static_cast<size_t>(t.dst)]);
     if (t.like >= 0 && (!t.there || t.there->arrival < 0)) f(t.there.get(), t.like);
   } else {
     auto &all = static_cast<Collective &>(o).members;

@@ -12,7 +12,7 @@ constexpr double UNIT = static_cast<double>(1LL << FRACTION);
 constexpr int64_t FASTEST = 1LL << 61;    // 131 TB/s
 constexpr int64_t SLACK = 1024;           // an end may lie 1/SLACK ns before the true one
 constexpr size_t SMALL = 16;              // components up to this size are split after every end
-constexpr int64_t ALIKE = 64;             // rates that differ by less than capacity / ALIKE are one stretch
+constexpr int64_t SIMILAR = 64;             // rates that differ by less than capacity / SIMILAR are one stretch
 
 int64_t to_rate(double bytes_per_s) {
   double units = bytes_per_s * 1e-9 * UNIT;
@@ -474,7 +474,7 @@ void Network::finalize(int32_t index, std::vector<Busy> &out) {
   if (l.from == l.since) return;
   int64_t mean = static_cast<int64_t>(l.carried / (l.since - l.from));
   int64_t apart = mean > l.flow ? mean - l.flow : l.flow - mean;
-  if (apart <= l.capacity / ALIKE && (l.flow > 0) == (mean > 0)) return;
+  if (apart <= l.capacity / SIMILAR && (l.flow > 0) == (mean > 0)) return;
   if (l.carried > 0) out.push_back({index, l.from, l.since, to_bytes(l.carried)});
   l.from = l.since;
   l.carried = 0;

@@ -16,7 +16,7 @@ std::shared_ptr<Transfer> Communication::join_alone(int32_t number, Rank &rank, 
   launch->sub = PH_COPY_P2P;
   ++launch->waiting;
   auto t = std::make_shared<Transfer>();
-  t->transfer = t->lone = true;
+  t->transfer = t->one_sided = true;
   t->kind = kind;
   t->comm = number;
   t->src = gives ? me : peer;

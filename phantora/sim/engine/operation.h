@@ -35,15 +35,15 @@ struct Operation {
 };
 
 struct Transfer : Operation {
-  phe_transfer_kind kind = PHE_PAIR;  // all others are lone: one member's kernel or copy, which may wait for another's
+  phe_transfer_kind kind = PHE_PAIR;  // all others are one-sided: one member's kernel or copy, which may wait for another's
   int src = 0, dst = 0;  // ranks in the communicator
   Post send, recv;
   int64_t sent = -1;     // when a send that nobody received had put its bytes into NCCL's buffers; -1: it waits
-  bool lone = false;     // one side is a rank of a folded run that is no process, or does nothing
-  int like = -1;         // of a lone one: the rank that shows when that side comes, -1: it is there when the other is
+  bool one_sided = false;  // one side is a rank of a folded run that is no process, or does nothing
+  int like = -1;         // of a one-sided one: the rank that shows when that side comes, -1: it is there when the other is
   std::shared_ptr<Launch> there;  // what it shows, once it is known
 
-  Post &own() { return send.launch ? send : recv; }  // of a lone one
+  Post &own() { return send.launch ? send : recv; }  // of a one-sided one
 };
 
 struct Member {
@@ -91,7 +91,7 @@ struct Launch {  // one communication kernel on one rank, or a copy from or to a
   uint8_t sub = 0;
   std::vector<std::shared_ptr<Collective>> collectives;
   std::vector<std::shared_ptr<Transfer>> transfers;
-  std::vector<std::shared_ptr<Transfer>> followers;  // lone ones whose other side is like this
+  std::vector<std::shared_ptr<Transfer>> followers;  // one-sided ones whose other side is like this
 };
 
 // An operation that is under way.

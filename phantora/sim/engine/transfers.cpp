@@ -22,11 +22,11 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
   int me = comm->own_rank(rank.index), peer = r.transfer.peer;
   bool send = r.kind == PH_SEND;
   int other = comm->ranks[static_cast<size_t>(peer)];
-  bool lone = other >= 0 && rank_table_.folded(other);
+  bool one_sided = other >= 0 && rank_table_.folded(other);
   // Is there a pair of processes like it at the first place?
-  int like = lone ? like_of(*comm, peer) : -1, mine_like = lone ? like_of(*comm, me) : -1;
-  bool led = lone && like != mine_like && !rank_table_.folded(like) && !rank_table_.folded(mine_like);
-  bool asked = lone && !led && !send && r.transfer.ticket;
+  int like = one_sided ? like_of(*comm, peer) : -1, mine_like = one_sided ? like_of(*comm, me) : -1;
+  bool led = one_sided && like != mine_like && !rank_table_.folded(like) && !rank_table_.folded(mine_like);
+  bool asked = one_sided && !led && !send && r.transfer.ticket;
   bool zeros = asked && folded_.takes_zeros(*comm, static_cast<int>(r.transfer.dtype));
   if (asked && !zeros)
     return failure_.cannot_fold("a receive: rank " + std::to_string(rank.index) + " receives " + std::to_string(r.transfer.bytes) +
@@ -43,7 +43,7 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
   ++(send ? launch->sends : launch->recvs);
   ++launch->waiting;
   std::shared_ptr<Transfer> t;
-  if (!lone && !theirs.empty()) {
+  if (!one_sided && !theirs.empty()) {
     t = theirs.front();
     theirs.pop_front();
   } else {
@@ -53,8 +53,8 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
     t->src = way.first;
     t->dst = way.second;
     t->seq = comm->transfers[way]++;
-    t->lone = lone;
-    if (!lone) mine.push_back(t);
+    t->one_sided = one_sided;
+    if (!one_sided) mine.push_back(t);
   }
   Post &post = send ? t->send : t->recv;
   post.launch = launch;
@@ -65,13 +65,13 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
   post.dtype = static_cast<uint32_t>(r.transfer.dtype);
   post.site = rank.site;
   launch->transfers.push_back(t);
-  if (comm->family && !lone && comm->ranks == comm->first_place) show(*comm, *t, post);
+  if (comm->family && !one_sided && comm->ranks == comm->first_place) show(*comm, *t, post);
   if (led) {
     t->like = like;
     follow(*comm, t);
   }
   if (zeros) payloads_.arrived(rank, r.transfer.ticket, std::make_shared<const std::string>());
-  if (lone) return matched_.push_back(t);
+  if (one_sided) return matched_.push_back(t);
   if (!t->send.launch || !t->recv.launch || !agrees(*comm, *t)) return;
   if (t->recv.ticket) {
     auto data = std::make_shared<const std::string>(std::move(t->send.data));  // the receiver reads zeros behind them
@@ -127,7 +127,7 @@ void Communication::price_transfers(const std::vector<std::shared_ptr<Launch>> &
   auto unfinished = [&](const Post &post) { return groups[static_cast<size_t>(post.rank)] == post.launch; };
   std::vector<std::shared_ptr<Transfer>> later, now;
   for (auto &t : matched_) {
-    bool wait = t->lone ? unfinished(t->own()) : unfinished(t->send) || unfinished(t->recv);
+    bool wait = t->one_sided ? unfinished(t->own()) : unfinished(t->send) || unfinished(t->recv);
     (wait ? later : now).push_back(t);
   }
   matched_.swap(later);
@@ -174,7 +174,7 @@ bool Communication::send_ahead() {
   for (const auto &o : open_operations_) {
     if (!o->transfer || o->begun || o->aborted) continue;
     auto t = std::static_pointer_cast<Transfer>(o);
-    bool waits = t->kind == PHE_PAIR && !t->lone && t->sent < 0 && t->send.launch && t->send.launch->arrival >= 0;
+    bool waits = t->kind == PHE_PAIR && !t->one_sided && t->sent < 0 && t->send.launch && t->send.launch->arrival >= 0;
     if (waits && t->send.bytes <= send_buffer_ && !(t->recv.launch && t->recv.launch->arrival >= 0)) all.push_back(t);
   }
   for (const auto &t : all)

@@ -34,7 +34,7 @@ from phantora.trace.analysis.stream_names import stream_names
 from phantora.trace.analysis.streams import Streams
 from phantora.trace.analysis.throughput import Volume
 from phantora.trace.analysis.uncertainty import Uncertainty
-from phantora.trace.analysis.unmeasured import Guesses
+from phantora.trace.analysis.unmeasured import UnmeasuredOperators
 from phantora.trace.analysis.watermarks import memory_levels
 from phantora.trace.analysis.windows import Span, Window, spans_of, windows
 from phantora.trace.analysis.work import WorkSums
@@ -154,7 +154,7 @@ class _Pass:
         self.volume, self.uncertainty = Volume(log, self.groups, ranks), Uncertainty(log)
         self.uneven = FoldImbalance(log, self.groups)
         self.energy = EnergySums(log, ranks)
-        self.guesses = Guesses(log, self.annotations)
+        self.unmeasured = UnmeasuredOperators(log, self.annotations)
         self.exposures = Exposures(log)
         if details:
             self.collectives = Collectives(ranks)
@@ -176,7 +176,7 @@ class _Pass:
             if span.present[position]:
                 self._add_rank(window, position)
         if span.steady:
-            for gatherer in (self.work, self.volume, self.uncertainty, self.uneven, self.guesses, self.energy):
+            for gatherer in (self.work, self.volume, self.uncertainty, self.uneven, self.unmeasured, self.energy):
                 gatherer.add(window)
         if self.details:
             self.streams.add(window)
@@ -231,7 +231,7 @@ class _Pass:
             by_class=_shares([rank.by_class for rank in ranks]),
             by_provenance=_shares([rank.by_provenance for rank in ranks]),
             exposure=self._exposure(steady),
-            guesses=self.guesses.report(),
+            unmeasured=self.unmeasured.report(),
             assumptions=assumptions(self.log),
             races=races(self.log),
             phases=phases(self.log, self.ranks, totals[0].end if len(totals) > 1 else 0),

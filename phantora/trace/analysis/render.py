@@ -62,7 +62,7 @@ def render(report: Report, console: Console, verbose: bool = False) -> None:
     if report.details is not None:
         _details(report, report.details, console)
     _shares(report, console)
-    _guesses(report, console)
+    _unmeasured(report, console)
     if verbose:
         _cost(report, console)
 
@@ -174,7 +174,7 @@ def render_summary(report: Report, console: Console) -> None:
     _races(report, console)
     for word, text in lines(report):
         console.print(f"[bold]{word:8}[/bold]  {text}", highlight=False)
-    for entry in report.guesses:
+    for entry in report.unmeasured:
         if entry.decides:
             console.print(_unknown(entry), highlight=False)
 
@@ -491,12 +491,12 @@ def _shares(report: Report, console: Console) -> None:
         console.print(f"\n[bold]{title}[/bold]: {text or '-'}", highlight=False)
 
 
-def _guesses(report: Report, console: Console) -> None:
-    if not report.guesses:
+def _unmeasured(report: Report, console: Console) -> None:
+    if not report.unmeasured:
         return
     title = "\nCostliest unmeasured operators, per rank and step (`--missing FILE` lists all)"
     table = _table(title, "operator", "source", "±", "time", "share", left=2)
-    for entry in report.guesses:
+    for entry in report.unmeasured:
         table.add_row(
             escape(_cut(f"{entry.operator.removeprefix('aten::')}({entry.shape})", 58)),
             entry.provenance,
@@ -505,7 +505,7 @@ def _guesses(report: Report, console: Console) -> None:
             f"{100 * entry.share:.1f}%",
         )
     console.print(table)
-    for entry in report.guesses:
+    for entry in report.unmeasured:
         if entry.decides:
             console.print(_unknown(entry), highlight=False)
 

@@ -451,12 +451,12 @@ class Report:
     by_provenance: dict[str, float]
     exposure: list[Exposure] = field(default_factory=list)
     """What communication is exposed, most first; its sum is ``steady.exposed``."""
-    guesses: list[UnmeasuredOperator] = field(default_factory=list)
+    unmeasured: list[UnmeasuredOperator] = field(default_factory=list)
     """The costliest operators that are not measured."""
     assumptions: list[Assumption] = field(default_factory=list)
+    """Values that the program read and that are unknown, with what was taken for them."""
     races: list[Race] = field(default_factory=list)
     """Of a run with ``--check races``."""
-    """Numbers that the program read though nobody has them."""
     host_time: Ns = 0.0
     """ns that the host works for a steady step, waits left out; of the slowest rank."""
     phases: list[Role] = field(default_factory=list)

@@ -18,7 +18,7 @@ _KNOWN = ("measured", "measured (calibration)", REAL)
 _KERNEL = kind_mask(("kernel",))
 
 
-class Guesses:
+class UnmeasuredOperators:
     """Adds up the operators of steady steps whose price is not measured, and kernels that no operator launched."""
 
     def __init__(self, log: Log, annotations: Annotations) -> None:
@@ -32,7 +32,7 @@ class Guesses:
         self._whole = 0.0
 
     def add(self, window: Window) -> None:
-        """Adds the kernels of one step whose price is a guess, with their time (ns)."""
+        """Adds the kernels of one step without a measurement, with their time (ns)."""
         own = window.own() & ~self._annotations.tuning(window["rank"], window["launch"])
         rows = np.flatnonzero(_KERNEL[window["kind"]] & own)
         time = (window["end"][rows] - window["start"][rows]).astype(np.float64)

@@ -38,7 +38,7 @@ class _Rank:
     behind: dict[int, int] = field(default_factory=dict)
     """Node by event record."""
     waited: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
-    """Nodes that the next of a stream depends on, besides the stream's last."""
+    """Nodes that the next of a stream depends on, in addition to the stream's last."""
     nodes: list[tuple[int, bytes]] = field(default_factory=list)
     """With the start of each."""
 

@@ -14,8 +14,8 @@ void ph_costs_reset(void) {
   ph_self.bracket_depth = 0;
   ph_self.cpu_mark = thread_cpu_ns();
   ph_self.left = 0;
-  ph_self.aside = 0;
-  ph_uncounted_reset();
+  ph_self.excluded = 0;
+  ph_unmodelled_reset();
 }
 
 // How often each cost was charged, for benchmarks: host_time.py fits the host profile with it.
@@ -161,12 +161,12 @@ void ph_charge_memory(size_t moved, size_t fresh, int threads) {
   int64_t own = threads ? ph_bytes_ns(PH_API_HOST_MOVE_GIB, moved) / threads : 0;
   ph_advance(own > shared ? own : shared);
   ph_charge_bytes(PH_API_HOST_FAULT_GIB, fresh);
-  ph_uncounted_modelled();
+  ph_unmodelled_drop_latest();
 }
 
 void ph_enter(void) {
   if (ph_rt.null_mode || ph_self.bracket_depth++ || !ph_live()) return;
-  if (ph_rt.modelled) return ph_uncounted_enter();
+  if (ph_rt.modelled) return ph_unmodelled_enter();
   if (!ph_rt.measured) return;
   if (ph_self.cpu_mark < 0 || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
   int64_t spent = thread_cpu_ns() - ph_self.cpu_mark;
@@ -175,6 +175,6 @@ void ph_enter(void) {
 
 void ph_leave(void) {
   if (!ph_self.bracket_depth || --ph_self.bracket_depth) return;
-  if (ph_rt.modelled) return ph_uncounted_leave();
+  if (ph_rt.modelled) return ph_unmodelled_leave();
   if (ph_rt.measured) ph_self.cpu_mark = thread_cpu_ns();
 }

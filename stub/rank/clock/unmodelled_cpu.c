@@ -14,7 +14,7 @@
 #define LONG_NS 500000        // CPU time of a stretch that counts
 #define STEPS 65536
 
-static _Atomic int64_t uncounted;  // ns since the last step ended
+static _Atomic int64_t unmodelled;  // ns since the last step ended
 static int64_t last_step;
 static int64_t steps[STEPS][2];    // of each step: CPU time that was not counted, and what the clock moved
 static size_t step_count;
@@ -25,30 +25,30 @@ static int64_t cpu_ns(void) {
   return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-void ph_uncounted_reset(void) {
-  atomic_store(&uncounted, 0);
+void ph_unmodelled_reset(void) {
+  atomic_store(&unmodelled, 0);
   last_step = 0;
   step_count = 0;
 }
 
 static _Thread_local int64_t latest;  // of the stretch that has just ended
 
-void ph_uncounted_enter(void) {
+void ph_unmodelled_enter(void) {
   ph_thread *self = &ph_self;
   latest = 0;
-  if (!self->left || __rdtsc() - self->left < CYCLES_MS || self->aside || !ph_this_thread()->moves_clock) return;
+  if (!self->left || __rdtsc() - self->left < CYCLES_MS || self->excluded || !ph_this_thread()->moves_clock) return;
   int64_t spent = cpu_ns() - self->cpu_mark - (ph_now() - self->clock_mark);
   if (spent <= LONG_NS) return;
-  atomic_fetch_add(&uncounted, spent);
+  atomic_fetch_add(&unmodelled, spent);
   latest = spent;
 }
 
-void ph_uncounted_modelled(void) {
-  atomic_fetch_sub(&uncounted, latest);
+void ph_unmodelled_drop_latest(void) {
+  atomic_fetch_sub(&unmodelled, latest);
   latest = 0;
 }
 
-void ph_uncounted_leave(void) {
+void ph_unmodelled_leave(void) {
   ph_thread *self = &ph_self;
   uint64_t now = __rdtsc(), before = self->left;
   self->left = now;
@@ -58,15 +58,15 @@ void ph_uncounted_leave(void) {
   self->clock_mark = ph_now();
 }
 
-void ph_uncounted_aside(bool begins) {
-  ph_self.aside += begins ? 1 : -1;
-  if (ph_self.aside) return;
+void ph_unmodelled_exclude(bool begins) {
+  ph_self.excluded += begins ? 1 : -1;
+  if (ph_self.excluded) return;
   ph_self.left = 0;
-  ph_uncounted_leave();
+  ph_unmodelled_leave();
 }
 
-void ph_uncounted_step(void) {
-  int64_t now = ph_now(), spent = atomic_exchange(&uncounted, 0);
+void ph_unmodelled_step(void) {
+  int64_t now = ph_now(), spent = atomic_exchange(&unmodelled, 0);
   if (step_count < STEPS) {
     steps[step_count][0] = spent;
     steps[step_count++][1] = now - last_step;
@@ -74,7 +74,7 @@ void ph_uncounted_step(void) {
   last_step = now;
 }
 
-size_t ph_uncounted_steps(const int64_t **pairs) {
+size_t ph_unmodelled_steps(const int64_t **pairs) {
   *pairs = steps[0];
   return step_count;
 }

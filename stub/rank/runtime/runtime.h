@@ -46,7 +46,7 @@ typedef struct ph_thread {
   int64_t cpu_mark;     // thread CPU time at the last ph_leave, -1 before the first; modelled: when it was last read
   int64_t clock_mark;   // the host clock then (unmodelled_cpu.c)
   uint64_t marked, left;  // the time-stamp counter then, and at the last ph_leave; 0 before the first
-  int aside;            // what it does now is nobody's work
+  int excluded;         // what it does now is not modelled
   ph_frame *frame;
   int called;           // operators by the innermost Python frame
   struct ph_stream **own_streams;  // per-thread default streams by device

@@ -18,7 +18,7 @@
 #define CHECKS "8WorkNCCL12checkTimeoutE"
 #define CALLERS 64           // more are asked about each time
 #define NEVER_LATE (INT64_MIN / 4)  // before everything: nothing has run into its timeout
-#define LOOK_NS 1000000
+#define POLL_NS 1000000
 #define PATIENT_SHARE 20     // a wait that looks again and again: at least so long as this part of its time so far
 
 typedef struct caller {
@@ -73,13 +73,13 @@ static int pause_between_looks(const struct timespec *asked, struct timespec *le
   static int64_t since, last;
   if (!ph_recording() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return real_nanosleep(asked, left);
   int64_t ns = (int64_t)asked->tv_sec * 1000000000 + asked->tv_nsec, now = ph_now();
-  if (now - last > LOOK_NS) since = now;
+  if (now - last > POLL_NS) since = now;
   int64_t share = (now - since) / PATIENT_SHARE;
   ph_advance(ns > share ? ns : share);
   last = ph_now();
   ph_watchdog_rounds_of_wait();
-  struct timespec nap = {0, ns < LOOK_NS ? ns : LOOK_NS};
-  return real_nanosleep(&nap, NULL);
+  struct timespec slice = {0, ns < POLL_NS ? ns : POLL_NS};
+  return real_nanosleep(&slice, NULL);
 }
 
 const ph_import ph_group_imports[] = {

@@ -41,7 +41,7 @@
 #define DELAY_NS (PERIOD_NS / 2)  // from a collective's end to the round that finds it done, on average
 #define PULSE_NS 30000000000   // a blind round in real time now and then: torch's heartbeat monitor wants a pulse
 #define PATIENCE_NS 5000000000 // a watchdog that takes longer by itself is not waited for
-#define NAP_NS 1000000
+#define SLICE_NS 1000000
 #define STALL_LOOK_NS 1000000000  // real time between looks whether no rank can go on
 
 typedef struct watchdog {
@@ -135,17 +135,17 @@ static watchdog *taken(void) {
   return NULL;
 }
 
-static void nap(_Atomic uint32_t *word, uint32_t value) {
-  struct timespec slice = {0, NAP_NS};
+static void sleep_on(_Atomic uint32_t *word, uint32_t value) {
+  struct timespec slice = {0, SLICE_NS};
   syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, &slice, NULL, 0);
 }
 
 // Their waits end after 100 ms; the next are taken over.
 static void await_strangers(void) {
-  for (int64_t waited = 0; waited < PATIENCE_NS; waited += NAP_NS) {
+  for (int64_t waited = 0; waited < PATIENCE_NS; waited += SLICE_NS) {
     uint32_t there = atomic_load_explicit(&strangers, memory_order_relaxed);
     if (!there) return;
-    nap(&strangers, there);
+    sleep_on(&strangers, there);
   }
   atomic_store(&strangers, 0);  // of the process that this one was forked from
 }
@@ -321,10 +321,10 @@ static void start_thread(void *thread, void *state, void *depend) {
   real_start_thread(thread, state, depend);
   if (!ph_recording() || !ph_moves_clock()) return;
   uint32_t all = atomic_fetch_add(&threads_started, 1) + 1;
-  for (int64_t waited = 0; waited < PATIENCE_NS; waited += NAP_NS) {
+  for (int64_t waited = 0; waited < PATIENCE_NS; waited += SLICE_NS) {
     uint32_t there = atomic_load(&threads_settled);
     if ((int32_t)(there - all) >= 0) return;
-    nap(&threads_settled, there);
+    sleep_on(&threads_settled, there);
   }
   atomic_store(&threads_settled, all);  // it never waits with a limit: not to be waited for again
 }
@@ -342,16 +342,16 @@ static bool kick(watchdog *each) {
   return idle;
 }
 
-// All waiting is in short naps: a thread that wakes is not taken for one that sleeps outside CUDA.
+// All waiting is in short slices: a thread that wakes is not taken for one that sleeps outside CUDA.
 static void round_of(watchdog *each) {
   int64_t waited = 0;
-  for (; !kick(each); waited += NAP_NS) {  // it is on a blind round
+  for (; !kick(each); waited += SLICE_NS) {  // it is on a blind round
     if (!atomic_load(&each->used) || waited >= PATIENCE_NS) return;
-    nap(&each->idle, atomic_load(&each->idle));
+    sleep_on(&each->idle, atomic_load(&each->idle));
   }
   while (atomic_load(&each->kicked) && waited < PATIENCE_NS) {
-    nap(&each->kicked, 1);
-    if (!atomic_load(&each->asks)) waited += NAP_NS;
+    sleep_on(&each->kicked, 1);
+    if (!atomic_load(&each->asks)) waited += SLICE_NS;
   }
 }
 

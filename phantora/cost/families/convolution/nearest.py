@@ -72,7 +72,7 @@ def points_of(machine: Machine, entries: Iterable[Entry]) -> Families:
 
 
 class Nearest:
-    """Guesses at passes of one direction from measured ones."""
+    """Durations of passes of one direction from measured ones."""
 
     def __init__(self, machine: Machine, which: str, points: TrainingPoints) -> None:
         self._machine = machine

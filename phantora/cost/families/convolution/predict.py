@@ -42,9 +42,9 @@ class Predicted:
         near = self._field.read(signature, compute)
         if near is not None and near.distance <= CLOSE:
             return near
-        guesses = [self._neighbour(work) for work in passes_of(signature, compute)]
-        found = [each for each in guesses if each is not None]
-        if not found or len(found) < len(guesses):
+        predicted = [self._neighbour(work) for work in passes_of(signature, compute)]
+        found = [each for each in predicted if each is not None]
+        if not found or len(found) < len(predicted):
             return near
         ns = sum(neighbour.ns for neighbour in found)
         error = sqrt(sum((neighbour.ns * expm1(DEVIATIONS * neighbour.deviation)) ** 2 for neighbour in found)) / ns

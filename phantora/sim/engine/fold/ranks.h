@@ -45,8 +45,8 @@ class FoldedRanks {
 
   FoldedRanks() = default;
   // Of the mesh's axes, the outermost first: their sizes, and whether all their ranks are processes, or only the first.
-  FoldedRanks(std::vector<int> sizes, std::vector<bool> whole, std::vector<bool> first_only)
-      : sizes_(std::move(sizes)), expanded_(std::move(whole)), first_only_(std::move(first_only)) {}
+  FoldedRanks(std::vector<int> sizes, std::vector<bool> expanded, std::vector<bool> first_only)
+      : sizes_(std::move(sizes)), expanded_(std::move(expanded)), first_only_(std::move(first_only)) {}
 
   // The members that a communicator's label has behind its text: global ranks in order, or none.
   static std::vector<int> members_in(const std::string &label, size_t most);
