@@ -83,6 +83,8 @@ class Runtime:
     """The same of a cost per time, and times."""
     contend: Callable[[int, float], None]
     """Until this moment (ns) what the host does takes so many times as long."""
+    hold: Callable[[int, bool], None]
+    """The rank has so many bytes more of the host's memory; are they pinned?"""
 
     def is_virtual(self) -> bool:
         """Does this process see virtual time? Not before it is connected, and not with ``--null``."""
@@ -100,6 +102,7 @@ class Runtime:
             move.restype = None
         for cost in (library.ph_bytes_ns, library.ph_times_ns):
             cost.argtypes, cost.restype = [ctypes.c_int, ctypes.c_size_t], ctypes.c_int64
+        library.ph_host_memory.argtypes, library.ph_host_memory.restype = [ctypes.c_int64, ctypes.c_bool], None
         library.ph_contend.argtypes, library.ph_contend.restype = [ctypes.c_int64, ctypes.c_double], None
         return cls(
             library.ph_connected,
@@ -111,6 +114,7 @@ class Runtime:
             library.ph_bytes_ns,
             library.ph_times_ns,
             library.ph_contend,
+            library.ph_host_memory,
         )
 
 

@@ -14,7 +14,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from multiprocessing import util
 from types import ModuleType
@@ -108,6 +108,8 @@ class Workers:
     free: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     """When each worker will have made what was delivered."""
     last: int | None = None
+    held: int = 0
+    """Bytes of the batches that they have ready at most, in shared memory."""
 
     def delivers(self, worker: int, cost: int) -> int:
         """When `worker` has the batch that it was asked for first."""
@@ -177,6 +179,7 @@ class Loading:
         from torch._utils import ExceptionWrapper
 
         put, process, reset = iterator._try_put_index, iterator._process_data, iterator._reset
+        shutdown = iterator._shutdown_workers
 
         def timed_put(this: Any) -> None:
             index = this._send_idx
@@ -194,10 +197,19 @@ class Loading:
             return process(this, data, worker, *rest)
 
         def fresh_reset(this: Any, *arguments: Any, **options: Any) -> None:
-            vars(this)[_WORKERS] = Workers()  # what was asked for in an earlier epoch is dropped
+            before = vars(this).get(_WORKERS, Workers())
+            vars(this)[_WORKERS] = Workers(held=before.held)  # what was asked for in an earlier epoch is dropped
             reset(this, *arguments, **options)
 
+        def releasing_shutdown(this: Any) -> None:
+            workers = vars(this).get(_WORKERS)
+            if workers is not None and workers.held:
+                self._runtime.hold(-workers.held, False)
+                workers.held = 0
+            shutdown(this)
+
         iterator._try_put_index, iterator._process_data, iterator._reset = timed_put, timed_process, fresh_reset
+        iterator._shutdown_workers = releasing_shutdown
 
     def _delivered(self, iterator: Any, workers: Workers, worker: int, batch: Fetched) -> Any:
         """The batch itself; the clock waits until its worker has it."""
@@ -219,6 +231,9 @@ class Loading:
             seen.cpu_ns.append(batch.cpu_ns)
             seen.apart_ns.append(now - workers.last)
         workers.last = now
+        if not workers.held:
+            workers.held = _bytes(batch.data) * len(workers.asked) * int(getattr(iterator, "_prefetch_factor", 0) or 0)
+            self._runtime.hold(workers.held, False)
         return batch.data
 
     def notes(self) -> list[str]:
@@ -232,6 +247,16 @@ class Loading:
         """Prints the notes, in the first rank."""
         for note in self.notes():
             tell(note)
+
+
+def _bytes(data: Any) -> int:
+    """Of the tensors in a batch."""
+    if isinstance(data, Mapping):
+        return sum(map(_bytes, data.values()))
+    if isinstance(data, (list, tuple)):
+        return sum(map(_bytes, data))
+    size = getattr(data, "nbytes", 0)
+    return size if isinstance(size, int) else 0
 
 
 def _note(dataset: str, workers: int, seen: Seen) -> str | None:

@@ -10,14 +10,18 @@ class Clock:
 
     def __init__(self) -> None:
         self.time = 0
+        self.held = 0
 
     def advance(self, ns: int) -> None:
         self.time += max(ns, 0)
+
+    def hold(self, size: int, pinned: bool) -> None:
+        self.held += size
 
     def runtime(self) -> Runtime:
         move = self.advance
         return Runtime(
             connected=lambda: True, null_mode=lambda: False, moves_clock=lambda: True, now=lambda: self.time,
             advance=move, sleep=move, bytes_ns=lambda _, size: size, times_ns=lambda _, times: 0,
-            contend=lambda until, factor: None,
+            contend=lambda until, factor: None, hold=self.hold,
         )  # fmt: skip

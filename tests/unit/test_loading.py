@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch._utils import ExceptionWrapper
@@ -53,7 +54,7 @@ class Iterator:
     """As much of torch's iterator as is changed: two workers, asked in turn, two batches ahead."""
 
     def __init__(self) -> None:
-        self._num_workers, self._dataset = 2, "text"
+        self._num_workers, self._prefetch_factor, self._dataset = 2, 2, "text"
         self._reset()
 
     def _reset(self) -> None:
@@ -64,6 +65,9 @@ class Iterator:
     def _try_put_index(self) -> None:
         self._task_info[self._send_idx] = (self._send_idx % 2,)
         self._send_idx += 1
+
+    def _shutdown_workers(self) -> None:
+        pass
 
     def _process_data(self, data: object, worker: int) -> object:
         self._try_put_index()
@@ -101,6 +105,20 @@ def test_an_epoch_begins_anew() -> None:
     this._reset()
     this._process_data(Fetched(0, 1), 0)
     assert clock.time == 120 * MS
+
+
+def test_batches_ahead_take_memory_of_the_host() -> None:
+    clock = Clock()
+    _, iterator = _changed(Cost(), clock)
+    this = iterator()
+    for number in range(3):
+        this._process_data(Fetched({"x": [torch.zeros(10), (torch.zeros(5), 1)]}, 1), number % 2)
+    assert clock.held == 4 * 60, "two workers, two batches each"
+    this._reset()
+    this._process_data(Fetched([torch.zeros(15)], 1), 0)
+    assert clock.held == 4 * 60
+    this._shutdown_workers()
+    assert clock.held == 0
 
 
 def test_workers_that_cannot_be_measured_are_refused() -> None:
