@@ -141,6 +141,7 @@ def _experts(row: Mapping[str, Any], gpu: str) -> list[str]:
         elif (model, gpu) == ("DeepSeekV3", "GB200"):
             again = "mlp"
         fused += ["--recompute", again] if again else []
+        fused += ["--muon"] if model == "Kimi_K2" else []
     elif model == "Qwen3_30B_a3B":
         hybrid = gpu != "H100" or row["EP"] != "8"
     else:

@@ -32,7 +32,7 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
 import megatron_layers
-from validation.workloads import bridge_models, narrow_experts, narrow_layers
+from validation.workloads import bridge_models, muon, narrow_experts, narrow_layers
 from validation.workloads.narrow_attention import NarrowAttention, NarrowWindowAttention
 from validation.workloads.ring_attention import RingAttention
 from validation.workloads.window_attention import WindowAttention
@@ -42,6 +42,7 @@ class Kernels:
     """Of the run."""
 
     narrow_attention = False
+    muon = False
 
 
 def spec(config: TransformerConfig, vp_stage: int | None, sdpa: bool) -> TransformerBlockSubmodules:
@@ -112,6 +113,14 @@ class Trainer(pretrain_gpt.Trainer):
         plan = model.build_schedule_plan(batch["tokens"], batch["positions"], self.mask, labels=batch["labels"])
         return plan, pretrain_gpt.loss_func
 
+    def train_step(self) -> tuple[float, float | None]:
+        """With Muon's products behind the optimizer's."""
+        made: tuple[float, float | None] = super().train_step()
+        for chunk in self.model if Kernels.muon else []:
+            for shape in muon.matrices(chunk):
+                muon.orthogonalise(shape)
+        return made
+
     def log(self, iteration: int, elapsed: float, loss: float, grad_norm: float | None) -> None:
         if dist.get_rank() == 0:
             print(f"iteration {iteration}: elapsed time per iteration (ms): {elapsed * 1000:.2f}", flush=True)
@@ -159,6 +168,7 @@ def main() -> None:
     parser.add_argument("--narrow-attention", action="store_true", help="core attention in MXFP8")
     parser.add_argument("--narrow-output", action="store_true", help="output layer in the precision of the others")
     parser.add_argument("--overlap-experts", action="store_true", help="exchange tokens during other micro-batches")
+    parser.add_argument("--muon", action="store_true", help="the products of Muon behind those of Adam")
     parser.add_argument("--recompute", nargs="+", default=[], help="modules that run again in the backward pass")
     parser.add_argument("--layout", help="layers of each pipeline chunk, as Megatron-Core writes them")
     own, rest = parser.parse_known_args()
@@ -166,7 +176,7 @@ def main() -> None:
     narrow_experts.NarrowExperts.fused = own.fused_experts
     narrow_experts.NarrowExperts.biased = name in bridge_models.BIASED
     WindowAttention.window = NarrowWindowAttention.window = bridge_models.WINDOWS.get(name, 0)
-    Kernels.narrow_attention = own.narrow_attention
+    Kernels.narrow_attention, Kernels.muon = own.narrow_attention, own.muon
     if own.narrow_output:
         narrow = {"ColumnParallelLinear": narrow_layers.NarrowColumn}
         gpt_model.tensor_parallel = SimpleNamespace(**vars(tensor_parallel) | narrow)
