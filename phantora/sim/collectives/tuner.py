@@ -59,6 +59,9 @@ TREE_CHANNEL = {
     9: (38.7, 41.4, 36.0),
     10: (70.0, 42.8, 24.0),
 }
+LARGEST_HOST = 16
+"""GPUs. All-reduces over 20 racks of 72 have latency and rate of rings in the published proportion
+(github.com/coreweave/nccl-tests/pull/48), so racks have no tree over switches."""
 NVLS_TREE_CHANNEL = {9: (0.0, 57.7, 45.5), 10: (0.0, 96.0, 80.0)}
 NVLS_EFFICIENCY = {9: 0.85, 10: 0.74}
 PAT_BASE, PAT_MEMBER, PAT_OVERLAP, PAT_SHARE = 8.0, 2.8, 3.5, 0.75  # us, us per member; of a hop; of the rate
@@ -154,7 +157,7 @@ class Tuner:
         if name in ("ALL_REDUCE", "ALL_GATHER", "REDUCE_SCATTER") and self.has_nvls(place):
             if place.hosts == 1:
                 candidates.append((NVLS, 2))
-            elif name == "ALL_REDUCE":
+            elif name == "ALL_REDUCE" and place.most_local <= LARGEST_HOST:
                 candidates.append((NVLS_TREE, 2))
         allowed = [
             (algorithm, index)
