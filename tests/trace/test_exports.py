@@ -159,12 +159,10 @@ def test_parquet_has_the_selected_rows(tmp_path: Path) -> None:
     assert some.to_pylist() == wanted and wanted
 
 
-def test_chakra_nodes(tmp_path: Path) -> None:
-    """Read with the field numbers of MLCommons' et_def.proto."""
+def chakra(path: str) -> tuple[str, list[Any]]:
+    """The version and the nodes of a file, by the field numbers of MLCommons' et_def.proto."""
     from google.protobuf.internal.decoder import _DecodeVarint  # type: ignore[attr-defined]
 
-    paths = export(small_run(steps=2).write(tmp_path / "run.arrow"), str(tmp_path / "run.et"))
-    assert [Path(path).name for path in paths] == ["run.0.et", "run.1.et"]
     kinds = messages({
         "Attribute": [("name", 1, "string"), ("int64_val", 9, "int64"), ("string_val", 29, "string")],
         "Metadata": [("version", 1, "string")],
@@ -173,13 +171,20 @@ def test_chakra_nodes(tmp_path: Path) -> None:
             ("start_time_micros", 6, "int64"), ("duration_micros", 7, "int64"), ("attr", 10, "Attribute*"),
         ],
     })  # fmt: skip
-    data, at, read = Path(paths[0]).read_bytes(), 0, []
+    data, at, read = Path(path).read_bytes(), 0, []
     while at < len(data):
         length, at = _DecodeVarint(data, at)
         read.append(data[at : at + length])
         at += length
-    assert kinds["Metadata"].FromString(read[0]).version == "0.0.4"
-    nodes = [kinds["Node"].FromString(message) for message in read[1:]]
+    return kinds["Metadata"].FromString(read[0]).version, [kinds["Node"].FromString(one) for one in read[1:]]
+
+
+def test_chakra_nodes(tmp_path: Path) -> None:
+    paths = export(small_run(steps=2).write(tmp_path / "run.arrow"), str(tmp_path / "run.et"))
+    assert [Path(path).name for path in paths] == ["run.0.et", "run.1.et", "run.groups.json"]
+    assert json.loads(Path(paths[2]).read_bytes()) == {"0": [0, 1]}
+    version, nodes = chakra(paths[0])
+    assert version == "0.0.4"
     reduces = [node for node in nodes if node.type == 7]
     attributes = {one.name: one.int64_val for one in reduces[0].attr}
     assert len(reduces) == 2 and attributes["comm_type"] == 0 and attributes["group_size"] == 2
@@ -188,3 +193,15 @@ def test_chakra_nodes(tmp_path: Path) -> None:
     compute = [node for node in nodes if node.type == 4]
     assert [node.duration_micros for node in compute[:3]] == [200, 200, 50] and reduces[0].duration_micros == 150
     assert list(reduces[0].data_deps) == [compute[0].id] and compute[0].id in compute[1].data_deps
+
+
+def test_chakra_sizes_are_those_of_inputs(tmp_path: Path) -> None:
+    """As Chakra's converter of PyTorch traces counts them, and as ASTRA-sim reads them."""
+    run = FakeRun()
+    run.add(Kind.COMMUNICATOR, 0, 0, 0, "dp", comm=3, sig=run.signature("ranks", "0,1,2,3"))
+    for place, kind in enumerate(("AllGather", "ReduceScatter", "AllReduce")):
+        at = 1000 * place
+        run.add(Kind.COLLECTIVE, 0, at, at + 500, f"ncclDevKernel_{kind}_RING_LL", comm=3, bytes=4096, ready=at)
+    _, nodes = chakra(export(run.write(tmp_path / "run.arrow"), str(tmp_path / "run.et"))[0])
+    sizes = [{one.name: one.int64_val for one in node.attr}["comm_size"] for node in nodes]
+    assert sizes == [1024, 4096, 4096]

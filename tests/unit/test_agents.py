@@ -26,9 +26,10 @@ def test_commands_options_and_files_exist(path: Path) -> None:
             continue
         command = cli.get_command(None, words[1])  # type: ignore[arg-type]
         options = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
-        before = words[2 : words.index("train.py")] if "train.py" in words and words[1] == "trace" else words[2:]
-        for word in before:
-            assert not word.startswith("-") or word in options, f"{line}: {word}"
+        script = words.index("train.py") if "train.py" in words else len(words)
+        for word in words[2:script]:
+            assert not word.startswith("-") or word in {*options, "--"}, f"{line}: {word}"
+        assert not options.intersection(words[script:]), line  # the script would get them
     for name in re.findall(r"`((?:docs|tests|skills|samples)/[\w./]+)`", text):
         assert (ROOT / name).exists(), name
 

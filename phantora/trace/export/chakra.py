@@ -1,12 +1,15 @@
-"""Chakra execution traces: a file per rank, ``run.0.et``, for network simulators such as ASTRA-sim.
+"""Chakra execution traces: a file per rank, ``run.0.et``, for network simulators such as ASTRA-sim, and the ranks of
+each communicator, ``run.groups.json``.
 
 A file is a GlobalMetadata and Nodes of MLCommons' ``et_def.proto``, each behind its length as a varint. Nodes are the
 work of the rank's GPU, in order of their start. A node depends on the one before it on its stream, and on the work
-behind each event that its stream waits for. Durations are microseconds, at least 1; collectives have their bytes.
+behind each event that its stream waits for. Durations are microseconds, at least 1. ``comm_size`` of a collective is
+the bytes of its input on this rank, as Chakra's converter of PyTorch traces counts them.
 """
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from dataclasses import dataclass, field
 
@@ -64,7 +67,10 @@ def write(log: Log, path: str, selection: Selection, progress: Progress | None =
                 members = group_of(known, row["comm"]).ranks
                 own.nodes.append((row["start"], _node(row, kind, name, own, len(members))))
                 own.last[row["stream"]] = row["id"]
-    return [_file(path, rank, own) for rank, own in ranks.items()]
+    of_groups = f"{path.removesuffix('.et')}.groups.json"
+    with replacing(of_groups) as file:
+        file.write(json.dumps({str(group.comm): list(group.ranks) for group in known.values()}).encode())
+    return [*(_file(path, rank, own) for rank, own in ranks.items()), of_groups]
 
 
 def _node(row: dict[str, int], kind: str, name: str, own: _Rank, members: int) -> bytes:
@@ -76,7 +82,8 @@ def _node(row: dict[str, int], kind: str, name: str, own: _Rank, members: int) -
         if (found := collective_kind(name)) not in _TYPES:
             raise PhantoraError(f"Chakra has no collective like {name}; leave it out with --kinds")
         attributes.append(_attribute("comm_type", _INT64, _TYPES[found]))
-        attributes.append(_attribute("comm_size", _INT64, row["bytes"]))
+        size = row["bytes"] // max(1, members) if found == "all_gather" else row["bytes"]
+        attributes.append(_attribute("comm_size", _INT64, size))
         attributes.append(proto.blob(10, proto.blob(1, "pg_name"), proto.blob(_STRING, str(row["comm"]))))
         attributes.append(_attribute("group_size", _INT64, members))
     else:
