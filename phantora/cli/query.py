@@ -67,7 +67,7 @@ def ask(program: str, path: str, sql: str) -> list[dict[str, Any]]:
     try:
         from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig, TraceProcessorException
     except ImportError as error:
-        raise PhantoraError("phantora query needs the package perfetto: pip install perfetto") from error
+        raise PhantoraError("phantora query needs the package perfetto: pip install phantora[query]") from error
     try:
         with TraceProcessor(trace=path, config=TraceProcessorConfig(bin_path=program)) as processor:
             return [dict(row.__dict__) for row in processor.query(sql)]
