@@ -55,6 +55,11 @@ class _Part:
                     times.setdefault(step.number, []).append(step.end - step.start)
         return {number: statistics.fmean(times[number]) for number in sorted(times)}
 
+    def compared(self, times: Times) -> list[int]:
+        """Numbers of the steps of `times` that are compared between passes: in a part not the first, whose host finds
+        queues empty that are full later."""
+        return sorted(times)[self.numbers is not None :]
+
 
 @dataclass(frozen=True)
 class _Settled:
@@ -149,7 +154,7 @@ def _settled(replays: _Replays, part: _Part, expected: Times | None = None) -> _
                     return _Settled(times, None, {"skipped": "no optimizer ends the steps of every rank"})
                 if not any(state is not None and state.lowest_clock < 1 for state in powers.values()):
                     return _Settled(times, None, {})
-                now = {number: ns for number, ns in times.items() if number in steps.steady()}
+                now = {number: times[number] for number in part.compared(times) if number in steps.steady()}
                 if not left or (before is not None and _equal(now, before, SETTLED)):
                     steady = asdict(analyze(log, Filters(by=part.by), details=False).steady)
                     return _Settled(times, powers, {"source": steps.source, "steps_ns": _json(times), "steady": steady})
@@ -169,7 +174,7 @@ def _equal(times: Times, others: Times, share: float) -> bool:
 def _on_hosts(replays: _Replays, part: _Part, own: Times, spread: Sequence[float]) -> dict[str, Any]:
     """Times by factor on the host's time, `own` at 1; or why there are none."""
     factors = sorted({1 / SLOWER, SLOWER, *(factor for factor in spread if not 1 / SLOWER <= factor <= SLOWER)})
-    counted = sorted(own)[part.numbers is not None :]  # the host of a first steady step still finds queues empty
+    counted = part.compared(own)
     times = {"1": _json({number: own[number] for number in counted})}
     for factor in factors:
         try:

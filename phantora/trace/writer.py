@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from phantora.errors import PhantoraError
+from phantora.outputs import is_unnamed
 from phantora.trace.locking import lock_for_writing, was_deleted
 from phantora.trace.recording import Chunk, RecordingWriter
 from phantora.trace.schema import (
@@ -100,12 +101,15 @@ class LogWriter:
             column: _Dictionary() for column in ("name", "op", "shape", "cls", "provenance", "algorithm")
         }
         self._prices = np.empty(0, [("flops", "<f8"), ("bytes", "<i8"), ("main", "<i4"), ("error", "<f4")])
-        # Threads of Arrow's: where the system allows some of them only, pyarrow 26 ends the process with SIGSEGV.
-        options = pa.ipc.IpcWriteOptions(emit_dictionary_deltas=True, compression="zstd", use_threads=False)
         try:
             self._lock = lock_for_writing(self.path)
         except OSError as error:
             raise self._not_created(error) from error
+        # Threads of Arrow's: where the system allows some of them only, pyarrow 26 ends the process with SIGSEGV.
+        options = pa.ipc.IpcWriteOptions(
+            emit_dictionary_deltas=True, use_threads=False,
+            compression=None if is_unnamed(self._lock.fileno()) else "zstd",  # one in memory is read once
+        )  # fmt: skip
         try:
             self._sink = pa.OSFile(f"/proc/self/fd/{self._lock.fileno()}", "wb")  # the very file that is locked
             self._file = pa.ipc.new_file(self._sink, self._schema, options=options)
