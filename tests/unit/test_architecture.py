@@ -24,13 +24,14 @@ ALLOWED = {
     "fold": set(),
     "wire": set(),
     "stubs": {"wire"},
-    "cost": {"hardware", "wire"},
+    "ttir": set(),
+    "cost": {"hardware", "ttir", "wire"},
     "trace": {"fold", "wire"},
     "importers": {"cost", "hardware", "trace", "wire"},
     "calibrate": {"cost", "hardware", "trace"},
     "sim": {"cost", "fold", "hardware", "trace", "wire"},
-    "profile": {"cost", "hardware", "wire"},
-    "launch": {"fold", "stubs", "wire"},
+    "profile": {"cost", "hardware", "ttir", "wire"},
+    "launch": {"fold", "stubs", "ttir", "wire"},
     "runs": {"cost", "fold", "hardware", "launch", "profile", "sim", "stubs", "trace", "wire"},
     "view": {"trace"},
     "goodput": {"trace", "wire"},
@@ -350,6 +351,13 @@ def test_the_map_names_what_is_there() -> None:
     bases = (ROOT, ROOT / "phantora")
     assert len(paths) > 40
     assert sorted(path for path in paths if not any((base / path).exists() for base in bases)) == []
+
+
+def test_the_map_has_the_allowed_imports() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| `phantora/(\w+)`.*? \| .*? \| (.*?) \|$", text, re.MULTILINE)
+    written = {package: set(re.findall(r"\w+", names)) for package, names in rows if package in ALLOWED}
+    assert written == ALLOWED
 
 
 def test_the_command_line_is_started_from_one_place() -> None:
