@@ -142,7 +142,11 @@ bool Engine::release_sleepers(const int32_t *sleepers, int count) {
 
 void Engine::rank_died(int index, int status) {
   Rank &rank = rank_table_[static_cast<size_t>(index)];
-  while (!rank.exited && ingest_.behind(rank) && failure_.none()) ingest_.consume(rank);
+  while (!rank.exited && ingest_.behind(rank) && failure_.none()) {
+    uint64_t before = ingest_.taken(rank);
+    ingest_.consume(rank);
+    if (ingest_.taken(rank) == before) break;  // a replayed rank waits for another
+  }
   if (rank.exited) return;
   rank.exited = rank.died = true;
   rank.status = status;

@@ -19,6 +19,7 @@ class Ingest {
   bool consume(Rank &rank);
   // Has it said more?
   bool behind(const Rank &rank) const { return source(rank).tail != load(&rank.control->head); }
+  uint64_t taken(const Rank &rank) const { return source(rank).tail; }
   // Does a process wait to become a rank that another one was?
   bool takes_over() const { return !joiners_.empty(); }
   // It does so at `time`, and the other places whose processes have gone are free for new ones from then on.
