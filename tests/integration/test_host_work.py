@@ -39,6 +39,10 @@ measure("list", lambda numbers=list(range(100_000)): torch.tensor(numbers))
 for device in ("cpu", "cuda") * 3:  # the last ones count: their code is in the caches
     loss = torch.zeros(8, device=device, requires_grad=True).sum()
     measure(f"pass on {device}", loss.backward)
+parameters = [torch.zeros(8, device="cuda") for _ in range(200)]
+torch._foreach_mul_(parameters, 2.0)
+for _ in range(4000): torch.empty(0)  # milliseconds of other work
+for name in "cold", *["again"] * 4, "warm": measure(f"parameters {name}", lambda: torch._foreach_mul_(parameters, 2.0))
 weight = torch.zeros(2 << 20, device="cuda")  # 8 MiB
 pinned = torch.empty(32 << 20, dtype=torch.uint8, pin_memory=True)
 kept = torch.zeros(64 << 20)
@@ -101,6 +105,12 @@ def test_the_memory_of_the_host_is_counted(run: Run) -> None:
 
 def test_a_python_list_takes_its_numbers(run: Run) -> None:
     assert run.report()["list"] == pytest.approx(100_000 * host_costs()["PY_ELEMENT"] / 1e6, rel=0.05)
+
+
+def test_parameters_leave_the_caches_during_other_work(run: Run) -> None:
+    times, costs = run.report(), host_costs()
+    more = times["parameters cold"] - times["parameters warm"]
+    assert more == pytest.approx(200 * costs["LIST_COLD"] / 1e6, rel=0.08), "and the operator's own code"
 
 
 def test_a_backward_pass_on_a_gpu_wakes_a_thread(run: Run) -> None:
