@@ -6,6 +6,7 @@ import importlib
 import json
 import logging
 import os
+import re
 import subprocess
 from collections import Counter
 from decimal import Decimal
@@ -14,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from phantora.importers import import_traces
+from phantora.trace.reader import open_log
 from tests.support.runs import SAMPLES, Run, command, records, trace
 from tests.support.trace_processor import ask
 
@@ -158,3 +161,14 @@ def test_a_preloaded_cpp_library_changes_nothing(run: Run, tmp_path: Path) -> No
     )  # fmt: skip
     profiled, plain = (of(shown_by(directory)["traceEvents"], "kernel") for directory in (tmp_path, run.directory))
     assert [event["name"] for event in profiled] == [event["name"] for event in plain] != []
+
+
+def test_the_page_about_execution_traces(tmp_path: Path) -> None:
+    """The observer of docs/chakra.md writes the operators of a simulated run, which `phantora import` reads."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "chakra.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    steps = "torch.nn.Linear(64, 64, device='cuda')(torch.zeros(8, 64, device='cuda')).sum().backward()\n"
+    (tmp_path / "train.py").write_text("import torch\n" + re.sub(r"\.\.\. .*\n", steps, code))
+    trace(tmp_path, "--cluster", "1x1xH100", "train.py")
+    import_traces([str(tmp_path / "et.json")], str(tmp_path / "et.arrow"))
+    assert {"aten::linear", "aten::sum"} <= set(open_log(tmp_path / "et.arrow").words("name"))
