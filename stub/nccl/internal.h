@@ -67,6 +67,7 @@ typedef struct operation {
   double tokens;          // of experts
   uint8_t blocks;         // of experts: SMs
   uint32_t site;          // where the program calls it, a name
+  unsigned flags;         // PH_KNOWN, PH_GUESSED of what comes
   bool sparse;            // zeros at the end of what is sent stay behind
   uint64_t ticket;
 } operation;

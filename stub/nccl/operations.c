@@ -1,8 +1,8 @@
 // One collective, send or receive: checked, turned into a record, launched.
 //
-// Nothing is transferred here. Small collectives carry their bytes (docs/collectives.md): the contribution travels with
-// the record and the result is awaited by whoever reads the receive buffer. Larger ones leave zeros. Of large bytes, in
-// which pickled objects travel, those who have true ones send them.
+// Nothing is transferred here. Small collectives and integers carry their bytes (docs/collectives.md): the contribution
+// travels with the record and the result is awaited by whoever reads the receive buffer. All others leave zeros. Of
+// large contributions, true bytes travel, up to the last that is not 0.
 #include <unistd.h>
 
 #include "nccl/internal.h"
@@ -10,8 +10,6 @@
 #include "cuda/core/graph.h"
 
 const size_t dtype_bytes[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
-
-#define SPARSE_BYTES (1 << 20)  // beyond that, bytes that are not true need not travel
 
 static bool sends(const operation *op) {
   if (op->kind == PH_SEND) return true;
@@ -55,9 +53,11 @@ static void measure(operation *op) {
       default: break;
     }
   }
-  const uint64_t limit = op->dtype == ncclInt8 || op->dtype == ncclUint8 ? PH_OBJECT_BYTES : PH_CARRIED_BYTES;
+  const uint64_t limit = op->dtype <= ncclUint8     ? PH_OBJECT_BYTES
+                         : op->dtype <= ncclUint64 ? PH_INTEGER_BYTES
+                                                   : PH_CARRIED_BYTES;
   op->carried = give <= limit && get <= limit;
-  op->sparse = give > SPARSE_BYTES || get > SPARSE_BYTES;
+  op->sparse = give > PH_CARRIED_BYTES || get > PH_CARRIED_BYTES;
   op->send_bytes = sends(op) ? give : 0;
   op->recv_bytes = receives(op) ? get : 0;
   if (!op->send_bytes) op->send = NULL;
@@ -140,6 +140,15 @@ static ph_record record_of(const operation *op) {
   return record;
 }
 
+// What is known of the integers that come, judged by those that this rank sends: members run the same program.
+static unsigned flags_of_result(const operation *op) {
+  if (op->dtype > ncclUint64 || !op->recv) return 0;
+  if (!op->send) return PH_KNOWN;
+  const unsigned flags = ph_memory_flags(op->send, op->send_bytes);
+  if (op->send_bytes / dtype_bytes[op->dtype] > PH_SMALL_ELEMENTS && !(flags & PH_KNOWN)) return 0;
+  return PH_KNOWN | (flags & PH_GUESSED);
+}
+
 // Waits for the true bytes of what is sent; must happen before the emit lock is taken.
 static void prepare(operation *op) {
   if (!op->carried) return;
@@ -148,13 +157,16 @@ static void prepare(operation *op) {
     ph_touch(op->scalar_address, dtype_bytes[op->dtype]);
     op->scalar = scalar_value(op->scalar_address, op->dtype);
   }
+  op->flags = flags_of_result(op);
   op->ticket = ph_next_ticket();
 }
 
 // How many of the bytes to send travel; the receivers read zeros behind them.
 static size_t travelling(const operation *op) {
   if (!op->ticket || !op->send) return 0;
-  return op->sparse ? ph_memory_length(op->send, op->send_bytes) : op->send_bytes;
+  if (!op->sparse) return op->send_bytes;
+  const size_t one = dtype_bytes[op->dtype];
+  return (ph_memory_length(op->send, op->send_bytes) + one - 1) / one * one;  // whole elements
 }
 
 static void receive(operation *op) {
@@ -164,6 +176,7 @@ static void receive(operation *op) {
   } else if (op->carried) {
     if (op->sparse) ph_memory_clear(op->recv, op->recv_bytes);  // nobody may ask what came: stale bytes would keep their pages
     ph_expect(op->recv, op->recv_bytes, op->ticket);
+    if (op->flags) ph_memory_mark(op->recv, op->recv_bytes, op->flags);
   } else {
     ph_touch_drop(op->recv, op->recv_bytes);
     ph_memory_clear(op->recv, op->recv_bytes);

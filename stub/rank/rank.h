@@ -284,6 +284,7 @@ int64_t ph_memory_peak(void);  // most that was taken of any device, with the co
 #ifndef PH_CARRIED_BYTES
 #define PH_CARRIED_BYTES (64 << 10)       // a small collective's bytes are true
 #endif
+#define PH_INTEGER_BYTES (1 << 30)        // integers of a collective up to this are carried
 void ph_memory_wrote(void *pointer, size_t bytes);      // true bytes were stored: mark dirty
 void ph_memory_clear(void *pointer, size_t bytes);      // a kernel "wrote" here: dirty bytes become zero
 // Bytes in place of a kernel's result: operators on them are computed whatever their size.

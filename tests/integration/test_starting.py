@@ -425,7 +425,16 @@ def unknown():  # large bytes that nobody knows, and a maximum of some that one 
     dist.all_reduce(known, op=dist.ReduceOp.MAX)
     return not weights.any() and known.cpu().unique().tolist() == [3]
 
-for way in (all_gathered, a_small_one_among_large, broadcast, gathered, scattered, sent, by_hand, unknown):
+def integers():
+    mine = (torch.arange(300_000) % 7).cuda() + rank
+    gathered, received, summed = [torch.empty_like(mine) for _ in range(2)], torch.empty_like(mine), mine.clone()
+    dist.all_gather(gathered, mine)
+    dist.all_to_all_single(received, mine)
+    dist.all_reduce(summed)
+    sums = [int(t.sum()) for t in (*gathered, received, summed)]
+    return sums == [899_997, 1_199_997, (1_049_988, 1_050_006)[rank], 2_099_994]
+
+for way in (integers, all_gathered, a_small_one_among_large, broadcast, gathered, scattered, sent, by_hand, unknown):
     assert way(), way.__name__
 print("all true", flush=True)
 dist.broadcast_object_list([bytes([1]) * (65 << 20) if rank == 0 else None])
