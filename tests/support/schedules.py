@@ -86,7 +86,7 @@ class Shuffled(Replayer):
         self, session: Session, log: LogWriter, config: SimulatorConfig, said: dict[int, Records],
         chooser: random.Random,
     ) -> None:  # fmt: skip
-        super().__init__(session, log, config, ())
+        super().__init__(session, log, config, {})
         self._said = [_Voice(session, rank, records) for rank, records in said.items()]
         self._chooser = chooser
 
