@@ -30,7 +30,6 @@ from phantora.launch.clock import Runtime
 from phantora.launch.importhook import after_import
 from phantora.launch.tensor_files import timed_class
 from phantora.spec import rank_spec
-from phantora.wire.layout import Api
 from phantora.wire.names import CHECKPOINT, CHECKPOINT_READ, CHECKPOINT_WAIT
 
 OPTION = "--disk"
@@ -141,6 +140,8 @@ class Checkpoints:
 
     def _to_memory(self, size: int) -> int:
         """ns until `size` bytes are in files, which may be in the host's memory."""
+        from phantora.wire.layout import Api
+
         return 0 if self._disk.free else self._runtime.bytes_ns(Api.FILE_WRITE_GIB, size)
 
     def _to_disk(self, size: int, ranks: int, given: int) -> int:
@@ -173,6 +174,8 @@ class Checkpoints:
 
     def _read(self, size: int, path: Any = None, ranks: int = 1) -> None:
         """`size` bytes of the file or the files in the folder at `path` were read."""
+        from phantora.wire.layout import Api
+
         if self._is_in_memory(path):
             spent = 0 if self._disk.free else self._runtime.bytes_ns(Api.FILE_READ_GIB, size)
         else:
@@ -259,6 +262,8 @@ class Checkpoints:
 
     def _in_background(self, future: Any, size: int, synchronised: bool) -> None:
         """The timeline of a save of `size` bytes, from now on. Who waits for `future` waits for its end."""
+        from phantora.wire.layout import Api
+
         began = self._runtime.now()
         result = future.result
         python = 0 if self._disk.free else self._runtime.times_ns(Api.FILE_TENSOR, self._tensors)

@@ -42,7 +42,7 @@ THEIRS = {
     "closed/Nebius/systems/nebius_b200_n1.json", "collector/trtllm/collect_gemm.py",
 }  # fmt: skip
 # Files that a build or a measurement makes, and those of examples, which a user has.
-MADE = {"dist/sbom.json", "phantora_wire.h", "phantora_engine.h", "triton.jsonl", "triton_ir.xz"}
+MADE = {"dist/sbom.json", "phantora_wire.h", "phantora_engine.h", "triton.jsonl", "triton_ir.xz", "run.groups.json"}
 EXAMPLES = {
     ".github/workflows/step-time.yml", "fails.py", "lab.toml", "phantora/cost/families/rope.py", "run.arrow",
     "run.toml", "spawn.py", "sweep.toml", "train.arrow", "train-2.arrow", "train.py", "traces/*.json.gz",

@@ -21,7 +21,7 @@ GIB = 1 << 30
 def at(steps: int, records: int = 1000) -> Stats:
     return Stats(
         virtual_ns=1_500_000_000, records=records, rows=0, alive=2, exited=0, optimizer_steps=steps, late=0, releases=0,
-        device_peak=0, cpu_seconds=0.0,
+        device_peak=0, cpu_seconds=0.0, host_memory=0, host_pinned=0,
     )  # fmt: skip
 
 
