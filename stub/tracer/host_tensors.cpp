@@ -74,8 +74,9 @@ void watch_host_tensors() {
 }
 
 size_t take_new(const Tensor &t) {
+  if (!t.has_storage()) return 0;  // a batch of vmap's
   std::lock_guard<std::mutex> guard(blocks_lock);
-  auto found = blocks->find(t.storage().mutable_data());
+  auto found = blocks->find(const_cast<void *>(t.storage().data()));
   if (found == blocks->end()) return 0;
   int64_t part = std::min(found->second.fresh, static_cast<int64_t>(t.numel()) * static_cast<int64_t>(t.itemsize()));
   found->second.fresh -= part;

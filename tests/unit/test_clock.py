@@ -27,8 +27,8 @@ int64_t ph_now(void) { return fake_now; }
 void ph_advance(int64_t ns) { fake_now += ns; }
 void ph_sleep(int64_t ns) { fake_now += ns; }
 bool ph_moves_clock(void) { return pthread_equal(fake_main, pthread_self()); }
-int64_t ph_bytes_ns(int api, size_t bytes) { (void)api; return (int64_t)bytes; }
-int64_t ph_times_ns(int api, size_t times) { (void)api; return (int64_t)times; }
+int64_t ph_bytes_ns(enum ph_api api, size_t bytes) { (void)api; return (int64_t)bytes; }
+int64_t ph_times_ns(enum ph_api api, size_t times) { (void)api; return (int64_t)times; }
 void ph_host_memory(int64_t bytes, bool pinned) { (void)bytes; (void)pinned; }
 void ph_contend(int64_t until, double factor) { (void)until; (void)factor; }
 void ph_enter(void) { fake_now += 1000; }
