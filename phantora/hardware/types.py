@@ -258,7 +258,7 @@ the reference host's took 1.4 times as long for modules as one of 2.79 (both fir
 
 
 def _expected_maximum(draws: int) -> float:
-    """Of so many standard normal numbers, by Blom's formula: 0 of one, 1.05 of 4, 1.43 of 8."""
+    """Expected largest of `draws` standard normal numbers, by Blom's formula: 0 of one, 1.05 of 4, 1.43 of 8."""
     return NormalDist().inv_cdf((draws - 0.375) / (draws + 0.25)) if draws > 1 else 0.0
 
 

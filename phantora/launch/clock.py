@@ -82,9 +82,9 @@ class Runtime:
     times_ns: Callable[[int, int], int]
     """The same of a cost per time, and times."""
     contend: Callable[[int, float], None]
-    """Until this moment (ns) what the host does takes so many times as long."""
+    """Until this moment (ns) the work of the host takes this factor longer."""
     hold: Callable[[int, bool], None]
-    """The rank has so many bytes more of the host's memory; are they pinned?"""
+    """The rank takes this many bytes of the host's memory; are they pinned?"""
 
     def is_virtual(self) -> bool:
         """Does this process see virtual time? Not before it is connected, and not with ``--null``."""

@@ -55,7 +55,7 @@ void ph_set_current_device(int device);
 int64_t ph_now(void);                 // ns
 void ph_charge(enum ph_api api);      // advance by the modelled cost of a call (0 in other modes)
 void ph_charge_times(enum ph_api api, size_t times);
-// A Python frame of so many units of code, which ran `last`: PY_FRAME, and PY_CODE per 1,000 cold units (costs.c).
+// A Python frame of `units` of code, which ran `last`: PY_FRAME, and PY_CODE per 1,000 cold units (costs.c).
 void ph_charge_frame(int64_t *last, size_t units, uint32_t function);
 uint32_t ph_note_function(const char *path, const char *function);  // its number in charges.c's file; 0 without one
 int ph_enter_frame(void);           // before a Python frame runs; what ph_leave_frame gets after it
@@ -71,7 +71,7 @@ void ph_advance(int64_t ns);          // advance by ns
 void ph_sleep(int64_t ns);            // the same, and NCCL's watchdogs make the rounds that fall into it
 void ph_charge_bytes(enum ph_api api, size_t bytes);  // api's cost is per GiB
 int64_t ph_bytes_ns(enum ph_api api, size_t bytes);   // that cost; 0 in other modes
-int64_t ph_times_ns(enum ph_api api, size_t times);   // a cost of a call, so many times; 0 in other modes
+int64_t ph_times_ns(enum ph_api api, size_t times);   // the cost of `times` calls; 0 in other modes
 // An operator of the host's CPU that moves `bytes`, of which `fresh` are new memory, on `threads` threads;
 // 0: as many as saturate the host's memory.
 void ph_charge_memory(size_t moved, size_t fresh, int threads);

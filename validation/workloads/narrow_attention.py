@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from validation.workloads.narrow_layers import quantise, recipe
+from validation.workloads.window_attention import CoreAttention
 
 CUDNN = torch.ops.aten._scaled_dot_product_cudnn_attention
 CUDNN_BACKWARD = torch.ops.aten._scaled_dot_product_cudnn_attention_backward
@@ -56,19 +57,10 @@ class _Attend(torch.autograd.Function):
         return *(gradients[0].new_empty(shape) for shape in ctx.shapes), None
 
 
-class NarrowAttention(torch.nn.Module):
-    """Query, key and value are [sequence, batch, heads, head_dim]; the output is [sequence, batch, heads * head_dim]."""
+class NarrowAttention(CoreAttention):
+    """In MXFP8."""
 
-    window = 0
-    """Of all tokens where it is 0."""
-
-    def __init__(self, **_: Any) -> None:
-        super().__init__()
-
-    def forward(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None,
-        **_: Any,
-    ) -> torch.Tensor:  # fmt: skip
+    def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = _Attend.apply(query, key, value, self.window)
         return made.flatten(2)
 

@@ -111,8 +111,8 @@ bool Ingest::valid_collective(const Rank &rank, const ph_record &r) const {
   if (call.coll == PH_COLL_SYMMETRIC_BARRIER && !(call.scalar >= 0 && call.scalar <= static_cast<double>(MOST_TIME))) return false;
   if (call.coll >= PH_COLL_EXPERT_COUNTS && !(call.scalar >= 0 && call.scalar <= INT32_MAX && call.count <= INT32_MAX)) return false;
   if (has_root(call.coll) && static_cast<uint32_t>(call.root) >= members) return false;
-  bool alike = call.coll == PH_COLL_ALL_REDUCE || call.coll == PH_COLL_BROADCAST || call.coll == PH_COLL_REDUCE;
-  return !call.ticket || call.count <= MOST_PAYLOAD / (ELEMENT[call.dtype] * (alike ? 1 : members));
+  bool shared = call.coll == PH_COLL_ALL_REDUCE || call.coll == PH_COLL_BROADCAST || call.coll == PH_COLL_REDUCE;
+  return !call.ticket || call.count <= MOST_PAYLOAD / (ELEMENT[call.dtype] * (shared ? 1 : members));
 }
 
 bool Ingest::valid_peer(const Rank &rank, const ph_record &r, int peer) const {
