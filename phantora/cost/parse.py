@@ -9,6 +9,7 @@ operator returned is in ``"out"``, a list like ``"args"``; it may be missing.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import copysign, floor, isfinite, log10, prod
 from typing import Any
 
@@ -52,6 +53,7 @@ def parse_signature(text: str | bytes) -> OperatorSignature:
         ) from error
 
 
+@lru_cache(maxsize=4096)  # replays read those of the run again
 def read_signature(text: str | bytes) -> OperatorSignature:
     """The same, and never an error: of a text that is no signature at most the name is kept. Such an operator is priced
     by its kernels."""

@@ -59,6 +59,8 @@ class Recorded:
     """NCCL's variables then, as the metadata have them; those of the environment now come first."""
     power: Powers | None = None
     """By rank, from which state its power limiter goes on when its first step ends."""
+    brief: bool = False
+    """Only the rows that tell the steps are read: as :class:`SimulatorConfig`."""
     measured: Measured | None = None
     """Where the launches were measured, if the run was a real one."""
 
@@ -168,7 +170,8 @@ def assemble(
             described.peak_flops = {}  # of the model that stands for the GPU
         config = SimulatorConfig(
             engine, cluster.part(setup.hosts, setup.ranks_per_host), model, nccl, setup.what_if, setup.fold,
-            recorded.measured if recorded else None, output.flows, output.recording, setup.spec.hang_timeout, progress,
+            recorded.measured if recorded else None, output.flows, recorded is not None and recorded.brief,
+            output.recording, setup.spec.hang_timeout, progress,
             notice,
         )  # fmt: skip
         log = LogWriter(log_path, described, Tables())

@@ -93,7 +93,7 @@ def simulated_again(
     log.end_rows()
     written = open_log(log.path)
     own = find_steps(written)
-    replays = _Replays(simulation, setup)
+    replays = _Replays(simulation, setup, all_rows=own.source == "run")
     settled = None
     recorded_steps = own if recorded_run is None else find_steps(recorded_run)
     part = _first_part(recorded, recorded_steps, float(written.metadata.extra["settling_ns"]))
@@ -145,7 +145,7 @@ def _settled(replays: _Replays, part: _Part, expected: Times | None = None) -> _
     times: Times = {}
     try:
         for left in reversed(range(MOST_PASSES)):
-            with replays.run(replace(part.recorded, power=powers)) as (log, powers):
+            with replays.run(replace(part.recorded, power=powers), brief=before is None) as (log, powers):
                 steps = find_steps(log, by=part.by)
                 times = part.times(steps)
                 if before is None and expected is not None and not _equal(times, expected, EQUAL):
@@ -177,8 +177,9 @@ def _on_hosts(replays: _Replays, part: _Part, own: Times, spread: Sequence[float
     counted = part.compared(own)
     times = {"1": _json({number: own[number] for number in counted})}
     for factor in factors:
+        scaled = replace(part.recorded, host_scale=factor * part.recorded.host_scale)
         try:
-            with replays.run(replace(part.recorded, host_scale=factor * part.recorded.host_scale)) as (log, _):
+            with replays.run(scaled, brief=True) as (log, _):
                 found = part.times(find_steps(log, by=part.by))
                 times[f"{factor:.4g}"] = _json({number: found[number] for number in counted if number in found})
         except PhantoraError as error:  # what was recorded does not fit together at another pace
@@ -197,20 +198,21 @@ def _json(times: Times) -> dict[str, float]:
 class _Replays:
     """Simulates parts of a recording again, with the prices of the run."""
 
-    def __init__(self, simulation: Simulation, setup: Setup) -> None:
+    def __init__(self, simulation: Simulation, setup: Setup, *, all_rows: bool) -> None:
         output = replace(setup.spec.output, recording=False, flows=False)
         self._setup = replace(setup, spec=replace(setup.spec, output=output, live=False))
         assert simulation.again is not None
         self._again = simulation.again
+        self._all_rows = all_rows  # a whole run as the step has the extent of all its rows
 
     @contextmanager
-    def run(self, recorded: Recorded) -> Iterator[tuple[Log, Powers]]:
-        """The log of the replay, which is gone afterwards, and where the limiters stand at its end. Raises
-        PhantoraError where the records do not fit together."""
+    def run(self, recorded: Recorded, *, brief: bool) -> Iterator[tuple[Log, Powers]]:
+        """The log of the replay, which is gone afterwards, and where the limiters stand at its end. `brief`: only its
+        steps are read. Raises PhantoraError where the records do not fit together."""
         from phantora.sim.replay import Replayer
 
         with unnamed("phantora-again") as path:  # a folder would stay where the run is killed
-            again = self._again(path, self._setup, recorded)
+            again = self._again(path, self._setup, replace(recorded, brief=brief and not self._all_rows))
             assert isinstance(again.simulator, Replayer)
             try:
                 again.simulator.run()

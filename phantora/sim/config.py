@@ -60,6 +60,8 @@ class SimulatorConfig:
     """Of a real run's recording."""
     flows: bool = False
     """Log the network's flows, and what its links carry."""
+    brief: bool = False
+    """Log no memory, no recorded events, and no streams that wait for them."""
     record: bool = True
     """Keep in the log what the ranks did, for `phantora replay`."""
     hang_timeout: float = 30.0

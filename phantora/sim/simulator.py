@@ -73,6 +73,8 @@ class Simulator:
         self._engine = native.Engine(config.engine, session)
         if config.flows:
             self._engine.log_flows()
+        if config.brief:
+            self._engine.log_briefly()
         self._pricing = Pricing(self._engine, log.tables, session.world_size, config)
         fold = config.fold
         if fold is not None:

@@ -301,6 +301,7 @@ FUNCTIONS = (
         ("int", "representative"), ("int", "first"), ("int", "last"), ("const char *", "axis"), ("int", "uneven"),
     ), "the representative must match one of the two others; uneven: in its communication only"),
     Function("phe_log_flows", "void", (), "rows of flows and of what links carry"),
+    Function("phe_log_briefly", "void", (), "no rows of memory, of recorded events, and of waits for them"),
     Function("phe_intern", "int32_t", (("int", "table"), ("const char *", "text"), ("int64_t", "length"))),
     Function("phe_text_count", "int64_t", (("int", "table"),)),
     Function("phe_text", "const char *", (("int", "table"), ("int32_t", "id"), ("int64_t *", "length"))),

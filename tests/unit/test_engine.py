@@ -208,6 +208,26 @@ def test_a_wait_for_an_event_has_its_row_though_that_was_done(make: Callable[[in
     assert [(row["start"], row["end"]) for row in bench.rows() if row["kind"] == "SYNC"] == [(500, 500)]
 
 
+def test_a_brief_log_leaves_out_memory_and_events(make: Callable[[int], Bench]) -> None:
+    logs = []
+    for brief in (False, True):
+        bench = make(1)
+        if brief:
+            bench.engine.log_briefly()
+        rank = bench.ranks[0]
+        rank.kernel("k:100", at=0)
+        rank.emit("EVENT_RECORD", id=1)
+        rank.emit("STREAM_WAIT", stream=8, id=1)
+        rank.kernel("k:100", stream=8, at=10)
+        rank.emit("MEMORY", at=500)
+        rank.exit()
+        bench.run()
+        logs.append(bench.rows())
+    whole, short = logs
+    assert {row["kind"] for row in whole} >= {"KERNEL", "RECORD", "WAIT", "MEMORY"}
+    assert short == [row for row in whole if row["kind"] not in ("RECORD", "WAIT", "MEMORY")]
+
+
 def test_query_in_a_loop_turns_ready_at_the_right_time(make: Callable[[int], Bench]) -> None:
     bench = make(1)
     rank = bench.ranks[0]

@@ -71,6 +71,7 @@ void phe_compare(void *engine, int representative, int first, int last, const ch
   of(engine).comparison().expect(representative, first, last, axis, uneven != 0);
 }
 void phe_log_flows(void *engine) { of(engine).links().log_flows(); }
+void phe_log_briefly(void *engine) { of(engine).log_briefly(); }
 
 int32_t phe_intern(void *engine, int table, const char *text, int64_t length) {
   return of(engine).texts().intern(static_cast<phe_table>(table), std::string(text, static_cast<size_t>(length)));

@@ -30,6 +30,7 @@ class Engine {
   void set_slowness(int rank, double factor) { rank_table_[static_cast<size_t>(rank)].slowness = factor; }
   void record() { rank_table_.record(); }
   void play(double scale) { rank_table_.play(scale); }
+  void log_briefly() { rows_.log_briefly(); }
   Links &links() { return links_; }
   Marks &marks() { return marks_; }
   Pipelines &pipelines() { return pipelines_; }

@@ -167,6 +167,10 @@ class Engine:
         """Rows for every flow, and for what every link carries over time."""
         self._lib.phe_log_flows(self._handle)
 
+    def log_briefly(self) -> None:
+        """No rows of memory, of recorded events, and of streams that wait for them."""
+        self._lib.phe_log_briefly(self._handle)
+
     def intern(self, table: int, text: str) -> int:
         """Number of a text in one of the engine's tables; it is added if it is new."""
         data = text.encode()
@@ -189,12 +193,12 @@ class Engine:
         return tuple(ranks[:count])
 
     def take_rows(self, everything: bool, capacity: int = 1 << 16) -> np.ndarray[Any, np.dtype[np.void]]:
-        """Up to `capacity` rows that are final, in the log's order; `everything`: the rest too."""
+        """Up to `capacity` rows that are final, in the log's order; `everything`: the rest too. They are there until
+        the next call."""
         if len(self._rows) < capacity:
             self._rows = np.empty(capacity, ROW)  # kept: new memory of 10 MB at each call costs more than the call
         count = self._lib.phe_take_rows(self._handle, self._rows.ctypes.data, capacity, int(everything))
-        taken: np.ndarray[Any, np.dtype[np.void]] = self._rows[:count].copy()
-        return taken
+        return self._rows[:count]
 
     def take_records(self, rank: int, everything: bool, capacity: int = 1 << 16) -> np.ndarray[Any, np.dtype[np.void]]:
         """Up to `capacity` of the records that `rank` has said; without `everything`, only those that are final."""

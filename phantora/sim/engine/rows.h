@@ -16,17 +16,21 @@ class RowLog {
   // A row with nothing in it but what is given.
   static ph_row row(ph_row_kind kind, int rank, int64_t start, int64_t end);
 
+  // From now on none of memory, of events that are recorded, and of streams that wait for them.
+  void log_briefly() { brief_ = true; }
+
   // Rows of a host come in the order of their ends, but for waits that it began together. Those of its GPUs always do.
   void host(const ph_row &r) {
+    latest_ = std::max(latest_, r.end);
+    if (!keeps(r)) return;
     std::deque<ph_row> &list = host_[static_cast<size_t>(r.rank)];
     auto at = list.end();
     while (at != list.begin() && std::prev(at)->end > r.end) --at;
     list.insert(at, r);
-    latest_ = std::max(latest_, r.end);
     ++count_;
   }
   void device(const ph_row &r) { put(device_[static_cast<size_t>(r.rank)], r); }
-  int64_t latest() const { return latest_; }  // end of all rows so far
+  int64_t latest() const { return latest_; }  // end of all rows so far, also of those that are not kept
   // Rows of communicators and of the network may come in any order.
   void communicator(const ph_row &r) { put(communicators_, r); }
   void network(const ph_row &r) { put(network_, r); }
@@ -44,10 +48,14 @@ class RowLog {
     Lane lane;
     size_t position;
   };
+  bool keeps(const ph_row &r) const {
+    return !brief_ || (r.kind != PH_ROW_MEMORY && r.kind != PH_ROW_RECORD && r.kind != PH_ROW_WAIT);
+  }
   template <typename List>
   void put(List &list, const ph_row &r) {
-    list.push_back(r);
     latest_ = std::max(latest_, r.end);
+    if (!keeps(r)) return;
+    list.push_back(r);
     ++count_;
   }
   void gather(int64_t until, const std::function<void(ph_row &)> &rename);
@@ -62,6 +70,7 @@ class RowLog {
   std::vector<ph_row> picked_;   // scratch of gather()
   std::vector<Place> places_;
   int64_t count_ = 0, latest_ = 0;
+  bool brief_ = false;
 };
 
 }  // namespace phe
