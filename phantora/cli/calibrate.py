@@ -40,7 +40,9 @@ _UNSTEADY = 0.1  # distance of a step from the median of which the user hears
 @click.option("--cluster", metavar="SPEC", help="Cluster of SCRIPT  [default: the GPUs of REAL]")
 @click.option("--name", default="calibrated", show_default=True, help="Name of the host in reports.")
 def calibrate(real: Path, simulated: tuple[str, ...], out: Path, cluster: str | None, name: str) -> None:
-    """Describe a machine by REAL, a log of `phantora import`: host, operators, products, collectives.
+    """Describe a machine by REAL, a log of `phantora import`.
+
+    The description has host, operators, products and collectives.
 
     SCRIPT with its arguments is simulated in the traced configuration. The host's costs are then those of the script,
     also with other layers, batches, sequences and numbers of GPUs. SIMULATED is a log of such a run, on a built-in

@@ -18,7 +18,7 @@ SHELLS = ("bash", "zsh", "fish")
 )
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print the completion script of SHELL for phantora's commands and options."""
+    """Print the completion script of SHELL."""
     from phantora.cli.main import cli
 
     kind = get_completion_class(shell)

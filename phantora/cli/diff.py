@@ -55,7 +55,7 @@ def diff(
     timeline: str | None,
     fail_above: str | None,
 ) -> int:
-    """Explain why the steps of run B are slower or faster than those of run A.
+    """Explain why run B is slower or faster than run A.
 
     The first line names the cause. Clusters and parallel layouts of the runs may differ. Equal runs give
     "No difference." and status 0. A log of `phantora import` compares a real run with a simulation. Each further

@@ -24,7 +24,9 @@ RANDOM = (
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.pass_context
 def doctor(ctx: click.Context, as_json: bool) -> None:
-    """Check this machine and the installed torch; ends with status 1 if a requirement is missing."""
+    """Check this machine and the installed torch.
+
+    Ends with status 1 if a requirement is missing."""
     from phantora import stubs
     from phantora.cli.printed import Machine
     from phantora.json_data import encode
@@ -39,6 +41,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
         click.echo(f"addresses  {'the same in each run' if machine.fixed_addresses else RANDOM}")
         for name, distance in machine.tables.items():
             click.echo(f"table      {name}: {distance}")
+        click.echo("result     ready" if report.ok else "result     not ready: see `problem`")
     ctx.exit(0 if report.ok else 1)
 
 

@@ -32,9 +32,9 @@ from phantora.errors import PhantoraError
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 @click.argument("target", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def fits(cluster: str, largest: str | None, output: str, as_json: bool, quiet: bool, target: tuple[str, ...]) -> int:
-    """Check whether SCRIPT fits the GPU memory, and print the memory left or missing.
+    """Check whether SCRIPT fits the GPU memory.
 
-    Ends with status 0 if it fits, else 1. Each run is a short `phantora trace`.
+    Prints the memory left or missing. Ends with status 0 if it fits, else 1. Each run is a short `phantora trace`.
     """
     import orjson
 

@@ -54,9 +54,9 @@ _RESTART = "10m"
               help="Courses of the job that are played.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def goodput(log: str, as_json: bool, **options: Any) -> None:
-    """Estimate the days and the cost of a long job from the LOG of a short run.
+    """Estimate days and cost of a long job from a short run's LOG.
 
-    Plays the job many times with random failures. Prints the share of useful time, the best checkpoint interval,
+    Simulates the job many times with random failures. Prints the share of useful time, the best checkpoint interval,
     and how long the job takes, each with the range of 90 % of the courses.
     """
     import orjson

@@ -30,7 +30,9 @@ _MOST_SKEWS = 8  # ranks whose skew is shown
 @click.option("-o", "--output", default="real.arrow", show_default=True, metavar="LOG", help="Log to write.")
 @click.option("--force", is_flag=True, help="Replace LOG if it exists.")
 def import_(files: tuple[str, ...], output: str, force: bool) -> None:
-    """Make a log of a real run from its profiler traces, for `analyze`, `diff`, `view` and `export`.
+    """Make a log of a real run from its profiler traces.
+
+    `analyze`, `diff`, `view`, `export` and `calibrate` read it.
 
     \b
     .json, .json.gz   torch.profiler (Kineto), one file or one per rank; execution traces

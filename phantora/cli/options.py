@@ -93,8 +93,8 @@ def output_options(default: str) -> Callable[[Decorated], Decorated]:
         ),
         click.option(
             "--force", is_flag=True,
-            help="Replace an existing log even if the run fails. By default the log of a failed run is "
-            "NAME.partial.arrow.",
+            help="Replace the log that -o names even if the run fails. By default a failed run keeps that log, "
+            "and its own is NAME.partial.arrow.",
         ),
         click.option(
             "--recording/--no-recording", default=True, show_default=True,

@@ -44,9 +44,10 @@ _AMOUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 @click.argument("target", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def plan(target: tuple[str, ...], **options: Any) -> int:
-    """Find the fewest GPUs for a rate of tokens, and the time and cost of a number of tokens.
+    """Find the fewest GPUs for a rate of tokens.
 
-    SCRIPT runs on 1, 2, 4, ... GPUs with the same arguments, a short run each. Ends with status 1 if no size is enough.
+    Prints also the time and cost of a number of tokens. SCRIPT runs on 1, 2, 4, ... GPUs with the same arguments, a
+    short run each. Ends with status 1 if no size is enough.
     """
     import orjson
 
@@ -89,14 +90,15 @@ def _print(found: list[Offer], enough: Offer | None, rate: str | None) -> None:
 
     console = Console(width=100)
     if rate and enough:
-        console.print(f"{enough.gpus} GPUs get through {rate} tokens/s: {enough.cluster}.", highlight=False)
+        console.print(f"{enough.gpus} GPUs run {rate} tokens/s: {enough.cluster}.", highlight=False)
     elif rate:
-        text = f"{found[-1].gpus} GPUs do not get through {rate} tokens/s; try more with --gpus."
+        text = f"{found[-1].gpus} GPUs do not run {rate} tokens/s; try more with --gpus."
         console.print(text, highlight=False)
     elif enough is None:
-        console.print("It fits none of these GPUs.", highlight=False)
+        console.print("The script fits none of these clusters.", highlight=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in ("cluster", "tokens/s", "of linear", "MFU", "memory", "time", "cost"):
+    unit = next((offer.unit for offer in found if offer.rate), "tokens")
+    for column in ("cluster", f"{unit}/s", "of linear", "MFU", "memory", "time", "cost"):
         table.add_column(column, justify="left" if column == "cluster" else "right")
     first = next((offer for offer in found if offer.rate), None)
     for offer in found:

@@ -39,7 +39,7 @@ class Profile(click.Group):
 """,
 )
 def profile() -> None:
-    """Measure the operators of a run on this machine's GPU, or (`phantora profile host`) its host; merge tables."""
+    """Measure this machine's GPU or its host, or merge tables."""
 
 
 @profile.command(OPERATORS, epilog="`phantora profile host` measures this machine's host instead.")

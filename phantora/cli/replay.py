@@ -48,9 +48,10 @@ from phantora.cli.report import print_report
 @report_options
 @what_if_options
 def replay(run: Path, **options: Any) -> None:
-    """Simulate the recorded run RUN.ARROW on another cluster, network or GPU, in seconds.
+    """Simulate the recorded run RUN.ARROW on another cluster.
 
-    Kernels, sizes, collectives and host times between waits are those of the recording (docs/replay.md).
+    A replay takes seconds. Kernels, sizes, collectives and host times between waits are those of the recording
+    (docs/replay.md).
     """  # fmt: skip
     from phantora.runs.replay import ReplaySpec
     from phantora.runs.replay import replay as simulate

@@ -50,7 +50,7 @@ def _print_failure(result: RunResult) -> None:
     if "\n" in result.message:
         _report(f"phantora: {result.message}")
     if result.log is not None:
-        _report(f"phantora: the log of the run, as far as it came, is {result.log}")
+        _report(f"phantora: partial log {result.log}")
     _report(f"FAILED: {first_line(result.message)}")
 
 

@@ -15,7 +15,7 @@ COMMANDS = (
 @click.command("schema", epilog="Example: phantora schema analyze > analyze.schema.json")
 @click.argument("command", type=click.Choice(COMMANDS))
 def schema(command: str) -> None:
-    """Print the JSON Schema of what COMMAND prints with --json.
+    """Print the JSON Schema of the --json output of COMMAND.
 
     A key ends in the unit of its numbers (step_time_ns, peak_allocated_bytes). Keys without a unit are counts,
     shares (0 to 1) or texts.

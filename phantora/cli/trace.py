@@ -11,6 +11,7 @@ import click
 from phantora import defaults
 from phantora.cli.options import (
     IGNORED,
+    WHAT_IF,
     host_option,
     ignored_options,
     output_options,
@@ -29,8 +30,38 @@ from phantora.spec import COMMAND, MODULE, SCRIPT, RunSpec
 TRAILING = {"cluster": ("-c", "--cluster"), "output": ("-o", "--output")}
 
 
+# Headings of --help, with the options below each. Others are below the last.
+SECTIONS = {
+    "Cluster and script": ("cluster", "nnodes", "nproc_per_node", "gpu_memory", "module", "preload", "seed"),
+    "Output": (
+        "output", "force", "recording", "flows", "modules", "missing", "summary", "as_json", "verbose", "quiet",
+        "price",
+    ),
+    "Source of times": ("host", "host_time", "host_scale", "profile", "data_loading", "disk", "null"),
+    "Unknown values and calls": ("moe_routing", "assume", "unsupported"),
+    "Folding (fewer processes than GPUs)": ("fold", "real_ranks"),
+    "Faults of the cluster": tuple(name for name, _, _ in WHAT_IF),
+    "Checks": ("check", "fail", "validate", "validate_within", "hang_timeout"),
+    "Ranks' output and rendezvous, as torchrun": (
+        "log_dir", "redirects", "tee", "ranks_filter", "run_id", "master_port",
+    ),
+    "Other": (),
+}  # fmt: skip
+
+
 class TraceCommand(click.Command):
     """Records whether the command line has a ``--`` before the script."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the options below the headings of SECTIONS."""
+        section = {name: heading for heading, names in SECTIONS.items() for name in names}
+        rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in SECTIONS}
+        for parameter in self.get_params(ctx):
+            if isinstance(parameter, click.Option) and (row := parameter.get_help_record(ctx)) is not None:
+                rows[section.get(parameter.name or "", "Other")].append(row)
+        for heading, found in rows.items():
+            with formatter.section(heading):
+                formatter.write_dl(found)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click's; takes ``--cluster``, ``-o`` and ``-c`` behind a script, none behind ``--``."""
@@ -185,10 +216,10 @@ Examples:
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT|-m MODULE|-- COMMAND [ARGS]...")
 @click.pass_context
 def trace(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> None:
-    """Run SCRIPT on a simulated cluster, one process per GPU, and write its timeline.
+    """Run SCRIPT on a simulated cluster and write its timeline.
 
-    Accepts the options of torchrun. With `--`, COMMAND (torchrun, accelerate launch, python) runs once. Its processes
-    become ranks by their launcher's variables, or at their first use of a GPU.
+    Each simulated GPU has one process. The options of torchrun are accepted. With `--`, COMMAND (torchrun, accelerate
+    launch, python) runs once. Its processes become ranks by their launcher's variables, or at their first use of a GPU.
     """
     if not target:
         raise click.UsageError("name a script, -m MODULE, or -- COMMAND", ctx)

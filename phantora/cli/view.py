@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port  [default: any free one]")
 @click.option("--no-browser", is_flag=True, help="Print the address without opening a browser.")
 def view(log: str, other: str | None, ranks: str | None, steps: str | None, port: int, no_browser: bool) -> int:
-    """Show report, timeline and Perfetto's UI of LOG in the browser; with OTHER, the difference.
+    """Show report and timeline of LOG in the browser.
 
+    With OTHER, show the difference of the two runs.
     The server listens on this machine only and requires the key in the printed address. Ctrl-C ends it.
     """
     from phantora.view.server import Server

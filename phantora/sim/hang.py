@@ -20,13 +20,14 @@ def describe(diagnosis: str, places: Mapping[int, Place]) -> str:
         if match is not None:
             place = places.get(int(match[1]))
             groups.setdefault((match[2], str(place) if place else ""), []).append(int(match[1]))
-    lines = ["the ranks wait for each other and none can go on:"]
+    lines = []
     for (state, where), members in groups.items():
         others = f" (same: rank {ranges(tuple(members[1:]))})" if len(members) > 1 else ""
         lines.append(f"  rank {members[0]} {state.rstrip('.')}{others}")
         if where:
             lines.append(f"      at {where}")
-    return "\n".join((*lines, _remedy(diagnosis, places)))
+    header = f"deadlock: {_remedy(diagnosis, places)}"
+    return "\n".join((header, *lines))
 
 
 def working(seconds: float, places: Mapping[int, Place], stopped: Mapping[int, int]) -> str:
@@ -40,12 +41,12 @@ def working(seconds: float, places: Mapping[int, Place], stopped: Mapping[int, i
 def _remedy(diagnosis: str, places: Mapping[int, Place]) -> str:
     if " bytes in " in diagnosis or any(place.call in _TRANSFERS for place in places.values()):
         return (
-            "every send needs a receive of the same size on the other side; two ranks that both send first block each "
-            "other: use batch_isend_irecv, or let one of them receive first"
+            "each send needs a receive of the same size; two ranks that both send first block each other: use "
+            "batch_isend_irecv, or receive first on one of them"
         )
     if "has exited" in diagnosis or " died" in diagnosis:
-        return "a rank that has ended calls nothing any more: find out why it ended before the others"
+        return "a rank ended before the collectives of its group; find out why it ended"
     outside = "runs or sleeps outside CUDA" in diagnosis
     if outside and "waits in" not in diagnosis:
-        return "what ranks wait for outside of the GPU never comes: a key of the store, a lock, a queue or a file"
+        return "the ranks wait outside CUDA for a key of the store, a lock, a queue or a file"
     return "every member of a group must call the same collectives in the same order"

@@ -83,7 +83,7 @@ class Replayer(Simulator):
             # Nobody is asleep but those whose recording says so.
             if reason == native.IDLE and not self._end_killed() and not self._engine.release_sleepers([]):
                 raise PhantoraError(
-                    "the recorded ranks wait for each other and none can go on:\n"
+                    "deadlock of the recorded ranks:\n"
                     + self._engine.diagnose().rstrip("\n")
                 )
 

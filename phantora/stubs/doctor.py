@@ -45,15 +45,18 @@ class Report:
         if self.torch:
             lines.append(f"torch      {self.torch}, CUDA {self.cuda}, in {self.torch_directory}")
         lines.append(f"stubs      {self.cache} ({'built' if self.built else 'not built'})")
+        wide = max((len(item.soname) for item in self.libraries), default=0) + 2
         if self.libraries:
-            lines.append("coverage   library                 imported  implemented  trapped")
+            lines.append(f"coverage   {'library':<{wide}}imported  implemented  trapped")
         for item in self.libraries:
             total = len(item.implemented) + len(item.trapped)
+            if not total:
+                continue
             lines.append(
-                f"           {item.soname:<24}{total:>8}{len(item.implemented):>13}{len(item.trapped):>9}"
+                f"           {item.soname:<{wide}}{total:>8}{len(item.implemented):>13}{len(item.trapped):>9}"
             )
         if self.libraries:
-            lines.append("           a trapped call names itself and ends the rank; --json lists them all")
+            lines.append("           a trapped call ends the rank with its name; --json lists the calls")
         if self.transformer_engine:
             lines.append(f"engine     Transformer Engine {self.transformer_engine}")
         lines.append(

@@ -90,6 +90,8 @@ class Offer:
     cluster: str
     gpus: int
     row: Row
+    unit: str = "tokens"
+    """What `rate` counts: tokens, samples or steps."""
     seconds: float | None = None
     """For the work that was asked for."""
     dollars: float | None = None
@@ -104,14 +106,20 @@ def offers(
     request: Request, clusters: Iterable[str], work: float | None, least: float | None, on_result: OnResult
 ) -> Iterator[Offer]:
     """Runs the script on one cluster after the other, the smallest first, until one gets through `least` a second.
-    `work`: tokens wanted in all."""
+    `work`: tokens wanted in all. Raises PhantoraError for either where the tokens of a step are unknown."""
     for cluster in clusters:
         row = run_point(request, {"cluster": cluster}, on_result)
         point = row.entry.point
         seconds = work / row.rate if work and row.rate else None
         price = request.objective.price(point)
         dollars = price * seconds / 3600 if price is not None and seconds is not None else None
-        yield Offer(cluster, point.world, row, seconds, dollars)
+        unit = request.objective.work(point, row.measured)[1] if row.measured else "tokens"
+        if unit != "tokens" and (work or least):
+            raise PhantoraError(
+                f"{cluster}: the tokens of a step are unknown (the rate counts {unit}), so that --rate and "
+                "--tokens cannot be answered; run it without them"
+            )
+        yield Offer(cluster, point.world, row, unit, seconds, dollars)
         if least is not None and row.rate is not None and row.rate >= least:
             return
 

@@ -77,7 +77,7 @@ bool charge_memory(const Frame &f, Values outputs) {
   if (read + written < LEAST_MOVED) return false;
   int threads = given_threads || at::get_num_threads() > 1 ? at::get_num_threads() : 0;
   if (!threads && read + written >= NOTED && ph_connected() && ph_moves_clock())
-    note_assumption("operators on CPU tensors have their share of 24 threads of the host (OMP_NUM_THREADS)");
+    note_assumption("CPU operators run on 24 threads, shared by the ranks of a host (OMP_NUM_THREADS sets them)");
   ph_charge_memory(read + written, fresh, threads);
   return true;
 }

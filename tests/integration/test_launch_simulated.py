@@ -140,7 +140,7 @@ threading.Event().wait(100)
     )
     done = trace(tmp_path, script, "--cluster", "2", "--hang-timeout", "2")
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "phantora: the ranks wait for each other" in done.stderr and "rank 0" in done.stderr
+    assert "phantora: deadlock: every member" in done.stderr and "rank 0" in done.stderr
     assert open_log(tmp_path / "train.arrow").complete
 
 

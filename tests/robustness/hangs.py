@@ -34,8 +34,8 @@ class Expected:
 OUTSIDE = "rank 2 runs or sleeps outside CUDA"
 MISSING = r"waits in all_reduce of 1024 float32, sequence number \d+ of group .*; not there: rank 2"
 MISMATCH = r"mismatched collectives in group .*\(ranks 0-2\), sequence number"
-ENDED = "has ended calls nothing"
-SENDS = "every send needs a receive"
+ENDED = "a rank ended before the collectives of its group"
+SENDS = "each send needs a receive"
 CREATION = "rank 0 waits in the creation of a communicator of 2 ranks"  # torch makes it at a pair's first call
 CASES = {
     "missing_member": Expected((MISSING, OUTSIDE), ("everyone", "missing_member")),

@@ -112,7 +112,7 @@ def test_straggler(tmp_path: Path) -> None:
         "300.00 us of a step (30.0%).",
         "Exposed transfers: communication that no compute hides takes 100.00 us of a step (10.0%), most in "
         "all_reduce of dp: ranks 0-3 (100.00 us); a call of 1.0 MiB takes 100.00 us at 16 GB/s of bus bandwidth; "
-        "it hides behind the backward pass that is still to come: smaller buckets begin earlier.",
+        "the rest of the backward pass hides it: smaller buckets begin earlier.",
     ]
     assert report.details is not None
     (collective,) = report.details.collectives

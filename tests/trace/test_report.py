@@ -144,7 +144,7 @@ def test_selection(tmp_path: Path) -> None:
     assert [step.number for step in report.steps] == [2, 3]
     with pytest.raises(PhantoraError, match="steps 1 to 3"):
         analyze_log(open_log(path), Filters(steps=frozenset({9})))
-    with pytest.raises(PhantoraError, match="2 ranks"):
+    with pytest.raises(PhantoraError, match="ranks 0 to 1"):
         analyze_log(open_log(path), Filters(ranks=frozenset({7})))
 
 

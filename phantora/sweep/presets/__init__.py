@@ -21,7 +21,7 @@ def preset_names() -> list[str]:
 def preset_path(name: str) -> Path:
     """Raises PhantoraError for an unknown name."""
     if name not in preset_names():
-        raise PhantoraError(f"--preset {name}: there are {', '.join(preset_names())}")
+        raise PhantoraError(f"unknown preset {name!r}; known: {', '.join(preset_names())}")
     return HERE / f"{name}.toml"
 
 
@@ -33,7 +33,7 @@ def load_preset(path: Path, model: str | None, wide: bool = False) -> Space:
     if model is None and models:
         raise PhantoraError(f"--preset {name} needs a --model: {', '.join(models)}")
     if model is not None and model not in models:
-        raise PhantoraError(f"--preset {name} has no model {model!r}; there are {', '.join(models) or 'none'}")
+        raise PhantoraError(f"preset {name} has no model {model!r}; known: {', '.join(models) or 'none'}")
     constants: dict[str, Value] = models[model] if model is not None else {}
     # Before what is computed from them; as texts of the grammar.
     let = {**{key: repr(value) for key, value in constants.items()}, **table.get("let", {})}

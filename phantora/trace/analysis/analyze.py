@@ -116,7 +116,7 @@ def _steps(log: Log, filters: Filters) -> Steps:
     if not filters.settle:
         found = found.unsettled()
     if not found.of_rank:
-        raise PhantoraError(f"{log.path}: no row of the ranks asked for; the run had {log.metadata.world_size} ranks")
+        raise PhantoraError(f"{log.path}: no rows of these ranks; the log has ranks 0 to {log.metadata.world_size - 1}")
     if filters.time is not None:
         begin, end = filters.time
         name = f"{begin / 1e6:g} to {end / 1e6:g} ms"

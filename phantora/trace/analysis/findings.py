@@ -64,8 +64,8 @@ def findings(steady: Times, exposure: Sequence[Exposure], details: Details, step
 
 _HIDES = {
     "all_gather": "it hides if it begins earlier (prefetching), or if what was gathered is kept",
-    "reduce_scatter": "it hides behind the backward pass that is still to come: smaller pieces begin earlier",
-    "all_reduce": "it hides behind the backward pass that is still to come: smaller buckets begin earlier",
+    "reduce_scatter": "the rest of the backward pass hides it: smaller pieces begin earlier",
+    "all_reduce": "the rest of the backward pass hides it: smaller buckets begin earlier",
     "all_to_all": "it hides behind work that does not need the tokens: shared experts, another micro-batch",
     "send_recv": "it hides behind other micro-batches",
 }

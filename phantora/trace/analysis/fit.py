@@ -111,8 +111,12 @@ def _why(memory: MemoryReport, capacity: int) -> list[str]:
 
 def _remedy(memory: MemoryReport) -> str:
     """What would make the rank fit, by what takes most of its memory."""
+    failed = memory.failed
+    if failed is not None and failed.bytes > memory.peak_allocated:
+        at = f" at {failed.site}" if failed.site else ""
+        return f"a smaller allocation{at}: it asks for more than all others take"
     known = {name: taken for name, taken in memory.by_category.items() if name in _REMEDIES}
     if not known or sum(known.values()) < 0.5 * memory.peak_allocated:
-        return "most of it was there before the model ran; the largest blocks are listed below"
+        return "a smaller part of what is allocated before the model runs; the largest blocks are listed below"
     most = max(known, key=lambda name: (known[name], name))
-    return f"{most} take most ({size(known[most])}): try {_REMEDIES[most]}"
+    return f"the largest part is {most} ({size(known[most])}): try {_REMEDIES[most]}"

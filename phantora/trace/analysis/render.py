@@ -27,7 +27,7 @@ from phantora.trace.analysis.report import (
     Work,
 )
 from phantora.trace.analysis.summary import achieved_rate, counted, energy, lines, rounded, step_with_bar, who
-from phantora.trace.analysis.units import duration, percent, rate, short_name, size
+from phantora.trace.analysis.units import cut, duration, percent, rate, short_name, size
 from phantora.trace.schema import REAL
 
 _MOST_RANKS = 16  # ranks shown one by one; more are only summed up
@@ -223,18 +223,18 @@ def _unit(report: Report) -> str:
 def _hosts(report: Report, console: Console) -> None:
     """How much the step depends on the host's CPU."""
     h = report.headline
-    parts = [f"the GPU is idle for it {percent(report.steady.host, report.steady.time)} of {_unit(report)}"]
+    parts = [f"the GPU waits for it {percent(report.steady.host, report.steady.time)} of {_unit(report)}"]
     why = report.trailer.get("host_sensitivity", {}).get("skipped")
     if h.hosts is not None:
         slower, faster = (rounded(ns, h.error) for ns in (h.hosts.slower, h.hosts.faster))
         if slower == faster:
             parts.append("a host 1.5 times slower or faster changes nothing")
         else:
-            parts.append(f"on a host 1.5 times slower: {slower} a step, 1.5 times faster: {faster}")
+            parts.append(f"{slower} a step on a host 1.5 times slower, {faster} on one 1.5 times faster")
         parts.append(f"single steps of a real run spread by ±{100 * h.hosts.jitter(h.step_time):.1f}%")
         if h.hosts.high > 1.02 * h.step_time and not h.hosts.measured:
             parts.append(
-                f"on hosts met so far: {rounded(h.hosts.low, h.error)} to {rounded(h.hosts.high, h.error)} "
+                f"on measured hosts: {rounded(h.hosts.low, h.error)} to {rounded(h.hosts.high, h.error)} "
                 "(`phantora profile host` measures one)"
             )
     elif why:
@@ -331,7 +331,7 @@ def _exposure(report: Report, console: Console) -> None:
     )  # fmt: skip
     for e in report.exposure[:_MOST_ROWS]:
         table.add_row(
-            collective_kind(e.collective)[:14], _cut(e.group, 22), _cut(e.waited_by or "-", 20),
+            collective_kind(e.collective)[:14], cut(e.group, 22), cut(e.waited_by or "-", 20),
             duration(e.exposed), duration(e.late_rank), percent(e.exposed, report.steady.time),
         )  # fmt: skip
     console.print(table)
@@ -346,7 +346,7 @@ def _collectives(report: Report, details: Details, console: Console) -> None:
     )  # fmt: skip
     for c in details.collectives[:_MOST_ROWS]:
         table.add_row(
-            collective_kind(c.name)[:14], _cut(c.group, 22), f"{c.count / _each(report):.4g}", size(c.bytes),
+            collective_kind(c.name)[:14], cut(c.group, 22), f"{c.count / _each(report):.4g}", size(c.bytes),
             duration(c.wait), duration(c.transfer), rate(c.bus_bandwidth), f"{c.last}" if c.last >= 0 else "-",
         )  # fmt: skip
     console.print(table)
@@ -366,10 +366,10 @@ def _links(report: Report, details: Details, console: Console) -> None:
     for (name, bandwidth), links in list(identical.items())[:_MOST_ROWS]:
         number, most = len(links), links[0]
         table.add_row(
-            _cut(name, 24), str(number), rate(bandwidth), size(sum(link.bytes for link in links) / number),
+            cut(name, 24), str(number), rate(bandwidth), size(sum(link.bytes for link in links) / number),
             percent(sum(link.busy for link in links) / number, report.steady.time),
             percent(sum(link.utilisation for link in links), number),
-            f"{percent(most.utilisation, 1)} {_cut(most.name, 16)}", percent(most.peak, 1),
+            f"{percent(most.utilisation, 1)} {cut(most.name, 16)}", percent(most.peak, 1),
         )  # fmt: skip
     console.print(table)
 
@@ -409,7 +409,7 @@ def _work(title: str, rows: Sequence[Work], report: Report, console: Console) ->
     if not shown:
         return
     table = _table(
-        f"\n{title}, per rank and step",
+        f"\n{title}, per rank and step; shares of the device time",
         "name", "calls", "time", "share", "min", "mean", "max", "rate", "of peak", "source",
     )  # fmt: skip
     each = _each(report)
@@ -449,7 +449,7 @@ def _memory(details: Details, console: Console) -> None:
     for block in fullest.largest[:_MOST_ROWS]:
         made = f"{block.operator.removeprefix('aten::')}({block.shape})" if block.operator else "outside of operators"
         place = [escape(_made_at(block, 26))] if reported else []
-        row = (escape(_cut(made, width)), *place, block.category, str(block.count), size(block.bytes))
+        row = (escape(cut(made, width)), *place, block.category, str(block.count), size(block.bytes))
         table.add_row(*row)
     if fullest.largest:
         console.print(table)
@@ -478,10 +478,6 @@ def _out_of_memory(details: Details, console: Console) -> None:
         console.print(line, highlight=False, markup=False)
 
 
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
 def _shares(report: Report, console: Console) -> None:
     for title, shares in (
         ("Where the numbers come from", report.by_provenance),
@@ -498,7 +494,7 @@ def _unmeasured(report: Report, console: Console) -> None:
     table = _table(title, "operator", "source", "±", "time", "share", left=2)
     for entry in report.unmeasured:
         table.add_row(
-            escape(_cut(f"{entry.operator.removeprefix('aten::')}({entry.shape})", 58)),
+            escape(cut(f"{entry.operator.removeprefix('aten::')}({entry.shape})", 58)),
             entry.provenance,
             "?" if entry.error is None else f"{100 * entry.error:.0f}%",
             duration(entry.time / _each(report)),
@@ -516,7 +512,7 @@ def _unknown(entry: UnmeasuredOperator) -> str:
     if entry.error is not None and entry.error > 1.0:
         bar = f" (it may take {1.0 + entry.error:.1f} times as long)"
     return (
-        f"[bold]UNKNOWN[/bold]   {100 * entry.share:.0f} % of kernel time is {escape(_cut(entry.operator, 60))}, of "
+        f"[bold]UNKNOWN[/bold]   {100 * entry.share:.0f} % of kernel time is {escape(cut(entry.operator, 60))}, of "
         f"which little is known{bar}; docs/costs.md, Unknown operators"
     )
 

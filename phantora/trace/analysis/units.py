@@ -38,6 +38,11 @@ def rate(bytes_per_second: float | None) -> str:
     return "-" if bytes_per_second is None else f"{bytes_per_second / 1e9:.1f} GB/s"
 
 
+def cut(text: str, width: int) -> str:
+    """`text`, with an ellipsis at its end where it is longer than `width` characters."""
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
 _TEMPLATE = re.compile(r"<[^<>]*>|\([^()]*\)")
 
 
@@ -50,4 +55,4 @@ def short_name(name: str, width: int) -> str:
     text = text.replace("at::native::", "").strip() or name
     if inner:
         text = f"{text} {inner[1]}"
-    return text if len(text) <= width else text[: width - 1] + "…"
+    return cut(text, width)

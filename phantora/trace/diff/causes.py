@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from phantora.trace.analysis.units import duration
+from phantora.trace.analysis.units import duration, short_name
 from phantora.trace.diff.compare import Cause, Difference, Side, WorkChange, rank_compute
 from phantora.trace.diff.surroundings import memory_causes, with_surroundings
 from phantora.trace.diff.traits import Repeats, Traits, activations, parameters, repeats, traits
@@ -486,7 +486,7 @@ def _alone(d: Difference, part: str) -> list[WorkChange]:
 def _code(d: Difference, part: str) -> str:
     """Those of them that take most."""
     alone = _alone(d, part)
-    names = [f"{'+' if work.b.count else '-'}{work.name}" for work in alone[:4]]
+    names = [f"{'+' if work.b.count else '-'}{short_name(work.name, 48)}" for work in alone[:4]]
     more = f" and {len(alone) - 4} more" if len(alone) > 4 else ""
     where = " of the optimizer" if part else ""
     return f"other operators{where}: {', '.join(names)}{more}" if names else f"other work{where}"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from phantora.trace.analysis.units import amount, duration, size
+from phantora.trace.analysis.units import amount, cut, duration, size
 from phantora.trace.diff.compare import Change, Difference, WorkChange
 
 _MOST = 8
@@ -38,15 +38,15 @@ def _agrees(d: Difference) -> bool:
 
 
 def _of_reality(d: Difference, cause: str) -> str:
-    """``Reality is slower by 1.2 ms a step (+5.2%): host gaps: ...``."""
+    """``The real run is slower by 1.2 ms a step (+5.2%): host gaps: ...``."""
     share = f"{100 * d.step.change / d.step.a:+.1f}%" if d.step.a else "new"
     if _agrees(d):
-        return f"Reality agrees with the simulation: {duration(d.step.b)} a step ({share})"
+        return f"The real run agrees with the simulation: {duration(d.step.b)} a step ({share})"
     slower = "slower" if d.step.change > 0 else "faster"
     text = f"{slower} by {duration(abs(d.step.change))} a step ({share})"
     if d.inconclusive:
-        return f"Inconclusive: reality is {text}, within the simulation's error bar; largest part: {cause}"
-    return f"Reality is {text} than the simulation: {cause}"
+        return f"Inconclusive: the real run is {text}, within the simulation's error bar; largest part: {cause}"
+    return f"The real run is {text} than the simulation: {cause}"
 
 
 def _rate(d: Difference) -> str:
@@ -72,7 +72,8 @@ def render(d: Difference, console: Console) -> None:
         console.print(f"- also {cause.text}{effect}", highlight=False, markup=False)
     for name, a, b in d.settings:
         if not isinstance(a, dict | list) and name != "phantora":
-            console.print(f"- {name}: {a} -> {b}", highlight=False, markup=False)
+            show = size if name.endswith("_bytes") else str
+            console.print(f"- {name.removesuffix('_bytes')}: {show(a)} -> {show(b)}", highlight=False, markup=False)
     _changes("Where the step's time changed", d.times, console)
     _changes("Device time by class", d.classes, console)
     _work("Operators", d.operators, console)
@@ -105,7 +106,7 @@ def _changes(title: str, changes: Sequence[Change], console: Console, memory: bo
     table = _table(title, "", "a", "b", "change")
     for c in changes[:_MOST]:
         sign = "+" if c.change > 0 else "-"
-        table.add_row(_cut(c.name, 50), show(c.a), show(c.b), sign + show(abs(c.change)))
+        table.add_row(cut(c.name, 50), show(c.a), show(c.b), sign + show(abs(c.change)))
     console.print(table)
 
 
@@ -115,7 +116,7 @@ def _work(title: str, changes: Sequence[WorkChange], console: Console) -> None:
     table = _table(title, "", "calls a", "calls b", "change", "by count", "by shape", "by duration")
     for c in changes[:_MOST]:
         table.add_row(
-            _cut(c.name, 32), f"{c.a.count:g}"[:7], f"{c.b.count:g}"[:7], _signed(c.change), _signed(c.by_count),
+            cut(c.name, 32), f"{c.a.count:g}"[:7], f"{c.b.count:g}"[:7], _signed(c.change), _signed(c.by_count),
             _signed(c.by_shape), _signed(c.by_duration),
         )  # fmt: skip
     console.print(table)
@@ -131,7 +132,3 @@ def _relative(change: Change) -> str:
 
 def _signed(ns: float) -> str:
     return ("+" if ns > 0 else "-" if ns < 0 else "") + duration(abs(ns))
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
