@@ -237,20 +237,25 @@ static std::string number(const Tensor &t) {
   return std::to_string(static_cast<int64_t>(static_cast<uint64_t>(value) << unused) >> unused);
 }
 
-// An unknown flag that ends a loop by what zeros make it ends it at the last of this many reads at its place.
-static void iterate(const Tensor &t, const std::string &where) {
+constexpr double FAR = 1e4;  // of a residual before its loop ends; finite in all types
+
+// An unknown flag that ends a loop by what zeros make it ends it at the last of this many reads at its place. So does an
+// unknown real, at a place that the user names: others are losses.
+static void iterate(const Tensor &t) {
   static auto *reads = new std::unordered_map<std::string, int64_t>();
   static std::mutex lock;
   const Assumed &a = assumed();
-  if (a.iterations <= 1 || (!a.place.empty() && where != a.place)) return;
+  bool is_flag = t.scalar_type() == at::kBool;
+  if (a.iterations <= 1 || t.numel() != 1 || (a.place.empty() && !is_flag)) return;
+  std::string where = place();
+  if (!a.place.empty() && where != a.place) return;
   std::lock_guard<std::mutex> guard(lock);
   if (++(*reads)[where] % a.iterations == 0) return;
-  bool flag;
-  ph_touch(bytes_of(t), 1);
-  memcpy(&flag, bytes_of(t), 1);
-  flag = !flag;
-  memcpy(bytes_of(t), &flag, 1);
-  ph_memory_wrote(bytes_of(t), 1);
+  PlainCalls plain;
+  ph_touch(bytes_of(t), t.itemsize());
+  if (is_flag) alias(t).logical_not_();
+  else alias(t).fill_(FAR);
+  ph_memory_wrote(bytes_of(t), t.itemsize());
 }
 
 // Probabilities that are compared with known numbers, and tokens that are compared with each other.
@@ -281,9 +286,11 @@ bool assume_comparison(const Frame &f, const Tensor &result) {
   return true;
 }
 
-// A large unknown real is zero; whether that decides anything, the source tells (phantora/trace/analysis/assumptions.py).
+// An unknown real is zero; whether that decides anything, the source tells (phantora/trace/analysis/assumptions.py).
 static void note_real(const Tensor &t) {
-  if (t.numel() == 1 && c10::isFloatingType(t.scalar_type())) note_assumption("the real 0 is read");
+  if (t.numel() != 1 || !c10::isFloatingType(t.scalar_type())) return;
+  iterate(t);
+  note_assumption("the real 0 is read");
 }
 
 void note_read(const Frame &f) {
@@ -292,14 +299,14 @@ void note_read(const Frame &f) {
   if (!v.isTensor() || !v.toTensor().defined() || is_python(v.toTensor())) return;
   const Tensor &t = v.toTensor();
   if (!t.is_cuda()) return;
-  if (!copies && is_unknown(t)) note_real(t);
+  if (copies && (!f.args[0].isTensor() || !f.args[0].toTensor().is_cpu())) return;
+  if (is_unknown(t)) note_real(t);
   if (!c10::isIntegralType(t.scalar_type(), /*includeBool=*/true)) return;
   if (copies && (t.itemsize() == 1 && t.scalar_type() != at::kBool)) return;  // storages are saved as bytes
-  if (copies && (!f.args[0].isTensor() || !f.args[0].toTensor().is_cpu())) return;
   if (!is_unknown(t)) return;
   for (ph_frame *frame = ph_top_frame(); frame; frame = frame->parent)
     if (frame->readback) return;  // said already
-  if (t.scalar_type() == at::kBool && t.numel() == 1) iterate(t, place());
+  if (t.scalar_type() == at::kBool) iterate(t);
   note_assumption(t.numel() == 1 ? number(t) + " is read" : "unknown " + std::string(c10::toString(t.scalar_type())) + "s are read");
 }
 

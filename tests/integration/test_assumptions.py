@@ -14,7 +14,7 @@ from phantora.errors import PhantoraError
 from phantora.launch.assume import parse_assumptions
 from phantora.spec import VARIABLE, RankSpec
 from phantora.trace.analysis.analyze import analyze
-from phantora.trace.analysis.assumptions import Assumption, assumed
+from phantora.trace.analysis.assumptions import HOST_THREADS, Assumption, assumed
 from phantora.trace.analysis.render import render
 from phantora.trace.reader import open_log
 from tests.support import ringdump, runs
@@ -197,6 +197,22 @@ def test_unknown_flags_end_loops_when_told() -> None:
     assert run(text, "iterations=7@<string>:99").value.split() == ["1", "1", "1", "1"]
 
 
+def test_unknown_reals_end_loops_when_told() -> None:
+    """At the place that is named, by whatever way to the host: a loss that is printed stays 0."""
+    text = UNKNOWN + (
+        "def steps(read):\n"
+        "    for step in range(1, 100):\n"
+        "        if read(x.norm()) < 1e-3: return step\n"
+        "print([steps(read) for read in (float, torch.Tensor.item, lambda t: t.cpu().item())])\n"
+        "print(x.mean().item())\n"
+    )
+    plain = run(text)
+    assert plain.value.splitlines() == ["[1, 1, 1]", "0.0"]
+    names = [record["blob"].decode() for record in plain.of("DEFINE_NAME")]
+    place = next(name for name in names if name.startswith("assumed: the real 0 is read")).rpartition(" at ")[2]
+    assert run(text, f"iterations=7@{place}").value.splitlines() == ["[7, 7, 7]", "0.0"]
+
+
 def test_a_share_of_drafted_tokens_is_accepted() -> None:
     text = UNKNOWN + (
         "torch.manual_seed(0)\n"
@@ -268,6 +284,7 @@ def test_a_run_reports_its_assumptions(tmp_path: Path, stub_set: Any) -> None:
         "(s @ y, s.to_sparse_csr() @ y)\n"
         "if y.norm().item() > 5: print('far')\n"
         "print(y.norm().item())\n"
+        "while True:\n    error = y.norm().cpu()\n    if error < 1e-3:\n        break\n"
     )
     run = runs.trace(tmp_path, "--assume", "mask=0.1", "--json", "guess.py")
     analysis = json.loads(run.out.strip().splitlines()[-1])["analysis"]
@@ -275,6 +292,8 @@ def test_a_run_reports_its_assumptions(tmp_path: Path, stub_set: Any) -> None:
     assert reported["nonzero finds 500 in 5000 elements at guess.py:4"] == 3
     assert reported["the real 0 is read at guess.py:8"] == 1
     assert not any("guess.py:9" in what for what in reported), "what is only printed decides nothing"
+    ends = [item["what"] for item in analysis["assumptions"] if item["ends_loop"]]
+    assert ends == ["the real 0 is read at guess.py:11"]
     assert analysis["metadata"]["extra"]["assume"] == "mask=0.1"
     console = Console(width=100, file=io.StringIO(), force_terminal=False)
     render(analyze(open_log(run.log)), console)
@@ -286,6 +305,12 @@ def test_a_summary_names_what_decides_work_first() -> None:
              Assumption("0 is read at a.py:7", 9)]  # fmt: skip
     assert assumed(found) == ["a sequence ends, 3 times, and 1 more (docs/values.md)"]
     assert assumed(found[2:]) == ["0 is read at a.py:7 (docs/values.md)"] and assumed([]) == []
+    ends = Assumption("the real 0 is read at a.py:9", 2, ends_loop=True)
+    threads = Assumption(f"{HOST_THREADS} of 8 threads of the host at a.py:3", 40)
+    assert assumed(sorted([threads, found[2], ends], key=lambda each: each.rank)) == [
+        "the real 0 is read at a.py:9 and ends a loop (--assume iterations=N), 2 times, and 2 more (docs/values.md)"
+    ]
+    assert assumed([found[2], threads]) == ["0 is read at a.py:7, and 1 more (docs/values.md)"]
 
 
 def test_assumptions_are_checked() -> None:
