@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from phantora.cost import published
+from phantora.cost.analytic_model import AnalyticModel
 from phantora.cost.model import GpuCostModel
 from phantora.cost.parse import kernel_launch, parse_library, parse_signature
-from phantora.cost.roofline import Roofline
 from phantora.cost.sources.live_measurement import Live
 from phantora.cost.table_files import DATA, same_architecture, tables_for
 from phantora.cost.types import CostModel, KernelLaunch, OperatorSignature, Price, TensorSpec
@@ -25,12 +25,12 @@ def model_for(gpu: Gpu, cache: Path | None = None, live: Live | None = None) -> 
 
 
 __all__ = [
+    "AnalyticModel",
     "CostModel",
     "GpuCostModel",
     "KernelLaunch",
     "OperatorSignature",
     "Price",
-    "Roofline",
     "TensorSpec",
     "kernel_launch",
     "model_for",

@@ -109,7 +109,7 @@ class Family:
     call_of: Callable[[OperatorSignature, KernelLaunch], KernelLaunch] = _as_it_is
     """A kernel with what the operator's arguments say of its library's call that the call itself does not."""
 
-    modelled: Callable[[Machine, OperatorSignature, str, str], float | None] | None = None
+    ns_of_arguments: Callable[[Machine, OperatorSignature, str, str], float | None] | None = None
     """ns from the arguments and the compute mode alone, where the estimate would depend on the library's call."""
     read_again: Callable[[Machine, OperatorSignature, str], float] = _not_more
     """Bytes that kernels read from memory a second time, because what is under way does not fit into L2."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from phantora.cost.analytic_model import AnalyticModel
 from phantora.cost.interpolation import Near, Neighbours
 from phantora.cost.l2 import WarmRatios
 from phantora.cost.query import Query
-from phantora.cost.roofline import Roofline
-from phantora.cost.scaling import modelled_ns
+from phantora.cost.scaling import analytic_ns
 from phantora.cost.table import Entry, Table
 from phantora.cost.timing import own_kernels
 from phantora.cost.training_points import points_cache
@@ -22,14 +22,14 @@ class GpuTable:
     def __init__(self, table: Table, gpu: Gpu) -> None:
         self.table = table
         self.gpu = gpu
-        self.roofline = Roofline(gpu)
+        self.analytic = AnalyticModel(gpu)
         cache = points_cache(table.digest, gpu)
-        self.neighbours = Neighbours(table, self.model, self.roofline.machine, cache)
+        self.neighbours = Neighbours(table, self.model, self.analytic.machine, cache)
         self._warm_ratios = WarmRatios(table, cache)
 
     def model(self, signature: OperatorSignature, compute: str, kernels: tuple[KernelLaunch, ...]) -> float:
         """The analytic time in ns of an operator on the table's GPU."""
-        return modelled_ns(self.roofline, signature, compute, kernels)
+        return analytic_ns(self.analytic, signature, compute, kernels)
 
     def entry(self, keys: Sequence[str]) -> Entry | None:
         """The first entry of `keys` that has kernels."""

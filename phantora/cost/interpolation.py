@@ -1,7 +1,7 @@
 """Predicting an operator from measured ones near it.
 
 The analytic model is right in how times change with size, and wrong by a factor that changes slowly. So
-the logarithm of measured over modelled time is interpolated between the nearest training points of the operator's
+the logarithm of measured over analytic time is interpolated between the nearest training points of the operator's
 family of places, nearer ones counting more.
 """
 
@@ -36,7 +36,7 @@ _NOISE = 0.1  # of a member, relative to how far logarithms spread
 
 
 class Near(NamedTuple):
-    """Measured over modelled time, the octaves to the nearest neighbour, and the relative error where it is known."""
+    """Measured over analytic time, the octaves to the nearest neighbour, and the relative error where it is known."""
 
     ratio: float
     distance: float
@@ -70,7 +70,7 @@ def places(
 
 
 class Neighbours:
-    """The entries of a table as families, modelled by the analytic model of the table's own GPU."""
+    """The entries of a table as families, by the analytic model of the table's own GPU."""
 
     def __init__(self, table: Table, model: Model, machine: Machine, cache: PointsCache | None = None) -> None:
         self._table = table
@@ -140,10 +140,10 @@ def points_of(entries: Iterable[Entry], model: Model) -> Families:
         measured = sum(kernel_ns(kernel, entry_class) for kernel in kernels)
         for launched in _known(entry.parsed, launches_of(kernels)):
             found = places(entry.parsed, entry.compute, launched) if kernels else ()
-            modelled = model(entry.parsed, entry.compute, launched) if found else 0.0
-            if measured > 0 and modelled > 0:
+            analytic = model(entry.parsed, entry.compute, launched) if found else 0.0
+            if measured > 0 and analytic > 0:
                 for where in found:
-                    points.setdefault(where.family, []).append((where, log(measured / modelled)))
+                    points.setdefault(where.family, []).append((where, log(measured / analytic)))
     return {name: _points(found) for name, found in points.items()}
 
 

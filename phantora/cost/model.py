@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from phantora.cost.analytic_model import AnalyticModel
 from phantora.cost.durations import scale_to
 from phantora.cost.gpu_table import GpuTable
 from phantora.cost.kernels import spins
 from phantora.cost.l2 import COMPUTES, write_back_saved_ns
 from phantora.cost.published import Published
 from phantora.cost.query import Query, Source, query_of
-from phantora.cost.roofline import Roofline
 from phantora.cost.scaling import COMMON_SHARES
 from phantora.cost.sources.analytic import Analytic
 from phantora.cost.sources.exact_table import ExactTable
@@ -44,11 +44,11 @@ class GpuCostModel:
         same_architecture: Callable[[], TablesOfGpus] = tuple, published: Published | None = None,
     ) -> None:  # fmt: skip
         self.gpu = gpu
-        self._roofline = Roofline(gpu)
+        self._analytic = AnalyticModel(gpu)
         self._published = published
         self._own = [GpuTable(table, gpu) for table in own]
         self._foreign = _gpu_tables(foreign)
-        close = ScaledFromOtherGpu(self._roofline, lambda: _gpu_tables(same_architecture()))
+        close = ScaledFromOtherGpu(self._analytic, lambda: _gpu_tables(same_architecture()))
         table = ExactTable(gpu, self._own)
         traced = gpu.measured.kernels if gpu.measured else ""
         self._known: dict[str, Price] = {}
@@ -56,10 +56,10 @@ class GpuCostModel:
             *([TracedOperators(gpu, read_traced(Path(traced)), table)] if traced else []),
             table,
             *([LiveMeasurement(gpu, live)] if live is not None else []),
-            LibraryCalls(self._roofline.machine, self.operator),
+            LibraryCalls(self._analytic.machine, self.operator),
             *([PublishedMeasurements(published, gpu.name)] if published is not None else []),
             Interpolated(gpu, self._own, close),
-            ScaledFromOtherGpu(self._roofline, lambda: self._foreign),
+            ScaledFromOtherGpu(self._analytic, lambda: self._foreign),
             Analytic(gpu),
         )
 
@@ -103,7 +103,7 @@ class GpuCostModel:
     def _operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2: L2State | None) -> Price:
         if any(map(spins, kernels)):
             return self._with_spinning(signature, kernels, l2)
-        query = query_of(self._roofline, signature, kernels, l2.hits if l2 else None)
+        query = query_of(self._analytic, signature, kernels, l2.hits if l2 else None)
         price = self._price(query)
         if price.provenance == CALIBRATED or not l2 or l2.written == 1.0:
             return price
@@ -111,21 +111,21 @@ class GpuCostModel:
 
     def kernel(self, kernel: KernelLaunch) -> Price:
         """Analytic price of a kernel without an operator."""
-        return self._roofline.kernel(kernel)
+        return self._analytic.kernel(kernel)
 
     def covered(self, kernel: KernelLaunch) -> Price:
         """Analytic price of a kernel whose work is in the price of its operator's first kernels."""
-        return self._roofline.covered(kernel)
+        return self._analytic.covered(kernel)
 
     def copy(self, kind: str, size: int) -> Price:
         """Price of a copy of `size` bytes; `kind` is ``h2d``, ``d2h`` or ``d2d``."""
         tables = (source.table for source in self._own)
-        return transfer_price(tables, self._roofline.copy(kind, size), "copy", (kind,), size)
+        return transfer_price(tables, self._analytic.copy(kind, size), "copy", (kind,), size)
 
     def memset(self, size: int) -> Price:
         """Price of setting `size` bytes."""
         tables = (source.table for source in self._own)
-        return transfer_price(tables, self._roofline.memset(size), "memset", (), size)
+        return transfer_price(tables, self._analytic.memset(size), "memset", (), size)
 
     # ------------------------------------------------------------------
 

@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import Protocol
 
 from phantora.cost import float8
+from phantora.cost.analytic_model import OF_PROGRAMS, AnalyticModel
 from phantora.cost.families import base_name, family_of
 from phantora.cost.parse import compute_of
-from phantora.cost.roofline import OF_PROGRAMS, Roofline
 from phantora.cost.table import signature_key
 from phantora.cost.tensors import on_gpu, returning
 from phantora.cost.types import KernelLaunch, OperatorSignature, Price
@@ -56,10 +56,10 @@ class Source(Protocol):
 
 
 def query_of(
-    roofline: Roofline, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2_hits: float | None
+    analytic: AnalyticModel, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2_hits: float | None
 ) -> Query:
-    """The query for an operator on the GPU of `roofline`."""
-    base = roofline.operator(signature, kernels)
+    """The query for an operator on the GPU of `analytic`."""
+    base = analytic.operator(signature, kernels)
     signature = float8.as_tables_have_it(replace(returning(signature), outputs=()))
     compute = compute_of(kernels)
     same_work = family_of(base_name(signature.name)).same_work

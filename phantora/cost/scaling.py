@@ -6,10 +6,10 @@ How much is memory follows from the share of the bandwidth that the kernel reach
 
 from __future__ import annotations
 
+from phantora.cost.analytic_model import AnalyticModel
 from phantora.cost.families import base_name, family_of
 from phantora.cost.family import Kernels
 from phantora.cost.machine import Machine
-from phantora.cost.roofline import Roofline
 from phantora.cost.timing import COLD_CLASSES
 from phantora.cost.types import OperatorSignature
 
@@ -27,24 +27,25 @@ COMMON_SHARES = {"attention": 0.62, "gemm": 0.06, "default": 0.62}
 SHORTEST = 0.05  # of a kernel's time is not its launch, however short it is
 
 
-def modelled_ns(roofline: Roofline, signature: OperatorSignature, compute: str, kernels: Kernels) -> float:
+def analytic_ns(analytic: AnalyticModel, signature: OperatorSignature, compute: str, kernels: Kernels) -> float:
     """The analytic time of an operator from its arguments, whatever its library was called for."""
     name = base_name(signature.name)
-    modelled = family_of(name).modelled
-    ns = modelled(roofline.machine, signature, name, compute) if modelled else None
+    of_arguments = family_of(name).ns_of_arguments
+    ns = of_arguments(analytic.machine, signature, name, compute) if of_arguments else None
     if ns is not None:
         return ns
     bare = tuple(k for k in kernels if not k.library)
-    return float(sum(roofline.operator(signature, bare).durations))
+    return float(sum(analytic.operator(signature, bare).durations))
 
 
 def scaled_ns(
-    ns: float, source: Roofline, target: Roofline, signature: OperatorSignature, compute: str, kernels: Kernels
+    ns: float, source: AnalyticModel, target: AnalyticModel, signature: OperatorSignature, compute: str,
+    kernels: Kernels,
 ) -> float:
     """What takes `ns` on the GPU of `source`, on that of `target`."""
     bare = tuple(k for k in kernels if not k.library)
     price = source.operator(signature, bare)
-    models = [modelled_ns(roofline, signature, compute, kernels) for roofline in (source, target)]
+    models = [analytic_ns(analytic, signature, compute, kernels) for analytic in (source, target)]
     if price.cls in BY_MODEL:
         return ns * models[1] / models[0]
     there, here = source.machine, target.machine

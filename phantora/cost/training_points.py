@@ -21,13 +21,13 @@ from phantora.cache import cache_directory, make_folder, make_room
 from phantora.cost.kriging import Floats
 from phantora.hardware.types import Gpu
 
-WORTH_KEEPING = 200  # entries: fewer are modelled in less time than a file takes
+WORTH_KEEPING = 200  # entries: fewer are analytic in less time than a file takes
 MOST_SETS = 12  # sets of families in the cache: a set is of one table, GPU and version of the code
 
 
 @dataclass(frozen=True)
 class TrainingPoints:
-    """Of one family: places (a row each) and logarithms of measured over modelled time."""
+    """Of one family: places (a row each) and logarithms of measured over analytic time."""
 
     at: Floats
     ratio: Floats

@@ -10,7 +10,7 @@ from phantora.ttir.work import Work
 Scalar = int | float | bool | str | None
 
 CALIBRATED = "measured (calibration)"
-PROVENANCES = ("measured", CALIBRATED, "interpolated", "scaled", "modelled", "roofline")
+PROVENANCES = ("measured", CALIBRATED, "interpolated", "scaled", "fitted", "analytic")
 """Source of a duration: this signature measured on this GPU; the same in a trace of the user's; its measured
 neighbours; another GPU's measurements; a formula whose constants were fitted to measurements of this GPU; the GPU's
 limits."""

@@ -7,8 +7,8 @@ import re
 import numpy as np
 import numpy.typing as npt
 
+from phantora.cost.analytic_model import AnalyticModel
 from phantora.cost.families import OWN_NAMESPACES, base_name, class_of
-from phantora.cost.roofline import Roofline
 from phantora.cost.tensors import tensors
 from phantora.cost.types import OperatorSignature
 from phantora.hardware import load_gpu
@@ -49,7 +49,7 @@ class Pricer:
         self.prices = Texts()
         """``phantora.trace.schema.PriceRow`` by number."""
         self._words = words
-        self._roofline = Roofline(load_gpu(_ANY_GPU))
+        self._analytic = AnalyticModel(load_gpu(_ANY_GPU))
         self._of_operator: dict[int, tuple[str, float, float] | None] = {}
         self._class_of_name: dict[int, str] = {}
 
@@ -98,7 +98,7 @@ class Pricer:
         if not signature.args:
             return cls, 0.0, 0.0
         try:
-            price = self._roofline.operator(signature, ())
+            price = self._analytic.operator(signature, ())
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             return cls, 0.0, 0.0
         exact = all(tensor.dtype != UNKNOWN_DTYPE for tensor in tensors(signature.args))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from phantora.cost.roofline import Roofline
+from phantora.cost.analytic_model import AnalyticModel
 from phantora.cost.table import Entry, Table, read_table, signature_key, write_table
 from phantora.cost.tensors import HALVES
 from phantora.cost.timing import launches_of
@@ -72,14 +72,14 @@ def _ns(entry: Entry) -> float:
 
 def _check(path: Path, table: Table) -> None:
     """Raises PhantoraError if the GPU cannot multiply as fast as the table says."""
-    roofline = Roofline(load_gpu(table.about.get("gpu", "")))
+    analytic = AnalyticModel(load_gpu(table.about.get("gpu", "")))
     impossible = []
     for entry in table:
         kernels = launches_of(entry.kernels)
-        price = roofline.operator(entry.parsed, kernels)
+        price = analytic.operator(entry.parsed, kernels)
         if price.cls != "gemm" or price.format not in HALVES:  # float32's peak depends on whether TF32 was allowed
             continue
-        if _ns(entry) < FASTER_THAN_PEAK * price.flops / roofline.machine.peak(price.format):
+        if _ns(entry) < FASTER_THAN_PEAK * price.flops / analytic.machine.peak(price.format):
             impossible.append(f"{signature_key(entry.parsed, entry.compute)[:90]}: {_ns(entry) / 1e3:.1f} us")
     if impossible:
         named = "; ".join(impossible[:MOST_IMPOSSIBLE])

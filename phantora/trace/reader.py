@@ -36,6 +36,7 @@ from phantora.trace.schema import (
 
 _MAGIC = b"ARROW1\x00\x00"
 _OPERATOR = frozenset(("signature", "operator", "shape", "provenance", "error", "ns"))  # of phantora.cost.wanted.Wanted
+_RENAMED = {"modelled": "fitted", "roofline": "analytic"}  # provenances of earlier logs
 _BROKEN = (pa.ArrowException, OSError, ValueError, IndexError, KeyError)  # what Arrow says of damaged data
 _MOST_RANKS = 1 << 24  # tables of ranks shall not take all memory
 Array = npt.NDArray[Any]
@@ -199,6 +200,9 @@ class Log:
         self.metadata = RunMetadata.from_json(source.schema.metadata[METADATA_KEY])
         self.trailer: dict[str, Any] = json.loads(source.trailer) if source.trailer else {}
         self._operators: list[dict[str, Any]] | None = self.trailer.pop("operators", None)
+        for entry in self._operators or ():
+            if "provenance" in entry:
+                entry["provenance"] = _RENAMED.get(entry["provenance"], entry["provenance"])
         if any(not entry.keys() >= _OPERATOR for entry in self._operators or ()):
             raise PhantoraError(
                 f"{path}: another version of Phantora ({self.metadata.phantora or 'unknown'}) wrote the log, and this "
@@ -261,11 +265,11 @@ class Log:
             batch.validate(full=True)  # an index beyond its dictionary would read foreign memory
             if not len(batch):
                 raise ValueError("rows are missing")
+            return _renamed(batch)
         except _TooLarge as error:
             raise _damaged(self.path, str(error)) from error
         except _BROKEN as error:
             raise _damaged(self.path, f"batch {index + 1} of {self.num_batches} cannot be read") from error
-        return batch
 
     def batch(
         self,
@@ -386,6 +390,19 @@ def open_log(path: str | os.PathLike[str]) -> Log:
         return Log(path, data)
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise _damaged(path, "its first or last part cannot be read") from error
+
+
+def _renamed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """`batch` with the provenances that earlier logs call by another name."""
+    at = batch.schema.get_field_index("provenance")
+    if at < 0:
+        return batch
+    column = batch.column(at)
+    words = column.dictionary.to_pylist()
+    if _RENAMED.keys().isdisjoint(words):
+        return batch
+    named = pa.array([_RENAMED.get(word, word) for word in words], pa.utf8())
+    return batch.set_column(at, batch.schema.field(at), pa.DictionaryArray.from_arrays(column.indices, named))
 
 
 def _unknown(rows: int) -> Array:

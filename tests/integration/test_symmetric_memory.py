@@ -145,7 +145,7 @@ def test_barriers_wait_and_copies_take_the_links(run: tuple[dict[str, Any], Path
     copies = [r for r in records(log, "sendrecv", "rank", "name", "bytes", "start", "end", "value", "provenance")
               if r["bytes"] == 64 * MIB and "PtoP" in r["name"]]  # fmt: skip
     assert sorted((r["rank"], r["value"]) for r in copies) == sorted(2 * [(rank, (rank + 1) % 4) for rank in range(4)])
-    assert {r["provenance"] for r in copies} == {"modelled"}
+    assert {r["provenance"] for r in copies} == {"fitted"}
     for row in copies:
         assert 64 * MIB / (row["end"] - row["start"]) == pytest.approx(370, rel=0.03)
     barriers = [r for r in records(log, "collective", "rank", "name", "start", "end", "last_rank", "seq")

@@ -197,7 +197,7 @@ def test_members_gather_and_scatter_together(run: tuple[dict[str, Any], Path]) -
         rows = of(log, name, "collective")
         assert [r["rank"] for r in rows] == [0, 1]
         assert len({r["end"] for r in rows}) == 1 and {r["bytes"] for r in rows} == {64 * MIB}
-        assert {r["provenance"] for r in rows} == {"modelled"}
+        assert {r["provenance"] for r in rows} == {"fitted"}
         assert 160_000 > rows[0]["end"] - rows[0]["ready"] > 32 * MIB / 400, "half of it, one way"
 
 

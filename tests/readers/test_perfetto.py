@@ -97,7 +97,7 @@ def test_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found_arguments["nvjet_tn", "debug.class"] == "gemm"
     assert found_arguments["nvjet_tn", "debug.flops"] == 2e11
     collective = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
-    assert found_arguments[collective, "debug.provenance"] == "roofline"
+    assert found_arguments[collective, "debug.provenance"] == "analytic"
     assert found_arguments[collective, "debug.algorithm"] == "ring/simple"
     assert found_arguments[collective, "debug.bytes"] == 1 << 20
     assert found_arguments[collective, "debug.wait_ns"] == 50_000

@@ -111,7 +111,7 @@ def small_run(ranks: int = 2, steps: int = 3, profiler: bool = True, optimizer: 
     run = FakeRun()
     gemm = run.price("gemm", "measured", 2e11, 3e6, 0)
     half = run.price("gemm", "interpolated", 2e11, 3e6, 0)
-    reduce = run.price("communication", "roofline", algorithm="ring/simple")
+    reduce = run.price("communication", "analytic", algorithm="ring/simple")
     mm = run.signature("aten::mm", "bf16[4096,4096], bf16[4096,14336]")
     copy = run.signature("aten::_to_copy", "f32[]")
     ring = run.signature("ranks", f"0-{ranks - 1}")
@@ -172,7 +172,7 @@ def large_rows(count: int, ranks: int = 8, seed: int = 0) -> tuple[Tables, Rows]
     prices = [
         PriceRow(
             "gemm" if i % 2 else "elementwise",
-            ("measured", "interpolated", "roofline")[i % 3],
+            ("measured", "interpolated", "analytic")[i % 3],
             1e9 * i,
             1e6,
             0,

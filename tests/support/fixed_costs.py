@@ -30,19 +30,19 @@ class FixedCosts:
     def operator(
         self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], held: float | None = None
     ) -> Price:
-        return Price((KERNEL,) * len(kernels), "other", "roofline", 0.0, 0.0)
+        return Price((KERNEL,) * len(kernels), "other", "analytic", 0.0, 0.0)
 
     def covered(self, kernel: KernelLaunch) -> Price:
         return self.kernel(kernel)
 
     def kernel(self, kernel: KernelLaunch) -> Price:
-        return Price((KERNEL,), "other", "roofline", 0.0, 0.0)
+        return Price((KERNEL,), "other", "analytic", 0.0, 0.0)
 
     def copy(self, kind: str, size: int) -> Price:
-        return Price((COPY,), "copy", "roofline", 0.0, float(size))
+        return Price((COPY,), "copy", "analytic", 0.0, float(size))
 
     def memset(self, size: int) -> Price:
-        return Price((MEMSET,), "memset", "roofline", 0.0, float(size))
+        return Price((MEMSET,), "memset", "analytic", 0.0, float(size))
 
 
 def main(world: int, script: str) -> int:

@@ -310,7 +310,7 @@ class Model:
         self._run.add(
             Kind.COLLECTIVE, self._of, self._at, self._at + length, f"ncclDevKernel_{name}_RING_LL", stream=7,
             launch=self._at - 5 * US, ready=self._at, comm=0, seq=self._seq, bytes=size,
-            price=self._run.price("communication", "modelled"),
+            price=self._run.price("communication", "fitted"),
         )  # fmt: skip
         self._seq += 1
         self._at += length

@@ -84,7 +84,7 @@ def test_prices_of_collectives_are_wrong_together(tmp_path: Path) -> None:
     for step in range(2):
         begin = step * STEP
         for place in range(4):  # of four sizes
-            price = made.price("communication", "modelled", error=ERROR)
+            price = made.price("communication", "fitted", error=ERROR)
             start, end = begin + place * STEP // 4, begin + (place + 1) * STEP // 4
             made.add(
                 Kind.COLLECTIVE, 0, start, end, f"nccl{place}", launch=begin, ready=start, comm=0, seq=4 * step + place,

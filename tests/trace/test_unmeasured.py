@@ -21,7 +21,7 @@ def report_of(path: Path, unknown_us: int, error: float | None) -> Report:
     """A run of one rank: a measured product of 1 ms, and a kernel that no operator launched."""
     run = FakeRun()
     product = run.price("gemm", "measured", error=0.02)
-    unknown = run.price("other", "roofline", error=error)
+    unknown = run.price("other", "analytic", error=error)
     mm = run.signature("aten::mm", "bf16[8,8], bf16[8,8]")
     op = run.add(Kind.OPERATOR, 0, 0, 10 * US, sig=mm, stream=0)
     run.add(Kind.KERNEL, 0, 10 * US, 1010 * US, "nvjet", stream=0, launch=5 * US, link=op, sig=mm, price=product)
@@ -39,7 +39,7 @@ def shown(report: Report) -> str:
 
 def test_kernels_of_no_operator_are_among_the_unmeasured(tmp_path: Path) -> None:
     (found,) = report_of(tmp_path, 1000, 1.0).unmeasured
-    assert (found.operator, found.provenance) == ("my_kernel", "roofline")
+    assert (found.operator, found.provenance) == ("my_kernel", "analytic")
     assert found.share == pytest.approx(0.5) and found.error == pytest.approx(1.0)
 
 

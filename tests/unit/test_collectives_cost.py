@@ -47,7 +47,7 @@ def price(spec: str, kind: int, size: int, members: int | None = None) -> Collec
 def test_agrees_with_h200(name: str, members: int, size: int, us: float) -> None:
     predicted = price("1x8xH200", getattr(Coll, name), size, members)
     assert predicted.duration_ns / 1e3 == pytest.approx(us, rel=0.15)
-    assert predicted.provenance == "modelled"
+    assert predicted.provenance == "fitted"
 
 
 @settings(max_examples=200, deadline=None)
@@ -55,16 +55,16 @@ def test_agrees_with_h200(name: str, members: int, size: int, us: float) -> None
 def test_no_collective_counts_as_measured(spec: str, kind: int, size: int, members: int) -> None:
     """Each is computed by formulas, also where their constants were fitted to this very operation."""
     members = min(members, MODELS[spec].cluster.world_size)
-    assert price(spec, kind, size, members).provenance in {"modelled", "scaled", "roofline"}
+    assert price(spec, kind, size, members).provenance in {"fitted", "scaled", "analytic"}
 
 
 def test_what_the_price_of_a_collective_rests_on() -> None:
     """The formulas were fitted on 2 and 4 H200. More GPUs, another GPU and a network are further away."""
     for kind in KINDS:
         on = {gpus: price("1x8xH200", kind, MIB, gpus).provenance for gpus in (2, 3, 4, 8)}
-        assert on == {2: "modelled", 3: "modelled", 4: "modelled", 8: "scaled"}
+        assert on == {2: "fitted", 3: "fitted", 4: "fitted", 8: "scaled"}
         assert price("1x8xH100", kind, MIB, 4).provenance == "scaled"
-        assert price("2x8xH100", kind, MIB).provenance == "roofline"
+        assert price("2x8xH100", kind, MIB).provenance == "analytic"
 
 
 @settings(max_examples=300, deadline=None)
@@ -103,7 +103,7 @@ def test_spread_over_hosts_is_slower(kind: int, size: int) -> None:
     inside = model.collective(kind, tuple(range(8)), size, BF16)
     across = model.collective(kind, (0, 1, 2, 3, 8, 9, 10, 11), size, BF16)
     assert across.duration_ns > inside.duration_ns
-    assert across.provenance == "roofline"
+    assert across.provenance == "analytic"
 
 
 def test_small_messages_use_ll_and_large_ones_simple() -> None:

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from phantora.cost import (
+    AnalyticModel,
     KernelLaunch,
     OperatorSignature,
-    Roofline,
     TensorSpec,
     kernel_launch,
     model_for,
@@ -29,7 +29,7 @@ from phantora.errors import PhantoraError
 from phantora.hardware import gpu_names, load_gpu
 from phantora.wire.layout import Copy
 
-MODEL = Roofline(load_gpu("H200"))
+MODEL = AnalyticModel(load_gpu("H200"))
 ATEN = sorted({str(s.name) for s in torch._C._jit_get_all_schemas() if s.name.startswith("aten::")})
 
 
@@ -43,11 +43,11 @@ FLASH_BACKWARD = (
 )  # fmt: skip
 
 
-def price(name: str, *args: Any, kernels: tuple[KernelLaunch, ...] = (), model: Roofline = MODEL) -> Any:
+def price(name: str, *args: Any, kernels: tuple[KernelLaunch, ...] = (), model: AnalyticModel = MODEL) -> Any:
     return model.operator(OperatorSignature(f"aten::{name}", args), kernels)
 
 
-def duration(name: str, *args: Any, model: Roofline = MODEL) -> int:
+def duration(name: str, *args: Any, model: AnalyticModel = MODEL) -> int:
     return sum(price(name, *args, model=model).durations)
 
 
@@ -158,12 +158,12 @@ def test_copies_grow(kind: str, a: int, b: int) -> None:
 def test_faster_gpus_are_faster() -> None:
     args = (tensor(8192, 8192), tensor(8192, 8192))
     times = [
-        duration("mm", *args, model=Roofline(load_gpu(g)))
+        duration("mm", *args, model=AnalyticModel(load_gpu(g)))
         for g in ("B200", "H200", "A100", "L40S", "RTX3090")
     ]
     assert times[:2] == sorted(times[:2]) and times[1] < times[2] < times[4]
     stream = [
-        duration("add", tensor(1 << 28), tensor(1 << 28), model=Roofline(load_gpu(g)))
+        duration("add", tensor(1 << 28), tensor(1 << 28), model=AnalyticModel(load_gpu(g)))
         for g in ("H200", "H100", "A100")
     ]
     assert stream == sorted(stream)
@@ -218,7 +218,7 @@ def test_against_measurements(expected: float, tolerance: float, name: str, args
 def test_waves_matter(gpu: str, sms: int, least: float) -> None:
     """A few percent more rows than a full wave of tiles cost much more than that. Hopper's library has more tiles to
     choose from, so that less of its last wave is empty."""
-    model, b = Roofline(load_gpu(gpu)), tensor(8192, 512)
+    model, b = AnalyticModel(load_gpu(gpu)), tensor(8192, 512)
     full, over = (duration("mm", tensor(256 * rows, 8192), b, model=model) for rows in (sms // 4, sms // 4 + 1))
     assert over > least * full
 

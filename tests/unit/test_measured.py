@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phantora.cost import KernelLaunch, OperatorSignature, TensorSpec, model_for
+from phantora.cost.analytic_model import AnalyticModel
 from phantora.cost.coordinates import kernel_stem
 from phantora.cost.families.convolution.model import by_gradient, gradients
 from phantora.cost.model import GpuCostModel
 from phantora.cost.parse import parse_signature, write_signature
-from phantora.cost.roofline import Roofline
 from phantora.cost.scaling import scaled_ns
 from phantora.cost.table import Entry, Table, TimedKernel, read_table, signature_key, write_table
 from phantora.cost.table_files import DATA
@@ -195,7 +195,7 @@ def test_half_precision_is_as_fast_as_bfloat16_where_only_that_was_measured() ->
 def test_a_launch_carries_over_between_gpus() -> None:
     """A kernel that does next to nothing takes the other GPU's launch, whatever the ratio of their limits."""
     fill = OperatorSignature("aten::fill_.Scalar", (TensorSpec("float32", (64,), (1,)), 0))
-    there, here = Roofline(H100), Roofline(H200)
+    there, here = AnalyticModel(H100), AnalyticModel(H200)
     assert scaled_ns(960.0, there, here, fill, "", (KernelLaunch("k"),)) == pytest.approx(H200.launch_ns, rel=0.1)
     product = mm(4096, 4096, 4096)
     assert scaled_ns(1e6, there, here, product, "", ()) == pytest.approx(1e6, rel=0.02)
@@ -291,8 +291,8 @@ def test_the_halves_of_a_backward_pass_are_its_whole() -> None:
             assert not any("grad_weight" in kernel.name for kernel in inputs)
             assert not any("wgrad" in kernel.name for kernel in inputs)
             assert not any("dgrad" in kernel.name for kernel in weight)
-            roofline = Roofline(H200)
-            whole, *halves = (sum(roofline.operator(s, ()).durations) for s in (measured.parsed, *parts))
+            analytic = AnalyticModel(H200)
+            whole, *halves = (sum(analytic.operator(s, ()).durations) for s in (measured.parsed, *parts))
             assert sum(halves) == pytest.approx(whole, rel=0.01)
             seen += 1
     assert seen > 50

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phantora.cost.analytic_model import AnalyticModel
 from phantora.cost.families.recurrent import Recurrent, from_signature, recurrent_ns
 from phantora.cost.machine import Machine
-from phantora.cost.roofline import Roofline
 from phantora.cost.tensors import broadcast, contiguous_strides
 from phantora.cost.types import OperatorSignature, TensorSpec
 from phantora.hardware import load_gpu
@@ -48,19 +48,19 @@ def test_what_a_call_says_of_its_layers() -> None:
 
 def test_steps_wait_for_each_other() -> None:
     """Twice the steps, twice the time; twice the sequences cost far less."""
-    roofline = Roofline(H100)
+    analytic = AnalyticModel(H100)
 
     def ns(batch: int, steps: int) -> int:
-        return sum(roofline.operator(lstm(batch, steps, 512), ()).durations)
+        return sum(analytic.operator(lstm(batch, steps, 512), ()).durations)
 
     assert ns(32, 256) == pytest.approx(2 * ns(32, 128), rel=0.05)
     assert ns(64, 128) < 1.4 * ns(32, 128)
 
 
 def test_flops_are_those_of_the_products() -> None:
-    price = Roofline(H100).operator(lstm(32, 128, 512), ())
+    price = AnalyticModel(H100).operator(lstm(32, 128, 512), ())
     assert price.flops == 2.0 * 128 * 32 * (4 * 512) * (512 + 512) * 2
-    back = Roofline(H100).operator(lstm(32, 128, 512, backward=True), ())
+    back = AnalyticModel(H100).operator(lstm(32, 128, 512, backward=True), ())
     assert back.flops == 2 * price.flops
 
 
@@ -69,7 +69,7 @@ def test_shapes_that_do_not_broadcast_count_once() -> None:
     assert broadcast([(64, 256, 650), (1690000, 1), (6770400,)]) == (64, 256, 650)
     assert broadcast([(8, 1, 4), (3, 4), (1,)]) == (8, 3, 4)
     odd = OperatorSignature("aten::nobody_knows", (tensor(64, 256, 650), tensor(1690000, 1), tensor(6770400)))
-    assert sum(Roofline(H100).operator(odd, ()).durations) < 1_000_000
+    assert sum(AnalyticModel(H100).operator(odd, ()).durations) < 1_000_000
 
 
 @pytest.mark.parametrize(("backward", "middle", "ninth"), [(False, 0.06, 0.15), (True, 0.055, 0.18)])

@@ -287,7 +287,7 @@ def test_published_times_lie_within_the_error_bars() -> None:
             price = model.collective(Coll.TWO_SHOT_ALL_REDUCE, tuple(range(members)), int(size * MIB), 9)
             copied = 2 * (1.5 + 2 * size * MIB / 5e6 + 1)
             assert price.duration_ns / 1e3 == pytest.approx(us - copied, rel=price.error)
-            assert price.provenance == "modelled"
+            assert price.provenance == "fitted"
     for members, times in ONE_SHOT.items():
         for size, us in times.items():
             price = model.collective(Coll.ONE_SHOT_ALL_REDUCE, tuple(range(members)), int(size * MIB), 9)

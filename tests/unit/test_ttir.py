@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from triton._C.libtriton import ir
 
+from phantora.cost.analytic_model import AnalyticModel
 from phantora.cost.machine import Machine
 from phantora.cost.parse import parse_signature, write_signature
-from phantora.cost.roofline import Roofline
 from phantora.cost.triton_work import estimate, resident
 from phantora.cost.types import KernelLaunch, OperatorSignature, TensorSpec
 from phantora.hardware import load_gpu
@@ -142,7 +142,7 @@ def test_bounds_that_nobody_knows_make_a_wide_bar() -> None:
     assert work.counts["flops"] == 2.0 * 64 * 128 * 32  # once
     args = (TensorSpec("bfloat16", (1 << 25,), (1,)),)
     known, guessed, product, other = (
-        Roofline(load_gpu("H100")).operator(OperatorSignature("triton::kernel", args, **how), ())
+        AnalyticModel(load_gpu("H100")).operator(OperatorSignature("triton::kernel", args, **how), ())
         for how in ({"work": replace(work, unknown=())}, {"work": work}, {"products": True}, {"products": False})
     )
     assert sum(guessed.durations) == sum(product.durations) > 6 * sum(other.durations) > 0
@@ -204,7 +204,7 @@ def test_rows_picked_by_unknown_integers_locks_and_early_ends() -> None:
     assert work.unknown == (
         "integers in memory, which are taken to count up", "whether it ends early, which it is taken not to",
     )  # fmt: skip
-    price = Roofline(load_gpu("H100")).operator(OperatorSignature("triton::kernel", (), work=work), ())
+    price = AnalyticModel(load_gpu("H100")).operator(OperatorSignature("triton::kernel", (), work=work), ())
     assert price.error == 1.0
     data = parse(GATHER.replace("bf16", "i8"))  # integers that pick nothing
     unknown = Memory(1 << 30, 256 * rows, 256 * rows, nobody_knows)
@@ -284,7 +284,8 @@ def test_price_is_bound_by_bytes_and_by_products() -> None:
 def test_kernels_that_cannot_be_followed_are_priced_by_their_tensors() -> None:
     gpu = load_gpu("H100")
     tensor = TensorSpec("bfloat16", (8192, 8192), (8192, 1))
-    price = Roofline(gpu).operator(OperatorSignature("triton::mm", (tensor, tensor, tensor)), (KernelLaunch("mm"),))
+    signature = OperatorSignature("triton::mm", (tensor, tensor, tensor))
+    price = AnalyticModel(gpu).operator(signature, (KernelLaunch("mm"),))
     assert (price.cls, price.bytes) == ("other", 3 * 2 * 8192**2)
     assert price.durations[0] > price.bytes / gpu.hbm_bandwidth * 1e9
     assert price.error is not None and price.error >= 0.5

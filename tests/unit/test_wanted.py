@@ -50,7 +50,7 @@ def test_keys_leave_out_what_does_not_matter() -> None:
 
 def test_a_list_survives_its_file(tmp_path: Path) -> None:
     path = tmp_path / "missing.jsonl"
-    entries = [Wanted('{"op":"aten::mm","args":[]}', "tf32", "gemm", "roofline", 0.1, 3, 1000)]
+    entries = [Wanted('{"op":"aten::mm","args":[]}', "tf32", "gemm", "analytic", 0.1, 3, 1000)]
     write_wanted(path, entries, gpu="H200-SXM")
     assert read_wanted(path) == entries
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from phantora.cost import KernelLaunch, OperatorSignature, Roofline, TensorSpec
+from phantora.cost import AnalyticModel, KernelLaunch, OperatorSignature, TensorSpec
 from phantora.cost.tensors import contiguous_strides
 from phantora.hardware import Gpu, load_gpu
 from validation.data import rows
@@ -144,7 +144,7 @@ def overlap(spans: list[tuple[float, float]], start: float, end: float) -> float
 
 
 def trace_points(gpu: Gpu, path: Path) -> list[Point]:
-    model = Roofline(gpu)
+    model = AnalyticModel(gpu)
     measured: dict[Any, list[float]] = defaultdict(list)
     priced: dict[Any, tuple[str, float]] = {}
     for signature, launched, next_to in operators(path):
@@ -191,7 +191,7 @@ def tensor(*shape: int, dtype: str = "bfloat16", transposed: bool = False) -> Te
 def bench_points(gpu: Gpu) -> list[Point]:
     """kernel_bench.py's rows."""
     points: list[Point] = []
-    usual, capped = Roofline(gpu), Roofline(gpu, sustained=True)
+    usual, capped = AnalyticModel(gpu), AnalyticModel(gpu, sustained=True)
 
     def add(group: str, row: dict[str, Any], us: float, ops: list[tuple[str, tuple[Any, ...]]]) -> None:
         model = capped if group == "gemm" and us * BURST > SUSTAINED_US else usual

@@ -179,7 +179,7 @@ def transfers(table: Table) -> list[Prediction]:
 def across(table: Table, gpu_name: str, other: Table, other_name: str) -> list[Prediction]:
     """Guesses at all of `table` from `other`'s same signatures, scaled."""
     source = GpuTable(other, load_gpu(other_name))
-    here = GpuTable(table, load_gpu(gpu_name)).roofline
+    here = GpuTable(table, load_gpu(gpu_name)).analytic
     predictions = []
     for entry in usable(table):
         twin = other.get(signature_key(entry.parsed, entry.compute))
@@ -187,7 +187,7 @@ def across(table: Table, gpu_name: str, other: Table, other_name: str) -> list[P
             continue
         kernels = launches_seen(entry)
         cls, ns = measured_ns(entry)
-        predicted = scaled_ns(measured_ns(twin)[1], source.roofline, here, entry.parsed, entry.compute, kernels)
+        predicted = scaled_ns(measured_ns(twin)[1], source.analytic, here, entry.parsed, entry.compute, kernels)
         predictions.append(Prediction(cls, ns, predicted, 0.0, entry))
     return predictions
 

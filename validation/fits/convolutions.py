@@ -47,7 +47,7 @@ def convolutions(table: Table) -> dict[str, Entry]:
 
 
 def chosen(table: Table, hidden: set[str]) -> dict[str, tuple[Floats, Floats, Floats]]:
-    """By direction: coordinates, logarithms of measured over modelled time, and weights of members."""
+    """By direction: coordinates, logarithms of measured over analytic time, and weights of members."""
     machine, drawn, unusual = Machine(load_gpu("H100")), keys_of(RANDOM), keys_of(UNUSUAL)
     found = convolutions(table)
     entries = list(found.items())
@@ -62,8 +62,8 @@ def chosen(table: Table, hidden: set[str]) -> dict[str, tuple[Floats, Floats, Fl
             usual = key not in drawn and key not in unusual
             others[work.which] += usual
             if not usual or others[work.which] <= OTHERS:
-                place, modelled = coordinates(machine, work)
-                rows.setdefault(work.which, []).append((place, log(ns / modelled), 3.0 if key in drawn else 1.0))
+                place, analytic = coordinates(machine, work)
+                rows.setdefault(work.which, []).append((place, log(ns / analytic), 3.0 if key in drawn else 1.0))
     columns = {which: list(zip(*found, strict=True)) for which, found in rows.items()}
     return {
         which: tuple(torch.tensor(column, dtype=torch.float64) for column in found)  # type: ignore[misc]

@@ -346,7 +346,7 @@ def _tiled(machine: Machine, products: list[Product], found: Estimate) -> Estima
     return replace(found, format=largest.dtype, tiles=plan(machine, largest)[1], sms=largest.sms)
 
 
-def modelled(machine: Machine, signature: OperatorSignature, name: str, compute: str) -> float | None:
+def ns_of_arguments(machine: Machine, signature: OperatorSignature, name: str, compute: str) -> float | None:
     """ns from the arguments alone, in TF32 if `compute` says so; None where they do not say all."""
     products = from_signature(signature, name) if name in PLAIN else []
     if compute == "tf32":
@@ -379,5 +379,6 @@ def _transposed(t: TensorSpec) -> str:
 
 
 FAMILY = Family(
-    "products", classify, estimate, places=places, depends_on_kernels=False, together=("mm", "addmm"), modelled=modelled
+    "products", classify, estimate, places=places, depends_on_kernels=False, together=("mm", "addmm"),
+    ns_of_arguments=ns_of_arguments,
 )

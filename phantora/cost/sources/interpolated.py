@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from phantora.cost.analytic_model import DEFAULT_ERROR
 from phantora.cost.gpu_table import GpuTable
 from phantora.cost.query import Query, Source
-from phantora.cost.roofline import DEFAULT_ERROR
 from phantora.cost.sources.entries import tile_counter_ns
 from phantora.cost.sources.near import near_price
 from phantora.cost.types import Price

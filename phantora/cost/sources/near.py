@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from phantora.cost.analytic_model import DEFAULT_ERROR
 from phantora.cost.durations import scale_to
 from phantora.cost.interpolation import Near
-from phantora.cost.roofline import DEFAULT_ERROR
 from phantora.cost.types import Price
 
 LEAST_NS = 850.0

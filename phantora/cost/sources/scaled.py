@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
+from phantora.cost.analytic_model import AnalyticModel
 from phantora.cost.gpu_table import GpuTable
 from phantora.cost.interpolation import Near
 from phantora.cost.query import Query
-from phantora.cost.roofline import Roofline
 from phantora.cost.scaling import scaled_ns
 from phantora.cost.sources.entries import hidden_memsets_ns, tile_counter_ns
 from phantora.cost.sources.near import near_price
@@ -29,7 +29,7 @@ SAME = Near(1.0, 0.0)
 class ScaledFromOtherGpu:
     """The table with the smallest error decides. `read` returns the tables; it is called once, at the first query."""
 
-    def __init__(self, target: Roofline, read: Callable[[], Sequence[GpuTable]]) -> None:
+    def __init__(self, target: AnalyticModel, read: Callable[[], Sequence[GpuTable]]) -> None:
         self._target = target
         self._gpu = target.gpu
         self._read = read
@@ -59,5 +59,5 @@ class ScaledFromOtherGpu:
                 return None
             there, near = found
             memsets = tile_counter_ns(self._gpu, query)
-        ns = scaled_ns(there, table.roofline, self._target, query.signature, query.compute, query.kernels)
+        ns = scaled_ns(there, table.analytic, self._target, query.signature, query.compute, query.kernels)
         return near_price(query.base, ns + memsets, "scaled", near, self._errors)

@@ -42,7 +42,7 @@ CHANNELS_PER_RAIL = 2  # rings between hosts: NCCL finds one per NIC and doubles
 MAX_CHANNELS = 64
 OWN_RATE = 2000 * GBPS  # of a send from a GPU to itself: assumed
 
-_ERRORS = {CALIBRATED: 0.1, "modelled": 0.13, "scaled": 0.13, "roofline": 0.25}
+_ERRORS = {CALIBRATED: 0.1, "fitted": 0.13, "scaled": 0.13, "analytic": 0.25}
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class CollectivePrice:
     inter_bytes: int
     """Bytes that the busiest member's network port carries one way."""
     provenance: str
-    """``measured (calibration)``: by a trace of this machine; ``modelled``: by formulas fitted to measurements of this
-    GPU and its links, or to published ones (symmetric memory); ``scaled`` from these; or ``roofline`` (network,
+    """``measured (calibration)``: by a trace of this machine; ``fitted``: by formulas fitted to measurements of this
+    GPU and its links, or to published ones (symmetric memory); ``scaled`` from these; or ``analytic`` (network,
     PCIe)."""
     own_error: float | None = None
     """Of what has an error bar of its own."""
@@ -207,7 +207,7 @@ class CollectiveModel:
         time = work.base * (self._timing.link_latency if place.nvlink else 1.0), moved / work.rate
         choice = Choice(work.algorithm, SIMPLE)
         price = self._finish(time, choice, work.blocks, place, pattern, bytes, moved, 0.0)
-        return replace(price, provenance="modelled", own_error=work.error)
+        return replace(price, provenance="fitted", own_error=work.error)
 
     # ------------------------------------------------------------------ members, channels, flows
 
@@ -251,10 +251,10 @@ class CollectiveModel:
         inter: float,
     ) -> CollectivePrice:
         latency, transfer = time
-        provenance = "roofline"
+        provenance = "analytic"
         if place.nvlink and place.hosts == 1:
             on_reference = self.cluster.gpu.name == REFERENCE_GPU and place.members <= REFERENCE_MEMBERS
-            provenance = "modelled" if on_reference and choice.algorithm != NVLS else "scaled"
+            provenance = "fitted" if on_reference and choice.algorithm != NVLS else "scaled"
         if pattern is not None:
             transfer = max(transfer, bytes * pattern.floor * 1e6)
         if pattern is None or bytes == 0:
@@ -376,7 +376,7 @@ class CollectiveModel:
         price = self._finish((start, transfer), choice, sms, place, pattern, bytes, bytes * near, far_bytes)
         error = kernel.error if own else experts.OTHER_GPU_ERROR
         return replace(
-            price, provenance="modelled" if own else "scaled",
+            price, provenance="fitted" if own else "scaled",
             own_error=max(error, experts.NETWORK_ERROR if place.hosts > 1 else 0.0),
         )  # fmt: skip
 

@@ -63,8 +63,8 @@ def points_of(machine: Machine, entries: Iterable[Entry]) -> Families:
     found: dict[str, list[tuple[list[float], float]]] = {}
     for entry in entries:
         for work, ns in timed_passes(entry):
-            place, modelled = coordinates(machine, work)
-            found.setdefault(work.which, []).append((place, log(ns / modelled)))
+            place, analytic = coordinates(machine, work)
+            found.setdefault(work.which, []).append((place, log(ns / analytic)))
     return {
         which: TrainingPoints(np.array([place for place, _ in points]), np.array([value for _, value in points]))
         for which, points in found.items()
@@ -85,7 +85,7 @@ class Nearest:
 
     def read(self, work: Pass) -> Neighbour:
         """What is expected of `work`."""
-        place, modelled = coordinates(self._machine, work)
+        place, analytic = coordinates(self._machine, work)
         here = [np.array(place) * row for row in self._ranges]
         away = [
             squares + point @ point - 2.0 * (places @ point)
@@ -103,7 +103,7 @@ class Nearest:
         counts = kriging.solve(between, right, self._noise)
         expected = MEAN + float(identical @ counts[:, 0])
         variance = sum(self._variances) + self._noise - float(identical @ counts[:, 1])
-        return Neighbour(modelled * exp(expected), sqrt(max(variance, self._noise)))
+        return Neighbour(analytic * exp(expected), sqrt(max(variance, self._noise)))
 
     def _covariance(self, squares: Sequence[Floats]) -> Floats:
         total = np.zeros(squares[0].shape)

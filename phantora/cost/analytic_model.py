@@ -14,7 +14,7 @@ from phantora.cost.types import KernelLaunch, L2State, OperatorSignature, Price
 from phantora.hardware.types import Gpu
 from phantora.ttir.work import LOOPS
 
-PROVENANCE = "roofline"
+PROVENANCE = "analytic"
 # 90th percentile of the relative error by class, from validation/compare/kernels.py.
 ERRORS = {
     "gemm": 0.14,
@@ -33,7 +33,7 @@ DEFAULT_ERROR = 0.50
 OF_PROGRAMS = ("triton::", "cuda::")  # kernels without operator: equal names are not equal kernels
 
 
-class Roofline:
+class AnalyticModel:
     """Implements :class:`phantora.cost.types.CostModel` for `gpu`.
 
     `sustained` prices products as they run when nothing else does (a benchmark's loop).
