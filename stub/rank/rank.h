@@ -144,9 +144,9 @@ typedef struct ph_frame {
   void (*begin)(struct ph_frame *frame);  // sends OP_BEGIN (and DEFINE_SIGNATURE), sets instance
   void *data;
   uint32_t kernels;         // of the launches, those that are kernels (ph_launch counts both)
-  uint32_t readback;        // 1: the operator reads an answer back (the size of nonzero's result), so
-  int64_t readback_value;   // ph_memory_copy() of up to 8 bytes from device to host, in this frame or
-                            // one below it, stores this value
+  uint32_t readback;        // the operator reads answers of up to this many 8-byte words back (the size of
+  int64_t readback_value;   // nonzero's result): ph_memory_copy() of so many bytes from device to host, in this
+                            // frame or one below it, stores this value and zeros
   uint32_t signature;       // set by begin, with PH_F_BACKWARD or 0: what a graph's launches say again
   uint8_t flags;
   bool captured;            // what was launched went to a stream that is captured: nothing has been computed

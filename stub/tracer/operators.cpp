@@ -111,6 +111,7 @@ static Operator *describe(const c10::OperatorHandle &handle) {
   if (is_one_of(op->text, {"aten::equal", "aten::allclose"})) op->count = Count::EQUAL;
   if (op->text == "torchvision::nms") op->count = Count::KEEPS;
   if (op->text == "aten::_coalesce") op->count = Count::COALESCE;
+  if (is_one_of(op->text, {"aten::mode", "aten::mode.values"})) op->count = Count::FINDS;
   op->empties = op->text == "aten::empty.memory_format";
   op->allocates = op->empties || op->text == "aten::empty_strided";
   op->lifts = op->name == "aten::lift_fresh";

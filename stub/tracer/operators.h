@@ -16,7 +16,7 @@ using Values = c10::ArrayRef<const IValue>;
 
 enum class Cost : uint8_t { COMPUTE, VIEW, ALLOC, ANNOTATION };
 enum class Role : uint8_t { PLAIN, NUMBER, DTYPE, LAYOUT, MEMORY_FORMAT, GENERATOR };
-enum class Count : uint8_t { NONE, NONZERO, UNIQUE, EQUAL, KEEPS, COALESCE };  // operators that read an answer back
+enum class Count : uint8_t { NONE, NONZERO, UNIQUE, EQUAL, KEEPS, COALESCE, FINDS };  // operators that read an answer back
 enum class Tokens : uint8_t { NONE, LOOKS_UP, SAMPLES, COMPARES };  // what it may do with a program's tokens
 
 struct Argument {

@@ -105,6 +105,11 @@ static bool is_told_above() {
 void note_answer(Frame &f) {
   if (f.op->count == Count::COALESCE) return note_coalesced(f);
   f.early.clear();
+  if (f.op->count == Count::FINDS) {  // a pair: found, and where
+    f.ph.readback = 2;
+    f.ph.readback_value = true;
+    return;
+  }
   if (is_told_above()) return;
   Sight sight;
   look(f.args[0], &sight);

@@ -79,10 +79,11 @@ size_t ph_memory_length(const void *pointer, size_t bytes) {
 
 // The operator knows the number that it will read back from the device (see ph_frame).
 static bool answer_readback(void *dst, size_t bytes) {
-  if (bytes > 8) return false;
   for (ph_frame *frame = ph_top_frame(); frame; frame = frame->parent) {
-    if (!frame->readback) continue;
-    memcpy(dst, &frame->readback_value, bytes);  // little endian: the lower bytes
+    if (bytes > sizeof(int64_t) * frame->readback) continue;
+    size_t first = bytes < sizeof(int64_t) ? bytes : sizeof(int64_t);
+    memset(dst, 0, bytes);
+    memcpy(dst, &frame->readback_value, first);  // little endian: the lower bytes
     return true;
   }
   return false;
