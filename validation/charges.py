@@ -9,7 +9,7 @@ _PROCESS = ctypes.CDLL(None)
 SIMULATED = hasattr(_PROCESS, "ph_charges")
 _COUNTERS = {"charges": ("ph_charges", 96), "levels": ("ph_charge_levels", 30)}
 """By name: the function of stub/rank/clock/costs.c, and its number of counters: costs (``api_ns`` of wire/layout.py),
-operators and units of code by level of coldness."""
+operators and units of code by cold level."""
 Counts = dict[str, list[int]]
 
 

@@ -12,7 +12,7 @@ from types import ModuleType
 Callback = Callable[[ModuleType], None]
 
 
-def uncharged(callback: Callable[..., None], *arguments: object) -> None:
+def excluded(callback: Callable[..., None], *arguments: object) -> None:
     """Calls `callback`. What Python does meanwhile moves no clock: ``stub/clock/frames.c`` knows this function."""
     callback(*arguments)
 
@@ -33,7 +33,7 @@ class _Loader(importlib.abc.Loader):
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         self._loader.exec_module(module)
-        uncharged(self._callback, module)
+        excluded(self._callback, module)
 
 
 class AfterImport(importlib.abc.MetaPathFinder):

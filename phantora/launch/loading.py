@@ -22,7 +22,7 @@ from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.launch.clock import Runtime
-from phantora.launch.importhook import after_import, uncharged
+from phantora.launch.importhook import after_import, excluded
 from phantora.launch.messages import tell
 from phantora.spec import rank_spec
 from phantora.units import NS
@@ -293,4 +293,4 @@ def install() -> None:
             loading.report()
 
     # Also where a process of multiprocessing is the rank. What is reported depends on real time; the clock must not.
-    util.Finalize(None, uncharged, args=(report,), exitpriority=0)
+    util.Finalize(None, excluded, args=(report,), exitpriority=0)

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Sequence
 from multiprocessing import util
 
-from phantora.launch.importhook import uncharged
+from phantora.launch.importhook import excluded
 from phantora.launch.messages import tell
 
 _WINDOWS = 5  # what happens once, as compiling, is in one of them
@@ -56,4 +56,4 @@ def install() -> None:
             tell(text)
 
     # What is reported depends on this machine's CPU; the clock must not.
-    util.Finalize(None, uncharged, args=(report,), exitpriority=0)
+    util.Finalize(None, excluded, args=(report,), exitpriority=0)

@@ -44,9 +44,9 @@ class Request:
     screen: str | None = None
     """A smaller cluster, on which all layouts are run first."""
     finalists: int = 4
-    """So many of the best there are then run whole."""
+    """Number of the best there that then run on the full cluster."""
     search: int = 0
-    """So many points are looked for by Optuna; 0: all are run."""
+    """Number of points that Optuna chooses; 0: all points run."""
     seed: int = 0
     jobs: int = 0
     """Runs at a time; 0: as many as fit."""

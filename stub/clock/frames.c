@@ -135,7 +135,7 @@ static ph_code *look_at(ph_pyobject *code) {
     facts->number = ph_note_function(path, function);
   }
   // What is done to a module after its import is our work, not the script's.
-  bool ours = function && path && !strcmp(function, "uncharged") && ends_with(path, "/phantora/launch/importhook.py");
+  bool ours = function && path && !strcmp(function, "excluded") && ends_with(path, "/phantora/launch/importhook.py");
   bool any_time = !facts->free && (!strcmp(function, "__eq__") || !strcmp(function, "__del__"));
   facts->covers = ours || any_time || (path && function && depends_on_others(path, function));
   if (file) Py_DecRef(file);

@@ -66,7 +66,7 @@ void ph_charge_handover(void);      // a node is about to run: BACKWARD_CALL and
 void ph_charge_cold(enum ph_api api, int64_t *last, size_t times);  // as much of each as the code that ran `last` is cold (costs.c)
 const uint64_t *ph_charges(void);     // times that each cost was charged, by enum ph_api
 uint64_t ph_charged(enum ph_api api); // the same for one, from any thread
-const uint64_t *ph_charge_levels(void);  // by level of coldness: operators, then units of code
+const uint64_t *ph_charge_levels(void);  // by cold level: operators, then units of code
 void ph_advance(int64_t ns);          // advance by ns
 void ph_sleep(int64_t ns);            // the same, and NCCL's watchdogs make the rounds that fall into it
 void ph_charge_bytes(enum ph_api api, size_t bytes);  // api's cost is per GiB

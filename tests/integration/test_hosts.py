@@ -95,14 +95,14 @@ def test_the_probe_runs_under_the_stubs(tmp_path: Path) -> None:
     assert rows["4 blocks FSDP2 step"]["kind"] == "step" and "machine" in lines[0]
 
 
-UNCHARGED = """
+EXCLUDED = """
 import time
-from phantora.launch.importhook import uncharged
+from phantora.launch.importhook import excluded
 def one(i): return i + 1
 def work(_): sum(one(i) for i in range(2000))
-uncharged(work, time); work(time)  # both are warm
+excluded(work, time); work(time)  # both are warm
 clocks = [time.perf_counter_ns()]
-uncharged(work, time); clocks.append(time.perf_counter_ns())
+excluded(work, time); clocks.append(time.perf_counter_ns())
 work(time); clocks.append(time.perf_counter_ns())
 print("clocks", clocks[1] - clocks[0], clocks[2] - clocks[1])
 import torch
@@ -111,7 +111,7 @@ torch.ones(1, device="cuda")
 
 
 def test_what_is_done_to_a_module_after_its_import_moves_no_clock(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(UNCHARGED)
+    (tmp_path / "script.py").write_text(EXCLUDED)
     line = next(line for line in trace(tmp_path, "script.py").out.splitlines() if "clocks" in line)
     ours, theirs = map(int, line.split()[-2:])
     assert ours < 200 and theirs > 2000  # ns

@@ -61,7 +61,7 @@ def _do(pid: int, chooser: random.Random, cores: list[int]) -> None:
 
 
 def runs(count: int, ranks: int, seed: int, asked: bool, words: list[str], folder: Path) -> int:
-    """So many disturbed runs; how many differ."""
+    """Makes disturbed runs and returns how many differ."""
     first: Path | None = None
     different = 0
     for index in range(-1, count + 1):  # the first fills caches of frameworks, such as that of datasets
@@ -96,7 +96,7 @@ def runs(count: int, ranks: int, seed: int, asked: bool, words: list[str], folde
 
 
 def schedules(count: int, log: Path, folder: Path) -> int:
-    """So many interleavings of a recording; how many differ from the first."""
+    """Replays interleavings of a recording and returns how many differ from the first."""
     from phantora import stubs
     from phantora.cost import model_for
 
@@ -117,7 +117,7 @@ def schedules(count: int, log: Path, folder: Path) -> int:
 
 
 def programs(count: int, seed: int) -> int:
-    """So many programs of chance; how many depend on the order of their records."""
+    """Runs random programs and returns how many depend on the order of their records."""
     from phantora import stubs
 
     engine = stubs.ensure().engine

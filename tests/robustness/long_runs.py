@@ -119,7 +119,7 @@ def steps(count: int, ranks: int, folder: Path) -> int:
 
 
 def rows(count: int, folder: Path) -> int:
-    """So many runs in a row."""
+    """Runs in a row."""
     failed = 0
     shm, descriptors = set(os.listdir("/dev/shm")), len(os.listdir("/proc/self/fd"))
     begin = time.monotonic()

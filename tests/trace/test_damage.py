@@ -62,7 +62,7 @@ def test_foreign_files_are_refused(tmp_path: Path, file: str) -> None:
     assert str(error.value).startswith(f"{path}: ") and reported in str(error.value)
 
 
-VERBS = {
+COMMANDS = {
     "analyze": ("{log}",),
     "diff": ("{good}", "{log}"),
     "replay": ("{log}",),
@@ -71,19 +71,19 @@ VERBS = {
 }
 
 
-def test_every_verb_says_it_in_one_line(tmp_path: Path) -> None:
+def test_every_command_says_it_in_one_line(tmp_path: Path) -> None:
     names = {"log": str(tmp_path / "run.json"), "good": str(small_run().write(tmp_path / "good.arrow"))}
     other_operators(tmp_path / "run.json")
     code = "import sys\nfrom phantora.cli.main import cli, main\n"
-    code += "for verb in sys.argv[1].split('\\n'):\n  sys.argv[1:] = verb.split('\\t')\n"
+    code += "for command in sys.argv[1].split('\\n'):\n  sys.argv[1:] = command.split('\\t')\n"
     code += "  try: main()\n  except SystemExit as end: print(end.code)\n"
-    lines = "\n".join("\t".join([command, *(a.format(**names) for a in given)]) for command, given in VERBS.items())
+    lines = "\n".join("\t".join([command, *(a.format(**names) for a in given)]) for command, given in COMMANDS.items())
     done = subprocess.run(
         [sys.executable, "-c", code, lines], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.split() == ["1"] * len(VERBS)
+    assert done.stdout.split() == ["1"] * len(COMMANDS)
     said = done.stderr.splitlines()
-    assert len(said) == len(VERBS) and all("another version of Phantora" in line for line in said), done.stderr
+    assert len(said) == len(COMMANDS) and all("another version of Phantora" in line for line in said), done.stderr
 
 
 def test_wrong_bytes(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from phantora.errors import PhantoraError, limit_of_processes
 from phantora.launch.ending import RunningSimulator, SimulatorThread
 from phantora.run_process import PHANTORA
 
-VERB = [*PHANTORA, "completion", "bash"]
+COMMAND = [*PHANTORA, "completion", "bash"]
 
 
 # A command that says that it has begun, and waits.
@@ -96,12 +96,12 @@ def test_closed_streams_are_no_files_of_the_run() -> None:
         for fd in range(3):
             os.close(fd)
 
-    assert subprocess.run(VERB, preexec_fn=close, check=False).returncode == 0
+    assert subprocess.run(COMMAND, preexec_fn=close, check=False).returncode == 0
 
 
 def test_output_that_cannot_be_written_is_told() -> None:
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(VERB, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(COMMAND, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("phantora: cannot write") and "No space left on device" in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -67,10 +67,10 @@ def fetch(folder: Path) -> Path:
         f"Dir::Cache={apt}",
     )  # fmt: skip
     command = ["apt-get", "-q", *(f"-o{option}" for option in options)]
-    for verb in (["update"], ["source", "--download-only", "--tar-only", "pytorch"]):
-        done = subprocess.run([*command, *verb], cwd=apt, capture_output=True, text=True, check=False)
+    for words in (["update"], ["source", "--download-only", "--tar-only", "pytorch"]):
+        done = subprocess.run([*command, *words], cwd=apt, capture_output=True, text=True, check=False)
         if done.returncode:
-            raise SystemExit(f"apt-get {verb[0]} fails: {done.stderr.strip()}; give a checkout by --sources")
+            raise SystemExit(f"apt-get {words[0]} fails: {done.stderr.strip()}; give a checkout by --sources")
     archive = next(apt.glob("pytorch_*.orig.tar.*"))
     sources.mkdir()
     subprocess.run(["tar", "xf", archive, "-C", sources, "--strip-components=1", "--wildcards", "*/test/*"], check=True)

@@ -83,7 +83,7 @@ def report_halves(console: Console, runs: Sequence[tuple[float, Parts]]) -> None
     decided = [run for run in reported if not waits(run[1])]
     waiting = [run for run in reported if waits(run[1])]
     table = Table("host measured, parts known", "runs", "constants", "inside", "median width", box=None)
-    for name, group in (("the GPU decides", decided), ("waits for its host", waiting)):
+    for name, group in (("the GPU decides", decided), ("host-bound", waiting)):
         if len(group) < LEAST:
             continue
         if group is decided:

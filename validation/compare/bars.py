@@ -277,7 +277,7 @@ def groups_of(run: Run, bar: Bar) -> Iterator[str]:
     measured = "host measured" if run.host != REFERENCE_HOST else "host not measured"
     yield from ("all", calm, measured, f"{measured}, {calm}", bar.source, f"{bar.source}, {calm}", f"  {run.file}")
     if bar.parts and bar.parts.prices and bar.parts.by_host:  # with this version's bars
-        follows = "waits for its host" if waits(bar.parts) else "the GPU decides"
+        follows = "host-bound" if waits(bar.parts) else "the GPU decides"
         yield from ("parts known", f"parts known, {follows}", f"parts known, {follows}, {measured}")
     if bar.width < NARROW:
         yield f"narrower than {NARROW:.0%}"

@@ -283,7 +283,7 @@ def table(points: list[Point]) -> list[str]:
     ]
     groups: dict[str, list[Point]] = defaultdict(list)
     for p in points:
-        groups[p.group + (" beside NCCL" if p.next_to else "")].append(p)
+        groups[p.group + (" next to NCCL" if p.next_to else "")].append(p)
     for name, group in sorted(groups.items()):
         rows.append(f"| {name} {summary(group)}")
     alone = [p for p in points if not p.next_to]
@@ -331,7 +331,7 @@ def main() -> None:
     traces = [p for f in files for p in trace_points(gpu, f)]
     print("\nOperators in traces of training steps\n", *table(traces), sep="\n")
     print(
-        "\nSlower beside NCCL\n",
+        "\nSlower next to NCCL\n",
         "| class | operators | factor |",
         "|---|---|---|",
         *interference_ratios(traces),

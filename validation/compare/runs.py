@@ -90,7 +90,7 @@ def main() -> None:
             kind = "steady" if calm else "not steady"
             table.add_row(name, f"{real * 1e3:.2f}", f"{ours[name] * 1e3:.2f}", f"{error:+.1%}", "" if calm else kind)
             use = entry["use"]
-            for group in (f"{use} and mended",) if "again" in entry else ("all", use, f"{use}, {kind}"):
+            for group in (f"{use} and fixed",) if "again" in entry else ("all", use, f"{use}, {kind}"):
                 errors.setdefault(group, []).append(error)
         console.print(table)
     table = Table("runs", "number", "median error", "mean", "signed", "largest", "within 5 %", box=None)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from phantora.errors import PhantoraError
 from phantora.launch.deep_ep import routes
 from phantora.launch.fold import groups
-from phantora.launch.importhook import uncharged
+from phantora.launch.importhook import excluded
 from phantora.launch.routing import Routing
 from phantora.launch.shims import Shim, announce
 from phantora.launch.shims.values import read, write
@@ -48,7 +48,7 @@ def _decide(router: Any, routing: Routing) -> None:
         announce(routing)
         if unchecked[0]:  # once: what Python does costs the host time, which a run of all ranks has not
             unchecked[0] = False
-            uncharged(_require_experts)
+            excluded(_require_experts)
         tokens, experts = chosen.shape
         routes.layer = (self.layer_number or 1) - 1
         counts = routing.counts(routes.layer, experts, tokens, self.topk)

@@ -212,6 +212,6 @@ def _unit(ns: float) -> tuple[str, float]:
 
 
 def _decimals(value: float, error: float | None) -> int:
-    """So many that the last digit is at most a tenth of the bar; three to five digits in all."""
+    """Digits after the point: the last is at most a tenth of the bar; three to five digits in all."""
     digits = min(5, max(3, 1 + ceil(-log10(error)) if error else 4))
     return max(0, digits - 1 - int(log10(value))) if value >= 1 else digits

@@ -67,7 +67,7 @@ const uint64_t *ph_charge_levels(void) { return levels; }
 // one, 133 after 64 us, next to nothing in a tight loop. Waits are not work.
 // The sixth power of the logarithm follows from the fit: FSDP2's steps, tensor-parallel ones and tight loops at one
 // price of a unit of code (validation/fits/host.py).
-static size_t coldness(int64_t *last, size_t code) {
+static size_t cold_share(int64_t *last, size_t code) {
   static const uint16_t share[COLD_LEVEL + 1] = {0, 0, 0, 0, 0, 2, 6, 15, 34, 70, 132, 235, 396, 641, 1000};
   uint64_t distance = (uint64_t)(worked - *last) >> WARM_SHIFT;
   size_t level = distance ? (size_t)(64 - __builtin_clzll(distance)) : 0;
@@ -90,7 +90,7 @@ void ph_charge_times(enum ph_api api, size_t times) {
 
 void ph_charge_cold(enum ph_api api, int64_t *last, size_t times) {
   if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
-  size_t share = coldness(last, 0) * times;
+  size_t share = cold_share(last, 0) * times;
   count(api, share);
   ph_note_charge(api);
   int64_t ns = ph_rt.header->api_ns[api] * (int64_t)share / 1000;
@@ -100,7 +100,7 @@ void ph_charge_cold(enum ph_api api, int64_t *last, size_t times) {
 
 void ph_charge_frame(int64_t *last, size_t units, uint32_t function) {
   if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
-  size_t code = units * coldness(last, units);
+  size_t code = units * cold_share(last, units);
   count(PH_API_PY_FRAME, 1);
   count(PH_API_PY_CODE, code);
   if (function) ph_note_charge(function);
