@@ -20,19 +20,22 @@ from tests.support.runs import trace
 
 OBLONG = """
 import torch
-x, w = torch.empty(4, 8, 40, 24, device="cuda"), torch.empty(16, 4, 5, 3, device="cuda")
-torch.conv2d(x, w, None, (2, 1), (2, 1), (1, 1), 2)  # the first call takes more than the plan's
-torch.cuda.reset_peak_memory_stats()
-y = torch.conv2d(x, w, None, (2, 1), (2, 1), (1, 1), 2)
-counters = torch.cuda.memory_stats()
-print("bytes", counters["requested_bytes.all.peak"] - counters["requested_bytes.all.current"])
-del y
-x, w = (torch.empty(n, device="cuda", dtype=torch.half) for n in ((4, 12, 40, 24), (20, 12, 3, 3)))
-torch.conv2d(x, w)
-torch.cuda.reset_peak_memory_stats()
-y = torch.conv2d(x, w)
-counters = torch.cuda.memory_stats()
-print("padded", counters["requested_bytes.all.peak"] - counters["requested_bytes.all.current"])
+def taken(what, call, *arguments):
+    call(*arguments)  # takes more than the plan's
+    torch.cuda.reset_peak_memory_stats()
+    y = call(*arguments)
+    counters = torch.cuda.memory_stats()
+    print(what, counters["requested_bytes.all.peak"] - counters["requested_bytes.all.current"])
+def new(*shape, dtype=torch.half):
+    return torch.empty(shape, device="cuda", dtype=dtype)
+x, w = new(4, 8, 40, 24, dtype=torch.float), new(16, 4, 5, 3, dtype=torch.float)
+taken("bytes", torch.conv2d, x, w, None, (2, 1), (2, 1), (1, 1), 2)
+image, ones, zeros = new(4, 12, 40, 24), [1] * 3, [0] * 3
+taken("padded", torch.conv2d, image, new(20, 12, 3, 3))
+taken("depthwise", torch.cudnn_convolution, image, new(12, 1, 3, 3), [1, 1], [1, 1], [1, 1], 12, False, False, True)
+taken("colours", torch.conv2d, new(4, 3, 40, 24), new(16, 3, 3, 3))
+tensors = new(2, 4, 16, 16, 16), new(2, 24, 16, 16, 16), new(4, 24, 1, 1, 1), None
+taken("volume", torch.ops.aten.convolution_backward, *tensors, ones, zeros, ones, False, zeros, 1, [False, True, False])
 """
 
 
@@ -70,9 +73,14 @@ def test_a_users_table_of_another_gpu(tmp_path: Path, cache: Path) -> None:
     """A100s have no shipped table: the rule and a note without one, the user's bytes and no note with one."""
     (tmp_path / "oblong.py").write_text(OBLONG)
     run = trace(tmp_path, "--cluster", "1x1xA100", "oblong.py")
-    by_rule, padded = (int(line.split()[-1]) for line in run.out.splitlines() if "bytes" in line or "padded" in line)
-    assert by_rule == 4 * (4 * 8 * 40 * 24 + 16 * 4 * 5 * 3 + 4 * 16 * 20 * 24) + 16
-    assert padded == 2 * (4 * 16 * 40 * 24 + 24 * 16 * 3 * 3 + 4 * 24 * 38 * 22) + 16  # 12 and 20 channels as 16 and 24
+    rows = (line.split() for line in run.out.splitlines())
+    assert {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()} == {
+        "bytes": 4 * (4 * 8 * 40 * 24 + 16 * 4 * 5 * 3 + 4 * 16 * 20 * 24) + 16,
+        "padded": 2 * (4 * 16 * 40 * 24 + 24 * 16 * 3 * 3 + 4 * 24 * 38 * 22) + 16,  # 12 and 20 channels as 16 and 24
+        "depthwise": 0,
+        "colours": 0,
+        "volume": 2 * 2 * (2 * (24 + 4) * 16**3),
+    }
     note = "convolutions take workspaces by a rule"
     analyze = [*PHANTORA, "analyze", "run.arrow"]
     assert note in subprocess.run(analyze, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
