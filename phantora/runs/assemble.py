@@ -115,6 +115,11 @@ class Simulation:
     again: Callable[[Path, Setup, Recorded], Simulation] | None = None
     """The same run from its recording, with the same prices, into a log of its own."""
 
+    @property
+    def powers(self) -> Powers:
+        """As :attr:`Simulator.powers`; empty under ``--null``."""
+        return self.simulator.powers if self.simulator is not None else {}
+
     def close(self, trailer: Mapping[str, Any]) -> None:
         """Writes the log's end (`trailer`: what differs between equal runs), closes it, frees the shared memory."""
         try:

@@ -3,17 +3,19 @@ with its prices.
 
 The first steps of a run come before the power limiters of its GPUs have settled, in some 0.4 s. The recording is
 simulated until they have: each time the limiters go on, when the first step ends, from where they stood at the end of
-the last step. The steps of the last time are the settled ones (docs/glossary.md).
+the last step. The steps of the last time are the settled ones (docs/glossary.md). A run that is long enough has settled
+itself: one pass from where its limiters stand at its end shows that.
 
 A long run is simulated up to the steps that follow its first steady one, for as long as the limiters take to settle.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from phantora.errors import PhantoraError
@@ -96,9 +98,11 @@ def simulated_again(
     replays = _Replays(simulation, setup, all_rows=own.source == "run")
     settled = None
     recorded_steps = own if recorded_run is None else find_steps(recorded_run)
-    part = _first_part(recorded, recorded_steps, float(written.metadata.extra["settling_ns"]))
+    settling_ns = float(written.metadata.extra["settling_ns"])
+    part = _first_part(recorded, recorded_steps, settling_ns)
     if part is not None:
-        settled = _settled(replays, part, part.times(own))
+        settled = _as_at_the_end(replays, part, _late(own, settling_ns), simulation.powers)
+        settled = settled or _settled(replays, part, part.times(own))
     if part is None or settled is None:
         part = _Part(recorded)
         settled = _settled(replays, part)
@@ -135,29 +139,64 @@ def _first_part(recorded: Recorded, steps: Steps, settling_ns: float) -> _Part |
     return _Part(replace(recorded, records=records), steps.source, numbers)
 
 
+def _late(steps: Steps, settling_ns: float) -> float | None:
+    """ns of the steps that begin when the limiters have settled; None where there are none."""
+    steady = steps.identical()
+    own = [step for of_rank in steps.of_rank.values() for step in of_rank if step.number in steady]
+    begin = min((step.start for step in own), default=0)
+    times = [step.end - step.start for step in own if step.start >= begin + settling_ns]
+    return statistics.median(times) if times else None
+
+
+def _as_at_the_end(replays: _Replays, part: _Part, late: float | None, powers: Powers) -> _Settled | None:
+    """A pass from `powers`, where the limiters stand at the end of the run. None where its steps take another time than
+    `late`, that of the run's last ones, or power limits nothing."""
+    if late is None or not _limited(powers):
+        return None
+    try:
+        with replays.run(replace(part.recorded, power=powers)) as (log, powers):
+            steps = find_steps(log, by=part.by)
+            times = part.times(steps)
+            now = {number: times[number] for number in part.compared(times) if number in steps.steady()}
+            if None in powers.values() or not now or not _equal(now, dict.fromkeys(now, late), SETTLED):
+                return None
+            return _Settled(times, powers, _reported(log, steps, part, times))
+    except PhantoraError:
+        return None
+
+
+def _limited(powers: Powers) -> bool:
+    """Has power slowed a GPU in its last steps?"""
+    return any(state is not None and state.lowest_clock < 1 for state in powers.values())
+
+
+def _reported(log: Log, steps: Steps, part: _Part, times: Times) -> dict[str, Any]:
+    """For the trailer, of the log of the last pass."""
+    from phantora.trace.analysis.analyze import steady_times
+
+    return {"source": steps.source, "steps_ns": _json(times), "steady": steady_times(log, steps)}
+
+
 def _settled(replays: _Replays, part: _Part, expected: Times | None = None) -> _Settled | None:
     """Passes until the limiters have settled. None where the first, which is the run itself, has other times than
     `expected`."""
-    from phantora.trace.analysis.analyze import Filters, analyze
-
     powers: Powers = dict.fromkeys(part.recorded.records)
     before: Times | None = None
     times: Times = {}
     try:
         for left in reversed(range(MOST_PASSES)):
-            with replays.run(replace(part.recorded, power=powers), brief=before is None) as (log, powers):
+            with replays.run(replace(part.recorded, power=powers)) as (log, powers):
                 steps = find_steps(log, by=part.by)
                 times = part.times(steps)
                 if before is None and expected is not None and not _equal(times, expected, EQUAL):
                     return None
                 if None in powers.values():
                     return _Settled(times, None, {"skipped": "no optimizer ends the steps of every rank"})
-                if not any(state is not None and state.lowest_clock < 1 for state in powers.values()):
+                if not _limited(powers):
                     return _Settled(times, None, {})
                 now = {number: times[number] for number in part.compared(times) if number in steps.steady()}
                 if not left or (before is not None and _equal(now, before, SETTLED)):
-                    steady = asdict(analyze(log, Filters(by=part.by), details=False).steady)
-                    return _Settled(times, powers, {"source": steps.source, "steps_ns": _json(times), "steady": steady})
+                    return _Settled(times, powers, _reported(log, steps, part, times))
                 before = now
     except PhantoraError as error:
         if expected is not None:
@@ -172,16 +211,23 @@ def _equal(times: Times, others: Times, share: float) -> bool:
 
 
 def _on_hosts(replays: _Replays, part: _Part, own: Times, spread: Sequence[float]) -> dict[str, Any]:
-    """Times by factor on the host's time, `own` at 1; or why there are none."""
-    factors = sorted({1 / SLOWER, SLOWER, *(factor for factor in spread if not 1 / SLOWER <= factor <= SLOWER)})
-    counted = part.compared(own)
-    times = {"1": _json({number: own[number] for number in counted})}
-    for factor in factors:
+    """Times by factor on the host's time, `own` at 1; or why there are none. Where the fastest or slowest host changes
+    nothing, those between are left out."""
+    factors = {1 / SLOWER, SLOWER, *(factor for factor in spread if not 1 / SLOWER <= factor <= SLOWER)}
+    counted = {number: own[number] for number in part.compared(own)}
+    times = {"1": _json(counted)}
+    unmoved: set[bool] = set()  # by faster and slower
+    for factor in sorted(factors, key=lambda factor: abs(math.log(factor)), reverse=True):
+        if (factor > 1) in unmoved:
+            continue
         scaled = replace(part.recorded, host_scale=factor * part.recorded.host_scale)
         try:
-            with replays.run(scaled, brief=True) as (log, _):
+            with replays.run(scaled) as (log, _):
                 found = part.times(find_steps(log, by=part.by))
-                times[f"{factor:.4g}"] = _json({number: found[number] for number in counted if number in found})
+            found = {number: found[number] for number in counted if number in found}
+            times[f"{factor:.4g}"] = _json(found)
+            if _equal(found, counted, EQUAL):
+                unmoved.add(factor > 1)
         except PhantoraError as error:  # what was recorded does not fit together at another pace
             return {"skipped": f"at {factor:.2f} times the host's time: {_first_line(error)}"}
     return {"steps_ns": times}
@@ -206,16 +252,17 @@ class _Replays:
         self._all_rows = all_rows  # a whole run as the step has the extent of all its rows
 
     @contextmanager
-    def run(self, recorded: Recorded, *, brief: bool) -> Iterator[tuple[Log, Powers]]:
-        """The log of the replay, which is gone afterwards, and where the limiters stand at its end. `brief`: only its
-        steps are read. Raises PhantoraError where the records do not fit together."""
+    def run(self, recorded: Recorded) -> Iterator[tuple[Log, Powers]]:
+        """The log of the replay, which is gone afterwards, and where the limiters stand at its end. Raises
+        PhantoraError where the records do not fit together."""
         from phantora.sim.replay import Replayer
 
         with unnamed("phantora-again") as path:  # a folder would stay where the run is killed
-            again = self._again(path, self._setup, replace(recorded, brief=brief and not self._all_rows))
+            again = self._again(path, self._setup, replace(recorded, brief=not self._all_rows))
             assert isinstance(again.simulator, Replayer)
             try:
                 again.simulator.run()
             finally:
                 again.close({})
-            yield open_log(path), again.simulator.powers
+            powers = {rank: again.simulator.powers[rank] for rank in recorded.records}
+            yield open_log(path), powers

@@ -54,8 +54,7 @@ class _Voice:
 
 class Replayer(Simulator):
     """A simulator whose ranks are recordings: `records` by rank, `host_scale` is a factor on the recorded host time.
-    `power`: from which state the power limiter of each rank's GPU goes on when its first step ends, None from its own;
-    :attr:`powers` then says where they stand at the end."""
+    `power`: from which state the power limiter of each rank's GPU goes on when its first step ends; None: its own."""
 
     def __init__(
         self, session: Session, log: LogWriter, config: SimulatorConfig, records: Mapping[int, Iterable[Records]],
@@ -63,8 +62,6 @@ class Replayer(Simulator):
     ) -> None:  # fmt: skip
         super().__init__(session, log, config)
         self._engine.play(host_scale)
-        self.powers: dict[int, native.PowerState | None] = dict.fromkeys(power or ())
-        """The state of each rank's GPU at the end of its last step; empty unless it was asked for."""
         for rank, state in (power or {}).items():
             self._engine.start_power(rank, state)
         self._voices = [_Voice(session, rank, records.get(rank, ())) for rank in session.real]
@@ -78,7 +75,6 @@ class Replayer(Simulator):
                 raise PhantoraError(f"the recording is damaged ({error}); run `phantora trace` again") from error
             reason = self._turn(0)
             if reason & native.DONE and not reason & native.PRICES and all(voice.done for voice in self._voices):
-                self.powers = {rank: self._engine.power(rank) for rank in self.powers}
                 return
             # Nobody is asleep but those whose recording says so.
             if reason == native.IDLE and not self._end_killed() and not self._engine.release_sleepers([]):

@@ -85,8 +85,13 @@ class Simulator:
             timing.kernel_gap_ns = timing.crowded_gap_ns = timing.graph_gap_ns = config.measured.kernel_gap_ns
         self._engine.set_timing(timing)
         limit_power(self._engine, config.cluster.gpu, session.world_size, fold)
+        self.powers: dict[int, native.PowerState | None] = dict.fromkeys(session.real)
+        """Where the power limiter of each rank's GPU stands at the end of its last step; None: it has none, or nothing
+        is recorded."""
         if config.record:
             self._engine.record()
+            for rank in session.real:
+                self._engine.start_power(rank, None)
         self._began = self._last_progress = 0.0
         self._stop = threading.Event()
         self._deaths: list[tuple[int, int]] = []
@@ -143,6 +148,7 @@ class Simulator:
         self._began = time.thread_time()
         try:
             self._loop()
+            self.powers = {rank: self._engine.power(rank) for rank in self.powers}
             self._drain(everything=True)
         except PhantoraError:
             with contextlib.suppress(PhantoraError, ValueError):  # the log itself may be what failed

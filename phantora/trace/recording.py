@@ -31,7 +31,7 @@ RECORD = layout.dtype(layout.Record)
 Records = npt.NDArray[np.void]
 
 _CODEC = pa.Codec("zstd", compression_level=3)
-_BLOB = layout.Kind.BLOB
+_BLOB, _MEMORY = layout.Kind.BLOB, layout.Kind.MEMORY
 _HELPER = layout.Flag["PH_F_HELPER"]
 _NO_SLOT = layout.CONSTANTS["PH_NO_SLOT"]
 _SORTED = tuple(name for name in RECORD.names or () if name not in ("kind", "time"))
@@ -138,13 +138,13 @@ def by_rank(chunks: Iterable[Chunk]) -> dict[int, Packed]:
 
 def first_part(records: Iterable[Records], until: int) -> list[Records]:
     """The records up to the first that the rank's host sends after `until` (ns of its clock), and then the rank's exit.
-    Records of helper threads, whose clocks are their own, do not end it."""
+    Records of helper threads, whose clocks are their own, do not end it. Allocations take no time and are left out."""
     parts: list[Records] = []
     for own in records:
         hosts = (own["kind"] != _BLOB) & (own["flags"] & _HELPER == 0)
         late = hosts & (own["time"] > until)
         at = int(late.argmax()) if late.any() else len(own)
-        parts.append(own[:at])
+        parts.append(own[:at][own["kind"][:at] != _MEMORY])
         if at < len(own):
             break
     return [*parts, make("RANK_EXIT", slot=_NO_SLOT, time=until)]

@@ -86,9 +86,8 @@ Item &Device::enqueue(Stream &s, Item &&item) {
   }
   item.ready = item.launch + (item.shares() || item.type == Item::COMM ? model_.timing.launch_latency_ns : 0);
   if (s.legacy) {
-    for (auto &[id, other] : rank_.streams)
-      if (other.get() != &s && other->device == this && other->blocking && !other->queue.empty())
-        enqueue_wait(s, other->all(), item.launch);
+    for (size_t i = 0, count = busy_.size(); i < count; ++i)  // `s` may join them
+      if (busy_[i] != &s && busy_[i]->blocking) enqueue_wait(s, busy_[i]->all(), item.launch);
   } else if (s.blocking && default_stream_ && !default_stream_->queue.empty()) {
     enqueue_wait(s, default_stream_->all(), item.launch);
   }

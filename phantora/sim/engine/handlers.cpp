@@ -87,14 +87,19 @@ void Ingest::memory(Rank &rank, const ph_record &r) {
   if (r.id == PH_MEM_FREE && r.op) row.seq = static_cast<int64_t>(r.op) * 1000;
   row.stream = r.thread;
   row.id = rank.fresh_id();
-  auto &blocks = source(rank).blocks;
-  if (r.id == PH_MEM_ALLOC) blocks[r.memory.address] = row.id;
-  auto block = r.id == PH_MEM_FREE ? blocks.find(r.memory.address) : blocks.end();
-  if (block != blocks.end()) {
-    row.link = block->second;
-    blocks.erase(block);
-  }
+  if (int64_t block = source(rank).block; block && r.id == PH_MEM_FREE) row.link = block;
   rows_.host(row);
+}
+
+// Which row allocates the block of an allocation or a free; it is known until the free.
+int64_t Ingest::block_of(const Rank &rank, const ph_record &r) {
+  auto &blocks = source(rank).blocks;
+  if (r.id == PH_MEM_ALLOC) return blocks[r.memory.address] = rank.next_id();
+  auto known = blocks.find(r.memory.address);
+  if (known == blocks.end()) return 0;
+  int64_t block = known->second;
+  if (r.id == PH_MEM_FREE) blocks.erase(known);
+  return block;
 }
 
 // ------------------------------------------------------------------ a profiler in the rank

@@ -106,14 +106,8 @@ void Ingest::take(Rank &rank, const ph_record &r) {
   bool helper = r.flags & PH_F_HELPER;
   if (r.time > rank.host && !helper) rank.host = r.time;
   if (rank.sleep.since >= 0 && r.time >= rank.sleep.until && !helper) wake(rank, r);
-  if (recorder) {
-    int64_t block = 0;
-    if (r.kind == PH_MEMORY) {
-      auto known = from.blocks.find(r.memory.address);
-      block = r.id == PH_MEM_ALLOC ? rank.next_id() : known == from.blocks.end() ? 0 : known->second;
-    }
-    recorder->add(r, block);
-  }
+  from.block = r.kind == PH_MEMORY ? block_of(rank, r) : 0;
+  if (recorder) recorder->add(r, from.block);
   if (comparison_.watches(rank)) {
     bool named = r.kind == PH_KERNEL && r.id < from.names.size();
     comparison_.record(rank, r, named ? from.names[r.id] : -1);

@@ -35,6 +35,7 @@ class Ingest {
     std::string blob;
     std::vector<int32_t> names, signatures;        // local id -> global
     std::unordered_map<uint64_t, int64_t> blocks;  // of the framework's allocator: address -> row that allocated it
+    int64_t block = 0;                             // that row of the record in hand, 0: none
     int64_t group_left = 0;
     int64_t measured = UNTIMED, delay = 0;  // of the next launch
     double crowd = 1;
@@ -95,6 +96,7 @@ class Ingest {
   void site(Rank &rank, const ph_record &r);
   void timed(Rank &rank, const ph_record &r);
   void memory(Rank &rank, const ph_record &r);
+  int64_t block_of(const Rank &rank, const ph_record &r);
   void unsupported(Rank &rank, const ph_record &r);
   void correlate(Rank &rank, const ph_record &r);
   void profile(Rank &rank, const ph_record &r);

@@ -61,6 +61,7 @@ bool RowLog::before(const Place &a, const Place &b) const {
 void RowLog::gather(int64_t until, const std::function<void(ph_row &)> &rename) {
   picked_.clear();
   places_.clear();
+  taken_ = 0;
   pick_unordered(communicators_, COMMUNICATORS, until);
   pick_unordered(network_, NETWORK, until);
   for (size_t rank = 0; rank < host_.size(); ++rank) {
@@ -68,17 +69,12 @@ void RowLog::gather(int64_t until, const std::function<void(ph_row &)> &rename) 
     pick(device_[rank], DEVICE, until, rename);
   }
   std::sort(places_.begin(), places_.end(), [&](const Place &a, const Place &b) { return before(a, b); });
-  ready_.reserve(places_.size());
-  for (auto it = places_.rbegin(); it != places_.rend(); ++it) ready_.push_back(picked_[it->position]);
 }
 
 int64_t RowLog::take(ph_row *out, int64_t capacity, int64_t until, const std::function<void(ph_row &)> &rename) {
-  if (ready_.empty()) gather(until, rename);
+  if (must_gather()) gather(until, rename);
   int64_t n = 0;
-  while (n < capacity && !ready_.empty()) {
-    out[n++] = ready_.back();
-    ready_.pop_back();
-  }
+  while (n < capacity && taken_ < places_.size()) out[n++] = picked_[places_[taken_++].position];
   count_ -= n;
   return n;
 }

@@ -38,7 +38,7 @@ class RowLog {
 
   // Up to `capacity` rows that end before `until`; `rename` makes a row's numbers those of the log.
   int64_t take(ph_row *out, int64_t capacity, int64_t until, const std::function<void(ph_row &)> &rename);
-  bool must_gather() const { return ready_.empty(); }
+  bool must_gather() const { return taken_ == places_.size(); }
 
  private:
   enum Lane : int32_t { COMMUNICATORS, HOST, DEVICE, NETWORK };
@@ -66,9 +66,9 @@ class RowLog {
 
   std::vector<std::deque<ph_row>> host_, device_;  // by rank
   std::vector<ph_row> communicators_, network_;
-  std::vector<ph_row> ready_;  // the last goes first
-  std::vector<ph_row> picked_;   // scratch of gather()
-  std::vector<Place> places_;
+  std::vector<ph_row> picked_;  // final rows
+  std::vector<Place> places_;   // and their order
+  size_t taken_ = 0;            // of them
   int64_t count_ = 0, latest_ = 0;
   bool brief_ = false;
 };

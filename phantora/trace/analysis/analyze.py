@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,7 @@ _SHORT_COLUMNS = (
 )  # fmt: skip
 _COLUMNS = (*_SHORT_COLUMNS, "stream", "id", "algorithm", "seq")
 _SHORT_KINDS = (*DEVICE_KINDS, "sync", "power")
+_TIME_COLUMNS = ("kind", "rank", "start", "end", "launch", "ready", "link", "id")
 MOST_JOINS = 100_000  # for which gains are computed unasked: about a second
 Progress = Callable[[int, int], None]
 
@@ -109,6 +110,27 @@ def analyze(
         if progress:
             progress(len(spans) - window.index, len(spans))
     return passed.report()
+
+
+def steady_times(log: Log, steps: Steps) -> dict[str, Any]:
+    """Where the time of a steady step goes, as :func:`_settled` reads it, from device rows and waits alone."""
+    ranks = sorted(steps.of_rank)
+    end = int(log.batch(log.num_batches - 1, ("end",))["end"][-1])
+    spans = spans_of(steps, ranks, -1, end, True)
+    gap = max(log.metadata.kernel_gap_ns, log.metadata.crowded_gap_ns)
+    following: list[NextRow | None] = [None] * len(ranks)
+    found: list[Times] = []
+    for window in windows(log, ranks, spans, _TIME_COLUMNS, (*DEVICE_KINDS, "sync")):
+        parts: list[Times] = []
+        for position in np.flatnonzero(window.span.present).tolist():
+            begin, stop = int(window.span.start[position]), int(window.span.end[position])
+            o = occupancy(window.of_rank(position), max(begin, 0), stop)
+            parts.append(times(o, log.metadata.launch_latency_ns, gap, following[position]))
+            following[position] = first_row(o) or following[position]
+        if window.span.steady:
+            found.append(mean_times(parts, None))
+    steady = mean_times(_middle_half(found), None)
+    return {name: getattr(steady, name) for name in _TIMES} | {"stalls": steady.stalls}
 
 
 def _steps(log: Log, filters: Filters) -> Steps:
@@ -353,7 +375,8 @@ class _Pass:
         return details
 
 
-_SUMMED = ("time", "compute", "communication", "overlapped", "exposed", "copy", "idle", "waiting", "flops")
+_TIMES = ("time", "compute", "communication", "overlapped", "exposed", "copy", "idle", "waiting")
+_SUMMED = (*_TIMES, "flops")
 
 
 def _sum(parts: list[Times]) -> Times:
@@ -388,7 +411,7 @@ def _settled(log: Log, last: Times, peak: float | None) -> Times:
     """Where the time of the predicted settled step goes; work and memory are those of the run's own step `last`."""
     known = log.trailer["settled"]["steady"]
     times = replace(last)
-    for name in set(_SUMMED) - {"flops"}:
+    for name in _TIMES:
         setattr(times, name, float(known[name]))
     times.stalls = {cause: float(ns) for cause, ns in known["stalls"].items()}
     times.mfu = _mfu(times, peak)

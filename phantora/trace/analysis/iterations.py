@@ -30,9 +30,8 @@ Mask = npt.NDArray[np.bool_]
 _PROFILER = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _DATALOADER = "enumerate(DataLoader)#"
 # Annotations of libraries, which mark parts of an iteration; the others are the user's own.
-_LIBRARIES = (
-    "Optimizer.", "nccl", "FSDP::", "ProfilerStep", "enumerate(", "autograd::", "c10d::", "phantora: ", MODULE,
-)  # fmt: skip
+_PARTS = ("nccl", "FSDP::", "autograd::", "c10d::", MODULE)
+_LIBRARIES = ("Optimizer.", "ProfilerStep", "enumerate(", "phantora: ", *_PARTS)
 _TENSOR = re.compile(r"\w+\[[^\]]*\]|\d+ in all")
 MOST_TURNS = 12  # of optimizers in one iteration
 _LIKE = 0.8  # of their operators two optimizer steps share at least if they are of the same optimizer
@@ -69,12 +68,15 @@ class Iterations:
 Marks = dict[int, list[Mark]]
 
 
-def read_marks(log: Log, ranks: Iterable[int]) -> Marks:
-    """All annotations of `ranks`, by rank in order of their start."""
+def read_marks(log: Log, ranks: Iterable[int], asked: str | None = None) -> Marks:
+    """The annotations of `ranks` that can tell an iteration, by rank in order of their start: not those of a library's
+    parts, but for the one called `asked`."""
     names = log.words("name")
+    counts = np.array([name == asked or not name.startswith(_PARTS) for name in names] + [False])
     found: Marks = {rank: [] for rank in ranks}
     for batch in log.batches(("rank", "stream", "name", "start", "end"), kinds=("annotation",), ranks=found):
-        columns = (batch[c].tolist() for c in ("rank", "stream", "name", "start", "end"))
+        kept = counts[batch["name"]]
+        columns = (batch[c][kept].tolist() for c in ("rank", "stream", "name", "start", "end"))
         for rank, thread, name, start, end in zip(*columns, strict=True):
             found[rank].append(Mark(start, end, names[name], thread))
     return {rank: sorted(own) for rank, own in found.items()}

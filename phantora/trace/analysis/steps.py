@@ -114,7 +114,8 @@ def find_steps(log: Log, ranks: Collection[int] | None = None, by: str | None = 
     whole = Steps("run", {rank: [Step(1, "run", start, end)] for rank, (start, end) in extent.items()})
     if not extent or by == "run":
         return whole
-    marks = read_marks(log, extent)
+    named = _ANNOTATION.fullmatch(by or "")
+    marks = read_marks(log, extent, named[1] if named else None)
     if by is not None:
         iterations = _asked(log, marks, by)()
         found = _steps(log, iterations, marks) if iterations else None
