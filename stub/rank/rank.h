@@ -266,6 +266,9 @@ void *ph_pinned_alloc(size_t bytes);
 int ph_pinned_free(void *pointer);
 int ph_register(void *pointer, size_t bytes, enum ph_space space, int device);  // also VMM and IPC mappings
 int ph_unregister(void *pointer);
+// The program maps memory of a device to addresses, or unmaps it (cuMemMap): `changed` is called then.
+void ph_mapping_by(void (*changed)(const void *pointer, size_t bytes, bool mapped));
+void ph_mapping_changed(const void *pointer, size_t bytes, bool mapped);
 bool ph_memory_find(const void *pointer, ph_range *range);
 void ph_memory_info(int device, size_t *free_bytes, size_t *total_bytes);
 // Charges or returns bytes that are not an allocation (communicator buffers, cuMemCreate handles).
@@ -351,6 +354,8 @@ void ph_unsupported(const char *library, const char *call, bool soft);
 // The same for a call that is no no-op when it may pass: `passes` says what it does then ("--unsupported warn to ..."),
 // `passed` that it has done so.
 void ph_unsupported_result(const char *library, const char *call, const char *passes, const char *passed);
+// The same for a call that never ends the rank.
+void ph_unsupported_passed(const char *library, const char *call, const char *passed);
 
 #ifdef __cplusplus
 }

@@ -53,3 +53,7 @@ void ph_unsupported(const char *library, const char *call, bool soft) {
 void ph_unsupported_result(const char *library, const char *call, const char *passes, const char *passed) {
   report(library, call, false, passes, passed);
 }
+
+void ph_unsupported_passed(const char *library, const char *call, const char *passed) {
+  report(library, call, true, NULL, passed);
+}

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <mutex>
+#include <vector>
 
 #include "tracer/places.h"
 #include "tracer/races.h"
@@ -20,8 +22,21 @@ namespace cca = c10::cuda::CUDACachingAllocator;
 // torch.cuda.memory_allocated(). They already hold a free when it is reported but not yet an
 // allocation: that one is recorded at the next event or at the end of the operator. How large its block is (larger
 // than what was asked for, where a cached block was not worth splitting) tells the sum of all allocations ever made.
+// A program may take the memory under a segment and give it back (engines that sleep, by cuMemUnmap and cuMemMap). torch
+// counts it on. In the log the segment and its blocks are freed and allocated again.
+struct Block {
+  uint64_t address;
+  int64_t size;
+};
+struct Segment {
+  int64_t size;
+  bool asleep = false;
+  std::vector<Block> blocks;  // while it is asleep
+};
 struct Allocator {
   std::mutex lock;
+  std::map<uint64_t, Segment> segments;  // by address, but for expandable ones
+  int64_t asleep = 0, asleep_blocks = 0;  // bytes of segments without memory, and of their blocks
   int64_t allocated = 0, reserved = 0;
   int64_t made = 0;  // sum of all allocations that are recorded
   int64_t retries = 0;  // recorded ones
@@ -41,8 +56,8 @@ static void emit_memory(int device, const Allocator &a, uint32_t what, int64_t c
   record.id = what;
   record.op = name;
   record.stream = static_cast<uint32_t>(device);
-  record.memory.allocated = a.allocated;
-  record.memory.reserved = a.reserved;
+  record.memory.allocated = a.allocated - a.asleep_blocks;
+  record.memory.reserved = a.reserved - a.asleep;
   record.memory.change = change;
   record.memory.address = address;
   ph_emit(&record);
@@ -74,6 +89,92 @@ static uint32_t microseconds_kept() {
   return ns < 0 ? 0 : 1 + static_cast<uint32_t>(std::min<int64_t>(ns / 1000, UINT32_MAX - 1));
 }
 
+// With a.lock held. A block that is freed without its memory: its row is there. False: it has its memory.
+static bool freed_asleep(Allocator &a, uint64_t address) {
+  if (!a.asleep) return false;
+  auto after = a.segments.upper_bound(address);
+  if (after == a.segments.begin()) return false;
+  auto &blocks = std::prev(after)->second.blocks;
+  auto block = std::find_if(blocks.begin(), blocks.end(), [&](const Block &b) { return b.address == address; });
+  if (block == blocks.end()) return false;
+  a.asleep_blocks -= block->size;
+  blocks.erase(block);
+  return true;
+}
+
+// With a.lock held. Was it asleep? Then its row is there.
+static bool forget_segment(Allocator &a, uint64_t address) {
+  auto segment = a.segments.find(address);
+  if (segment == a.segments.end()) return false;
+  bool asleep = segment->second.asleep;
+  if (asleep) a.asleep -= segment->second.size;
+  a.segments.erase(segment);
+  return asleep;
+}
+
+static std::vector<Block> blocks_of(uint64_t segment) {
+  std::vector<Block> found;
+  for (const auto &each : cca::snapshot().segments) {
+    if (reinterpret_cast<uint64_t>(each.address) != segment) continue;
+    uint64_t at = segment;
+    for (const auto &block : each.blocks) {
+      if (block.allocated) found.push_back({at, static_cast<int64_t>(block.size)});
+      at += block.size;
+    }
+  }
+  return found;
+}
+
+static void fall_asleep(int device, Allocator &a, uint64_t address, std::vector<Block> blocks) {
+  Segment &segment = a.segments[address];
+  segment.asleep = true;
+  segment.blocks = std::move(blocks);
+  for (const Block &block : segment.blocks) {
+    a.asleep_blocks += block.size;
+    emit_memory(device, a, PH_MEM_FREE, -block.size, block.address);
+  }
+  a.asleep += segment.size;
+  emit_memory(device, a, PH_MEM_SEGMENT_FREE, -segment.size, address);
+}
+
+static void wake(int device, Allocator &a, uint64_t address) {
+  Segment &segment = a.segments[address];
+  segment.asleep = false;
+  a.asleep -= segment.size;
+  emit_memory(device, a, PH_MEM_SEGMENT_ALLOC, segment.size, address);
+  for (const Block &block : segment.blocks) {
+    a.asleep_blocks -= block.size;
+    emit_memory(device, a, PH_MEM_ALLOC, block.size, block.address);
+  }
+  segment.blocks.clear();
+}
+
+// The segments of `a` within a piece of memory that are asleep, or are not.
+static std::vector<uint64_t> segments_in(Allocator &a, uint64_t from, uint64_t to, bool asleep) {
+  std::lock_guard<std::mutex> guard(a.lock);
+  std::vector<uint64_t> found;
+  for (auto at = a.segments.lower_bound(from); at != a.segments.end() && at->first < to; ++at)
+    if (at->second.asleep == asleep) found.push_back(at->first);
+  return found;
+}
+
+static void on_mapping(const void *pointer, size_t size, bool mapped) {
+  if (!active()) return;
+  auto from = reinterpret_cast<uint64_t>(pointer);
+  for (int device = 0; device < 64; ++device) {
+    Allocator &a = allocators[device];
+    for (uint64_t address : segments_in(a, from, from + size, mapped)) {
+      std::vector<Block> blocks;
+      if (!mapped) blocks = blocks_of(address);  // takes the allocator's lock: never under ours
+      std::lock_guard<std::mutex> guard(a.lock);
+      if (a.pending) emit_pending(device, a, statistics(device));
+      if (mapped) wake(device, a, address);
+      else fall_asleep(device, a, address, std::move(blocks));
+      ++a.events;
+    }
+  }
+}
+
 static void on_trace(const cca::TraceEntry &entry) {
   if (entry.device_ < 0 || entry.device_ >= 64 || !active()) return;
   ph_enter();
@@ -98,6 +199,7 @@ static void on_trace(const cca::TraceEntry &entry) {
         if (a.pending) emit_pending(device, a, now);
         int64_t change = now.current - a.allocated;
         a.allocated = now.current;
+        if (freed_asleep(a, entry.addr_)) break;
         emit_memory(device, a, PH_MEM_FREE, change, entry.addr_, microseconds_kept());
         break;
       }
@@ -110,6 +212,8 @@ static void on_trace(const cca::TraceEntry &entry) {
         bool grows = entry.action_ == cca::TraceEntry::SEGMENT_ALLOC || entry.action_ == cca::TraceEntry::SEGMENT_MAP;
         if (checks_races && !grows) races_unmapped(entry.addr_, entry.size_);
         a.reserved += grows ? size : -size;
+        if (entry.action_ == cca::TraceEntry::SEGMENT_ALLOC) a.segments[entry.addr_] = {size, false, {}};
+        if (entry.action_ == cca::TraceEntry::SEGMENT_FREE && forget_segment(a, entry.addr_)) break;
         emit_memory(device, a, grows ? PH_MEM_SEGMENT_ALLOC : PH_MEM_SEGMENT_FREE, grows ? size : -size, entry.addr_);
         break;
       }
@@ -172,6 +276,7 @@ void attach_allocator() {
       if (int64_t reserved = allocators[device].reserved) emit_memory(device, allocators[device], PH_MEM_SEGMENT_ALLOC, reserved, 0);
     }
     cca::attachAllocatorTraceTracker(on_trace);
+    ph_mapping_by(on_mapping);
   } catch (const std::exception &) {
     // Another allocator backend (cudaMallocAsync, a pluggable one) reports no events.
   }

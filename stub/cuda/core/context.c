@@ -9,6 +9,7 @@ static pid_t connected_process;  // a forked child inherits it and finds that it
 static _Atomic cudaError_t sticky;  // the error that ended the context
 static _Atomic bool primary_active[PH_MAX_DEVICES];
 static __thread int context_device = -1;
+static _Atomic int chosen = -1;  // the first GPU that the process set while it was no rank yet
 
 bool phc_initialised(void) { return atomic_load_explicit(&initialised, memory_order_relaxed); }
 
@@ -33,7 +34,9 @@ cudaError_t phc_context(void) {
   if (error) return error;
   int device = ph_current_device();
   if (ph_attached()) {
-    if (ph_join(phc_physical(device))) return cudaErrorDevicesUnavailable;
+    int own = atomic_load(&chosen);  // it opens the memory of another GPU's process before it uses its own GPU
+    bool taken = own >= 0 && ph_occupant(phc_physical(device));
+    if (ph_join(phc_physical(taken ? own : device))) return cudaErrorDevicesUnavailable;
     error = phc_ready();
     if (error) return error;
   }
@@ -53,6 +56,8 @@ int phc_context_device(void) { return context_device; }
 void phc_context_set(int device) {
   context_device = device;
   if (device < 0) return;
+  int none = -1;
+  if (ph_attached()) atomic_compare_exchange_strong(&chosen, &none, device);
   if (device < PH_MAX_DEVICES && !atomic_exchange(&primary_active[device], true))
     ph_memory_charge(device, 0);  // from now on its bytes are seen
   ph_set_current_device(device);

@@ -164,6 +164,7 @@ static cudaError_t set_access(CUdeviceptr address, size_t size, const cudaMemAcc
     }
     at += mapped->size;
   }
+  ph_mapping_changed((void *)address, size, true);
   return 0;
 }
 
@@ -189,6 +190,7 @@ static cudaError_t memory_unmap(CUdeviceptr address, size_t size) {
     free(mapped);
   }
   pthread_mutex_unlock(&vmm_lock);
+  ph_mapping_changed((void *)address, size, false);
   return 0;
 }
 

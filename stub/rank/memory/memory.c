@@ -337,6 +337,17 @@ int ph_unregister(void *pointer) {
   return r ? 0 : -1;
 }
 
+static void (*_Atomic mapping_changed)(const void *pointer, size_t bytes, bool mapped);
+
+void ph_mapping_by(void (*changed)(const void *pointer, size_t bytes, bool mapped)) {
+  atomic_store(&mapping_changed, changed);
+}
+
+void ph_mapping_changed(const void *pointer, size_t bytes, bool mapped) {
+  void (*changed)(const void *, size_t, bool) = atomic_load(&mapping_changed);
+  if (changed) changed(pointer, bytes, mapped);
+}
+
 bool ph_memory_find(const void *pointer, ph_range *out) {
   pthread_mutex_lock(&lock);
   range *r = find((uintptr_t)pointer);
