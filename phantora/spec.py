@@ -106,6 +106,8 @@ class RankSpec(_Json):
     """A file for how many pieces of an optimizer each rank has; rank 0 writes it before it ends."""
     failures: str = ""
     """A file to which a rank that fails appends a line (``phantora.launch.failures``)."""
+    tasks: str = ""
+    """A file for the clocks at which Ray's tasks are submitted and end (``phantora.launch.shims.ray``)."""
     joined: bool = False
     """The process was started by a rank: it sees GPUs, and every GPU belongs to another process."""
     place: int = -1

@@ -33,6 +33,7 @@ REAL_TIME = (
     "http",
     "multiprocessing",
     "queue",
+    "ray",
     "requests",
     "select",
     "selectors",
@@ -85,10 +86,16 @@ class Runtime:
     """Until this moment (ns) the work of the host takes this factor longer."""
     hold: Callable[[int, bool], None]
     """The rank takes this many bytes of the host's memory; are they pinned?"""
+    follows: Callable[[], int]
+    """Of a process that holds no GPU a ``ph_front`` of ``rank.h``: 0 if its clock is this machine's."""
+    latest: Callable[[], int]
+    """The latest clock of all ranks (ns)."""
+    reach: Callable[[int], None]
+    """The clock is at least this from now on (ns)."""
 
     def is_virtual(self) -> bool:
-        """Does this process see virtual time? Not before it is connected, and not with ``--null``."""
-        return self.connected() and not self.null_mode()
+        """Does this process see virtual time? Not with ``--null``, and not before it is connected or follows ranks."""
+        return bool(self.connected() and not self.null_mode()) or self.follows() != 0
 
     @classmethod
     def of(cls, library: ctypes.CDLL) -> Runtime:
@@ -97,13 +104,14 @@ class Runtime:
         library.ph_null_mode.restype = ctypes.c_bool
         library.ph_moves_clock.restype = ctypes.c_bool
         library.ph_now.restype = ctypes.c_int64
-        for move in (library.ph_advance, library.ph_sleep):
+        for move in (library.ph_advance, library.ph_sleep, library.ph_reach):
             move.argtypes = [ctypes.c_int64]
             move.restype = None
         for cost in (library.ph_bytes_ns, library.ph_times_ns):
             cost.argtypes, cost.restype = [ctypes.c_int, ctypes.c_size_t], ctypes.c_int64
         library.ph_host_memory.argtypes, library.ph_host_memory.restype = [ctypes.c_int64, ctypes.c_bool], None
         library.ph_contend.argtypes, library.ph_contend.restype = [ctypes.c_int64, ctypes.c_double], None
+        library.ph_latest_clock.restype = ctypes.c_int64
         return cls(
             library.ph_connected,
             library.ph_null_mode,
@@ -115,6 +123,9 @@ class Runtime:
             library.ph_times_ns,
             library.ph_contend,
             library.ph_host_memory,
+            library.ph_follows,
+            library.ph_latest_clock,
+            library.ph_reach,
         )
 
 
@@ -227,6 +238,9 @@ def _make_sleep(runtime: Runtime, real_sleep: Callable[[float], None]) -> Callab
     def sleep(seconds: float, /) -> None:
         """sleep(seconds) of a simulated rank: moves its host clock and costs no real time."""
         nonlocal last_end, in_a_row
+        if runtime.follows():
+            _sleep_in_front(runtime, real_sleep, seconds)
+            return
         if not runtime.is_virtual() or not runtime.moves_clock():
             real_sleep(seconds)
             return
@@ -240,6 +254,14 @@ def _make_sleep(runtime: Runtime, real_sleep: Callable[[float], None]) -> Callab
         last_end = runtime.now()
 
     return sleep
+
+
+def _sleep_in_front(runtime: Runtime, real_sleep: Callable[[float], None], seconds: float) -> None:
+    """A sleep of a process that holds no GPU counts if no rank goes on meanwhile; else it waits for one."""
+    before = runtime.latest()
+    real_sleep(seconds)
+    if runtime.latest() == before:
+        runtime.reach(runtime.now() + int(seconds * 1e9))
 
 
 def _calendar(runtime: Runtime, real: ModuleType, now: Callable[[], float]) -> dict[str, Any]:

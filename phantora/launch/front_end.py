@@ -1,7 +1,12 @@
-"""Processes of a command that hold no GPU, such as the driver of workers: their clock is this machine's."""
+"""Processes of a command that hold no GPU, such as the driver of workers, and the clock that they read.
+
+Such a process has the latest clock of all ranks. Where Ray starts the workers, its clock is that of the results that it
+has taken (``launch/shims/ray.py``). What it computes itself takes no time.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import re
 import sys
 from pathlib import Path
@@ -9,22 +14,34 @@ from pathlib import Path
 from phantora.launch.messages import tell
 from phantora.spec import rank_spec
 
+REAL, LATEST, REACHED = range(3)  # enum ph_front of stub/rank/rank.h
 _CLOCKS = re.compile(r"\b(perf_counter|monotonic|time\.time|time_ns)\b")
+_WORKER = ("ray", "_private", "workers", "default_worker.py")
+
+
+def follow(how: int) -> None:
+    """Gives this process the clock `how`, until it becomes a rank."""
+    ctypes.CDLL(None).ph_follow(how)
 
 
 def note_clock() -> None:
     """Prints a note at the end of a process that holds no GPU, if its script reads a clock."""
-    script = Path(sys.argv[0])
-    if rank_spec().place >= 0 or not reads_clock(script):
+    if rank_spec().place >= 0 or not reads_clock():
         return
-    tell(f"{script.name} holds no GPU: times that it measures are this machine's, not simulated")
+    tell(f"{Path(sys.argv[0]).name} holds no GPU: it has the clock of its workers, and its own work takes no time")
 
 
-def reads_clock(script: Path) -> bool:
-    """Is it a user's script that reads a clock? Launchers, which are installed, also wait by it."""
-    if {"site-packages", "dist-packages"} & set(script.parts) or script.parent == Path(sys.executable).parent:
+def is_installed() -> bool:
+    """Is the script of this process installed? Launchers and servers wait by real time, but for Ray's workers."""
+    script = Path(sys.argv[0])
+    if script.parts[-len(_WORKER) :] == _WORKER:
         return False
+    return bool({"site-packages", "dist-packages"} & set(script.parts)) or script.parent == Path(sys.executable).parent
+
+
+def reads_clock() -> bool:
+    """Does a script of the user have the name of a clock?"""
     try:
-        return _CLOCKS.search(script.read_text(encoding="utf-8")) is not None
+        return not is_installed() and _CLOCKS.search(Path(sys.argv[0]).read_text(encoding="utf-8")) is not None
     except (OSError, UnicodeDecodeError):
         return False

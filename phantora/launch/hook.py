@@ -1,7 +1,7 @@
 """Python processes of a command: ``phantora trace -- torchrun ...``, ``-- python spawn.py``, and children of ranks.
 
 ``launch/site`` goes to the front of PYTHONPATH; its ``sitecustomize`` calls :func:`join` in a process that a launcher
-gave a RANK, and :func:`follow` in every other one. Such a process sees the simulated GPUs once it imports torch, and
+gave a RANK, and :func:`see` in every other one. Such a process sees the simulated GPUs once it imports torch, and
 becomes the rank of a GPU when it first uses it (``stub/rank/joining.c``).
 """
 
@@ -61,14 +61,17 @@ def join() -> None:
         _give_up(error)
 
 
-def follow() -> AfterImport:
+def see() -> AfterImport:
     """Lets this process, which is about to import torch, see the simulated GPUs; the finder that imports it."""
     try:
         stub_set = _attach()
     except PhantoraError as error:
         _give_up(error)
+    from phantora.launch.front_end import LATEST, follow, is_installed
     from phantora.launch.stub_loader import install_tracer
 
+    if not is_installed():
+        follow(LATEST)
     return after_import("torch".__eq__, lambda _: install_tracer(stub_set))
 
 

@@ -64,8 +64,8 @@ class _Run:
         calibration = load_calibration(spec.host).note(cluster) if spec.host is not None else ""
         for note in filter(None, (self.prepared.note, _which_gpu(spec), calibration, preflight(self._processes()))):
             self._note(note)
-        with unnamed("phantora-failures") as file:
-            self.plan = replace(self.plan, ranks=replace(self.plan.ranks, failures=str(file)))
+        with unnamed("phantora-failures") as file, unnamed("phantora-tasks") as tasks:
+            self.plan = replace(self.plan, ranks=replace(self.plan.ranks, failures=str(file), tasks=str(tasks)))
             how = self._run_command if self.prepared.spec.kind == COMMAND else self._run_ranks
             outcome, simulation = how()
             reported = outcome.why(failures.read(file))

@@ -26,9 +26,15 @@ static int64_t real_ns(clockid_t id) {
   return (int64_t)t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
-static bool is_virtual(void) { return ph_connected() && !ph_null_mode(); }
+static bool is_virtual(void) { return (ph_connected() && !ph_null_mode()) || ph_follows() != PH_FRONT_REAL; }
+
+static int64_t front_ns(void) {
+  if (ph_follows() == PH_FRONT_LATEST) ph_reach(ph_latest_clock());
+  return ph_now();
+}
 
 static int64_t virtual_ns(void) {
+  if (!ph_connected()) return front_ns();
   if (ph_shared()->host_mode == PH_HOST_MEASURED) {
     ph_enter();  // charges the CPU time since the last call
     ph_leave();
@@ -39,7 +45,7 @@ static int64_t virtual_ns(void) {
 }
 
 static int64_t wall_ns(void) {
-  return is_virtual() ? ph_shared()->epoch_ns + virtual_ns() : real_ns(CLOCK_REALTIME);
+  return is_virtual() ? ph_epoch() + virtual_ns() : real_ns(CLOCK_REALTIME);
 }
 
 static int64_t monotonic_ns(void) {

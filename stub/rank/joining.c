@@ -71,6 +71,34 @@ int ph_join(int gpu) {
   return result;
 }
 
+// ---------------------------------------------------------------- the clock of a process that holds no GPU
+static _Atomic int follows;
+
+void ph_follow(enum ph_front how) { atomic_store(&follows, how); }
+
+enum ph_front ph_follows(void) {
+  return ph_attached() && !ph_rt.header->null_mode ? (enum ph_front)atomic_load(&follows) : PH_FRONT_REAL;
+}
+
+int64_t ph_latest_clock(void) {
+  const ph_header *header = ph_rt.header;
+  int64_t latest = 0;
+  for (uint32_t i = 0; header && i < header->world_size; i++) {
+    const ph_control *control = (const ph_control *)((const char *)header + header->control_offset) + i;
+    int64_t clock = __atomic_load_n(&control->clock, __ATOMIC_ACQUIRE), floor = __atomic_load_n(&control->floor, __ATOMIC_ACQUIRE);
+    if (clock > latest) latest = clock;
+    if (floor > latest) latest = floor;
+  }
+  return latest;
+}
+
+int64_t ph_epoch(void) { return ph_rt.header ? ph_rt.header->epoch_ns : 0; }
+
+void ph_reach(int64_t time) {
+  if (!ph_live()) ph_raise_clock(time);
+  else if (time > ph_now()) ph_sleep(time - ph_now());
+}
+
 void ph_joined_detach(void) {
   if (ph_rt.session >= 0) close(ph_rt.session);
   ph_rt.session = -1;

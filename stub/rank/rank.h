@@ -69,6 +69,13 @@ uint64_t ph_charged(enum ph_api api); // the same for one, from any thread
 const uint64_t *ph_charge_levels(void);  // by cold level: operators, then units of code
 void ph_advance(int64_t ns);          // advance by ns
 void ph_sleep(int64_t ns);            // the same, and NCCL's watchdogs make the rounds that fall into it
+void ph_reach(int64_t time);          // something has happened then that this process has waited for
+// The clock of a process that sees GPUs and holds none (a driver of workers, a client of an engine).
+enum ph_front { PH_FRONT_REAL, PH_FRONT_LATEST, PH_FRONT_REACHED };  // this machine's; the latest rank's; as ph_reach() says
+void ph_follow(enum ph_front how);
+enum ph_front ph_follows(void);       // PH_FRONT_REAL of a rank
+int64_t ph_latest_clock(void);        // of all ranks
+int64_t ph_epoch(void);               // wall clock at virtual time 0, ns
 void ph_charge_bytes(enum ph_api api, size_t bytes);  // api's cost is per GiB
 int64_t ph_bytes_ns(enum ph_api api, size_t bytes);   // that cost; 0 in other modes
 int64_t ph_times_ns(enum ph_api api, size_t times);   // the cost of `times` calls; 0 in other modes

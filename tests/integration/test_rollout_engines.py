@@ -42,7 +42,7 @@ void *take(size_t bytes, int device, void *stream) {
 void give(void *pointer, size_t bytes, int device, void *stream) { fall_asleep(); }
 """
 SCRIPT = """
-import ctypes, torch
+import ctypes, time, torch
 import torch.multiprocessing as mp
 from torch.cuda.memory import CUDAPluggableAllocator
 
@@ -72,12 +72,14 @@ def roll_out(weights, done):
 
 if __name__ == "__main__":
     context = mp.get_context("spawn")
+    begin = time.perf_counter()
     shared = context.Queue(), context.Event()
     processes = [context.Process(target=role, args=shared) for role in (train, roll_out)]
     for process in processes:
         process.start()
     for process in processes:
         process.join()
+    print("took", time.perf_counter() - begin)
 """
 
 
@@ -93,6 +95,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_small_tensors_keep_their_values_across_cuda_ipc(run: Run) -> None:
     assert "tokens [0, 1, 2, 3, 4, 5, 6, 7]" in run.out
+
+
+def test_the_parent_reads_the_clock_of_the_ranks(run: Run) -> None:
+    seconds = float(run.out.rpartition("took ")[2])
+    end = rows(run.log, "end")["end"].max() / 1e9  # far below the seconds that the processes really take
+    assert abs(seconds - end) < 1e-3 < end < 2
 
 
 def test_weights_of_another_process_come_over_nvlink(run: Run) -> None:

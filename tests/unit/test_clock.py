@@ -33,6 +33,10 @@ void ph_host_memory(int64_t bytes, bool pinned) { (void)bytes; (void)pinned; }
 void ph_contend(int64_t until, double factor) { (void)until; (void)factor; }
 void ph_enter(void) { fake_now += 1000; }
 void ph_leave(void) {}
+enum ph_front ph_follows(void) { return PH_FRONT_REAL; }
+int64_t ph_latest_clock(void) { return fake_now; }
+int64_t ph_epoch(void) { return fake_header.epoch_ns; }
+void ph_reach(int64_t time) { fake_now = time; }
 void fake_connect(int64_t now, int null_mode, int mode) {
   fake_now = now; fake_connected = 1; fake_main = pthread_self();
   fake_header.null_mode = null_mode; fake_header.host_mode = mode;

@@ -101,11 +101,11 @@ class Shim:
 
 def shims() -> tuple[Shim, ...]:
     """All that there are."""
-    from phantora.launch.shims import deepspeed, megatron, torchtitan, transformer_engine, transformers, trl
+    from phantora.launch.shims import deepspeed, megatron, ray, torchtitan, transformer_engine, transformers, trl
 
     return (
         deepspeed.FUSED_ADAM, deepspeed.CPU_ADAM, deepspeed.RANGES, megatron.SHIM, torchtitan.SHIM, torchtitan.COMMON,
-        torchtitan.ASYNC_TP, transformer_engine.SHIM, transformers.SHIM, trl.PHASES,
+        torchtitan.ASYNC_TP, transformer_engine.SHIM, transformers.SHIM, trl.PHASES, ray.CLOCKS,
         *extensions("phantora.shims"),
     )  # fmt: skip
 

@@ -31,22 +31,25 @@ _USERS = {"torch", "cupy", "cupy_backends", "cuda.bindings", "cuda.core", "numba
 class _Users(importlib.abc.MetaPathFinder):
     """Puts the stubs in place when the first of these is imported; a process that does without them is left alone."""
 
+    def __init__(self, names: set[str]) -> None:
+        self._names = names
+
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
-        if name not in _USERS:
+        if name not in self._names:
             return None
         sys.meta_path.remove(self)
         _find_phantora()
-        from phantora.launch.hook import follow
+        from phantora.launch.hook import see
 
-        return follow().find_spec(name, path, target)
+        return see().find_spec(name, path, target)
 
 
 def _end(process: int) -> None:
     if os.getpid() == process:  # no fork of it
         _find_phantora()
-        from phantora.launch.front_end import note_clock
+        from phantora.launch import front_end
 
-        note_clock()
+        front_end.note_clock()
 
 
 def _join() -> None:
@@ -60,10 +63,24 @@ def _join() -> None:
         from phantora.launch.hook import join
 
         join()
+        return
+    if given["joined"]:
+        sys.meta_path.insert(0, _Users(_USERS))
+        return
+    script = sys.argv[0] if sys.argv else ""
+    if "-packages" + os.sep in script and not script.endswith("default_worker.py"):
+        sys.meta_path.insert(0, _Users(_USERS))
+        return
+    _find_phantora()
+    from phantora.launch import front_end
+
+    atexit.register(_end, os.getpid())
+    if front_end.reads_clock():
+        from phantora.launch.hook import see
+
+        see()
     else:
-        sys.meta_path.insert(0, _Users())
-        if not given["joined"]:
-            atexit.register(_end, os.getpid())
+        sys.meta_path.insert(0, _Users(_USERS | {"ray"}))
 
 
 _run_the_other()
