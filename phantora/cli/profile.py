@@ -204,8 +204,9 @@ def host(
             f"with the real libraries it took {measuring.slower(stubbed, real):.2f} times as long for the same Python: "
             f"the file has the mean, {here.factor:.2f} times as slow as {REFERENCE_HOST}"
         )
+    many = 1 / (rates.move / 24 + rates.saturated)
     click.echo(
-        f"memory: {1 / rates.move:.1f} GiB/s a thread, {1 / rates.saturated:.0f} in all; files: {1 / rates.write:.1f} "
+        f"memory: {1 / rates.move:.1f} GiB/s a thread, {many:.0f} on 24 threads; files: {1 / rates.write:.1f} "
         f"written, {1 / rates.read:.1f} read; the disk of {out.absolute().parent}: --disk {rates.disk_option()}"
     )
     if gpu and real is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,24 @@ def setting(key: str) -> str | None:
     return given.get(key)
 
 
+def _count_threads(tell: Callable[[int], None]) -> None:
+    """Gives the tracer the threads of operators on CPU tensors, now and when the program sets them.
+
+    ``torch.get_num_threads()`` is at most the number of processors of this machine.
+    """
+    import torch
+
+    tell(rank_spec().threads)
+    original = torch.set_num_threads
+
+    @functools.wraps(original)
+    def set_num_threads(number: int) -> None:
+        original(number)
+        tell(number)
+
+    torch.set_num_threads = set_num_threads  # type: ignore[assignment]
+
+
 def install(tracer: Path) -> None:
     """Gives the tracer the assumptions. What a program calls ``backward()`` on, or a ``GradScaler`` scales, then reads
     as the assumed loss, if there is one.
@@ -94,7 +112,7 @@ def install(tracer: Path) -> None:
     assume = ctypes.PyDLL(str(tracer)).phantora_assume
     assume.argtypes, assume.restype = [ctypes.c_char_p], None
     assume(",".join(rank_spec().assume).encode())
-    ctypes.PyDLL(str(tracer)).phantora_host_threads(rank_spec().threads)
+    _count_threads(ctypes.PyDLL(str(tracer)).phantora_host_threads)
     if setting("loss") is None:
         return
     import torch

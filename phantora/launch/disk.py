@@ -1,12 +1,14 @@
 """Time of checkpoints (``--disk``; docs/data-loading.md, "Checkpoints").
 
 ``torch.save`` and ``torch.load`` of a file, ``torch.distributed.checkpoint`` and safetensors write and read for real.
-A file is written into the host's memory (``FILE_WRITE_GIB`` of the host model). The disk follows: a call waits for it
-if it synchronises its files, as distributed checkpoints do, or if the file system is shared. A file of this run is read
-from the host's memory (``FILE_READ_GIB``), another one at the disk's rate. A save in the background takes its time from
-the end of its call on; who asks for its result waits until then. Its thread has Python's lock while it plans and sums
-what it writes: the rank's own work stands still meanwhile. The time from a call's begin to its end is an annotation of
-the log (:data:`phantora.wire.names.CHECKPOINT`, ``CHECKPOINT_READ``).
+A file is written into the host's memory (``FILE_WRITE_GIB`` of the host model; torch's with ``FILE_SUM_GIB``; over an
+earlier file ``FILE_REPLACE_GIB``). The disk follows: a call waits for it if it synchronises its files, as distributed
+checkpoints do, or if the file system is shared. A file of this run is read from the host's memory (``FILE_READ_GIB``,
+and the pages of new tensors), another one at the disk's rate. A mapped file of this run takes no time before its use.
+
+A save in the background takes its time from the end of its call on; who asks for its result waits until then. Its
+thread has Python's lock while it plans and sums what it writes: the rank's own work stands still meanwhile. The
+time from begin to end is an annotation of the log (:data:`phantora.wire.names.CHECKPOINT`, ``CHECKPOINT_READ``).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,14 +79,20 @@ def parse(text: str) -> Disk:
 class Checkpoints:
     """Gives the checkpoints of this rank their time."""
 
-    def __init__(self, disk: Disk, runtime: Runtime, say: Callable[[], None]) -> None:
-        """`say` is called at each save and each long read."""
+    def __init__(
+        self, disk: Disk, runtime: Runtime, say: Callable[[], None], filling: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """`say` is called at each save and each long read. Tensors that are made within `filling` are read from a file:
+        their pages are new."""
         self._disk = disk
+        self._filling = filling
         self._runtime = runtime
         self._say = say
         self._inside = threading.local()
         self._tensors = 0
         """Written to distributed checkpoints since the last save in the background began."""
+        self._sizes: dict[str, int] = {}
+        """Of the files and folders that this rank has written, by path."""
         self._written_at = 0
         """When the disk has written what it has been given, ns."""
         with tempfile.TemporaryFile() as new:
@@ -106,9 +114,9 @@ class Checkpoints:
             module._write_item = self._counted(module._write_item)
             reader.read_data = self._distributed_read(reader.read_data)
         elif module.__name__ == _SAFETENSORS:
-            _replace(module, "safe_open", timed_class(module.safe_open, self._read))
+            _replace(module, "safe_open", timed_class(module.safe_open, functools.partial(self._read, mapped=True)))
         elif module.__name__ == _TENSORS:
-            _replace(module, "save_file", self._file(module.save_file, 1, "filename"))
+            _replace(module, "save_file", self._file(module.save_file, 1, "filename", summed=False))
         else:
             import torch
 
@@ -138,46 +146,53 @@ class Checkpoints:
         finally:
             self._inside.save = False
 
-    def _to_memory(self, size: int) -> int:
-        """ns until `size` bytes are in files, which may be in the host's memory."""
+    def _to_memory(self, size: int, path: Any, summed: bool = True) -> int:
+        """ns until `size` bytes are in files at `path`, which may be in the host's memory."""
         from phantora.wire.layout import Api
 
-        return 0 if self._disk.free else self._runtime.bytes_ns(Api.FILE_WRITE_GIB, size)
+        replaced = self._sizes.get(str(path), 0)
+        self._sizes[str(path)] = size
+        if self._disk.free:
+            return 0
+        ns = self._runtime.bytes_ns
+        return ns(Api.FILE_WRITE_GIB, size) + summed * ns(Api.FILE_SUM_GIB, size) + ns(Api.FILE_REPLACE_GIB, replaced)
 
     def _to_disk(self, size: int, ranks: int, given: int) -> int:
         """When the disk has written `size` bytes that it is given at the time `given`."""
         self._written_at = max(self._written_at, given) + self._disk.ns(size, ranks)
         return self._written_at
 
-    def _written(self, size: int, ranks: int, synchronised: bool) -> None:
+    def _written(self, size: int, ranks: int, synchronised: bool, path: Any, summed: bool = True) -> None:
         if self._moves() and size:
             self._say()
-            self._runtime.advance(self._to_memory(size))
+            self._runtime.advance(self._to_memory(size, path, summed))
             ends = self._to_disk(size, ranks, self._runtime.now())
             if synchronised or self._disk.shared:
                 self._runtime.advance(ends - self._runtime.now())
 
-    def _file(self, save: Any, place: int, name: str) -> Any:
+    def _file(self, save: Any, place: int, name: str, summed: bool = True) -> Any:
         """`save`, whose argument `name` at `place` is a path or an open file. One rank writes it."""
 
         @functools.wraps(save)
         def timed(*args: Any, **kwargs: Any) -> Any:
             target = args[place] if len(args) > place else kwargs.get(name)
-            before = 0 if isinstance(target, (str, os.PathLike)) else _position(target)
+            is_path = isinstance(target, (str, os.PathLike))
+            before = 0 if is_path else _position(target)
             with self._span(CHECKPOINT) as outermost:
                 result = save(*args, **kwargs)
                 if outermost:
-                    self._written(_position(target) - before, 1, False)
+                    path = target if is_path else getattr(target, "name", "")
+                    self._written(_position(target) - before, 1, False, path, summed)
             return result
 
         return timed
 
-    def _read(self, size: int, path: Any = None, ranks: int = 1) -> None:
-        """`size` bytes of the file or the files in the folder at `path` were read."""
+    def _read(self, size: int, path: Any = None, ranks: int = 1, mapped: bool = False) -> None:
+        """`size` bytes of the file or the files in the folder at `path` were read, or are `mapped`."""
         from phantora.wire.layout import Api
 
         if self._is_in_memory(path):
-            spent = 0 if self._disk.free else self._runtime.bytes_ns(Api.FILE_READ_GIB, size)
+            spent = 0 if self._disk.free or mapped else self._runtime.bytes_ns(Api.FILE_READ_GIB, size)
         else:
             spent = self._disk.ns(size, ranks)
         if spent and self._moves():
@@ -195,13 +210,15 @@ class Checkpoints:
             return False
 
     def _read_file(self, load: Any) -> Any:
-        """`load`, whose first argument is a path or an open file. A mapped file is read as a whole, too."""
+        """`load`, whose first argument is a path or an open file. All of a mapped file is read from a disk, too."""
 
         @functools.wraps(load)
         def timed(f: Any, *args: Any, **kwargs: Any) -> Any:
             before = 0 if isinstance(f, (str, os.PathLike)) else _position(f)
-            result = load(f, *args, **kwargs)
-            self._read(_size(f) - before, f)
+            mapped = bool(kwargs.get("mmap"))
+            with self._filling():
+                result = load(f, *args, **kwargs)
+            self._read(_size(f) - before, f, mapped=mapped)
             return result
 
         return timed
@@ -209,7 +226,8 @@ class Checkpoints:
     def _distributed_read(self, read: Any) -> Any:
         @functools.wraps(read)
         def timed(this: Any, plan: Any, planner: Any) -> Any:
-            result = read(this, plan, planner)
+            with self._filling():
+                result = read(this, plan, planner)
             size = sum(this.storage_data[item.storage_index].length for item in plan.items)
             self._read(size, this.path, self._ranks)
             return result
@@ -220,7 +238,8 @@ class Checkpoints:
         @functools.wraps(write)
         def timed(this: Any, *args: Any, **kwargs: Any) -> Any:
             result = write(this, *args, **kwargs)
-            self._written(sum(one.size_in_bytes for one in result.value()), self._ranks, _synchronises(this))
+            size = sum(one.size_in_bytes for one in result.value())
+            self._written(size, self._ranks, _synchronises(this), this.path)
             return result
 
         return timed
@@ -247,7 +266,7 @@ class Checkpoints:
                 with suppress(Exception):  # the script gets it with the result
                     future.result()  # when the thread is done on this machine is chance, and must not show
                 size = _own_files(Path(folder) if folder else None)
-                self._in_background(future, size, writer is None or _synchronises(writer))
+                self._in_background(future, size, folder, writer is None or _synchronises(writer))
             return answer
 
         return timed
@@ -260,14 +279,14 @@ class Checkpoints:
 
         return counted
 
-    def _in_background(self, future: Any, size: int, synchronised: bool) -> None:
-        """The timeline of a save of `size` bytes, from now on. Who waits for `future` waits for its end."""
+    def _in_background(self, future: Any, size: int, folder: Any, synchronised: bool) -> None:
+        """The timeline of a save of `size` bytes to `folder`, from now on. Who waits for `future` waits for its end."""
         from phantora.wire.layout import Api
 
         began = self._runtime.now()
         result = future.result
         python = 0 if self._disk.free else self._runtime.times_ns(Api.FILE_TENSOR, self._tensors)
-        in_memory = began + python + self._to_memory(size)
+        in_memory = began + python + self._to_memory(size, folder)
         locked = python + (0 if self._disk.free else self._runtime.bytes_ns(Api.FILE_LOCKED_GIB, size))
         if locked:
             self._runtime.contend(in_memory, (in_memory - began) / max(1, in_memory - began - locked))
@@ -336,7 +355,18 @@ def install(tracer: Path) -> None:
         if text == DEFAULT:
             note(said, len(said))
 
-    saves = Checkpoints(parse(text), Runtime.of(library), say)
+    tensors = ctypes.PyDLL(str(tracer))
+    tensors.phantora_host_tensors.restype = ctypes.c_uint64
+    tensors.phantora_filled_since.argtypes = [ctypes.c_uint64]
+    tensors.phantora_filled_since.restype = None
+
+    @contextmanager
+    def filling() -> Iterator[None]:
+        latest = tensors.phantora_host_tensors()
+        yield
+        tensors.phantora_filled_since(latest)
+
+    saves = Checkpoints(parse(text), Runtime.of(library), say, filling)
     wanted = {_SAVER, _WRITER, _SAFETENSORS, _TENSORS, "torch.serialization"}
     after_import(wanted.__contains__, saves.meet)
     for name in sorted(wanted):

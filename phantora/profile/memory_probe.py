@@ -19,7 +19,9 @@ from phantora.errors import PhantoraError
 from phantora.units import GIB, MIB
 
 ROUNDS = 5
-TENSOR, FILE = 256 * MIB, 512 * MIB
+FILE_ROUNDS = 3
+TENSOR, FILE, PIECE = 256 * MIB, 512 * MIB, 64 * MIB
+THREADS = 32  # more do not make memory faster
 
 
 @dataclass(frozen=True)
@@ -29,13 +31,19 @@ class Rates:
     move: float
     """Read or written by an operator on one thread."""
     saturated: float
-    """The same on the number of threads that is fastest."""
+    """What many threads share of it (:func:`shared`)."""
     fault: float
-    """New memory that an operator writes, on top of `move`."""
+    """New memory that an operator writes on one thread, on top of `move`."""
+    fault_saturated: float
+    """The same as `saturated`."""
     write: float
-    """`torch.save` of a tensor, into the host's memory."""
+    """A new file, into the host's memory."""
+    sums: float
+    """`torch.save` to a new file, on top of `write`."""
+    replace: float
+    """`torch.save` over this file, on top of both."""
     read: float
-    """`torch.load` of this file."""
+    """This file, into memory that is not new."""
     disk: float
     """Of a file that is synchronised, once it is in the host's memory."""
 
@@ -43,7 +51,8 @@ class Rates:
         """ns by name of ``wire.layout.Api``."""
         found = {
             "HOST_MOVE_GIB": self.move, "HOST_SATURATED_GIB": self.saturated, "HOST_FAULT_GIB": self.fault,
-            "FILE_WRITE_GIB": self.write, "FILE_READ_GIB": self.read,
+            "HOST_FAULT_SATURATED_GIB": self.fault_saturated, "FILE_WRITE_GIB": self.write, "FILE_SUM_GIB": self.sums,
+            "FILE_REPLACE_GIB": self.replace, "FILE_READ_GIB": self.read,
         }  # fmt: skip
         return {name: round(seconds * 1e9) for name, seconds in found.items()}
 
@@ -63,15 +72,24 @@ def measure_apart(folder: Path) -> Rates:
     return Rates(**json.loads(done.stdout.splitlines()[-1]))
 
 
+def timed(call: Callable[[], object]) -> float:
+    """Seconds of one call."""
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
 def seconds(call: Callable[[], object], rounds: int = ROUNDS) -> float:
     """The median of `rounds` calls, after one in advance."""
-    times = []
-    for turn in range(rounds + 1):
-        began = time.perf_counter()
-        call()
-        if turn:
-            times.append(time.perf_counter() - began)
-    return statistics.median(times)
+    return statistics.median([timed(call) for _ in range(rounds + 1)][1:])
+
+
+def shared(by_threads: dict[int, float]) -> float:
+    """The limit of many threads: n take ``alone / n + (1 - 1 / n) * limit``, as the ranks' clocks count them
+    (``stub/rank/clock/costs.c``). The median over n, from times by number of threads."""
+    alone = by_threads[1]
+    limits = [(time - alone / n) / (1 - 1 / n) for n, time in by_threads.items() if n > 1]
+    return max(statistics.median(limits), 0.0) if limits else alone
 
 
 def measure(folder: Path) -> Rates:
@@ -81,28 +99,41 @@ def measure(folder: Path) -> Rates:
     x = torch.zeros(TENSOR // 4)
     moved = 2 * TENSOR / GIB
     by_threads: dict[int, float] = {}
-    threads, cores = 1, len(os.sched_getaffinity(0))
+    faults: dict[int, float] = {}
+    threads, cores = 1, min(len(os.sched_getaffinity(0)), THREADS)
     while threads <= cores:
         torch.set_num_threads(threads)
         by_threads[threads] = seconds(lambda: x.mul_(1.0)) / moved
+        faults[threads] = max(2 * (seconds(lambda: x + 1.0) / moved - by_threads[threads]), 0.0)
         threads *= 2
     torch.set_num_threads(1)
-    fault = (seconds(lambda: x + 1.0) / moved - by_threads[1]) * 2
     saved = torch.zeros(FILE // 4).random_(0, 1000)
-    path = folder / "tensor.pt"
+    data = memoryview(saved.numpy().data).cast("B")
+    plain, path = folder / "plain", folder / "tensor.pt"
 
-    def save() -> None:
-        with open(path, "wb") as file:
-            torch.save(saved, file)
+    def write() -> None:
+        with open(plain, "wb", 0) as file:
+            for at in range(0, FILE, PIECE):
+                file.write(data[at : at + PIECE])
 
-    write, read = seconds(save, 3), seconds(lambda: torch.load(path), 3)
-    save()
+    def read() -> None:
+        with open(path, "rb", 0) as file:
+            while file.readinto(piece):
+                pass
+
+    piece = bytearray(PIECE)
+    written = timed(write)
     began = time.perf_counter()
-    with open(path, "rb+") as file:
+    with open(plain, "rb+") as file:
         os.fsync(file.fileno())
     disk = time.perf_counter() - began
+    saves = [timed(lambda: torch.save(saved, path)) for _ in range(1 + FILE_ROUNDS)]
     size = FILE / GIB
-    return Rates(by_threads[1], min(by_threads.values()), max(fault, 0.0), write / size, read / size, disk / size)
+    return Rates(
+        by_threads[1], shared(by_threads), faults[1], shared(faults), written / size,
+        max(saves[0] - written, 0.0) / size, max(statistics.median(saves[1:]) - saves[0], 0.0) / size,
+        seconds(read, FILE_ROUNDS) / size, disk / size,
+    )  # fmt: skip
 
 
 def main() -> None:

@@ -80,7 +80,7 @@ void ph_charge_bytes(enum ph_api api, size_t bytes);  // api's cost is per GiB
 int64_t ph_bytes_ns(enum ph_api api, size_t bytes);   // that cost; 0 in other modes
 int64_t ph_times_ns(enum ph_api api, size_t times);   // the cost of `times` calls; 0 in other modes
 // An operator of the host's CPU that moves `bytes`, of which `fresh` are new memory, on `threads` threads;
-// 0: as many as saturate the host's memory.
+// 0: this rank's share of 24.
 void ph_charge_memory(size_t moved, size_t fresh, int threads);
 void ph_contend(int64_t until, double factor);  // what the host does until then takes `factor` times as long
 bool ph_moves_clock(void);            // does this thread move it?

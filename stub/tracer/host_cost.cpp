@@ -1,10 +1,9 @@
 #include "tracer/host_cost.h"
 
-#include <ATen/Parallel.h>
-
 #include "tracer/assumptions.h"
 #include "tracer/host_tensors.h"
 #include "tracer/tensors.h"
+#include "tracer/values.h"
 
 namespace tracer {
 
@@ -41,7 +40,8 @@ constexpr size_t LEAST_MOVED = 64 << 10;  // bytes: less is in caches, and in th
 
 constexpr size_t NOTED = 16 << 20;        // bytes of an operator whose threads are said
 
-// OMP_NUM_THREADS of the user, 0 without: the ranks' own is 1, whatever the program gets elsewhere.
+// OMP_NUM_THREADS of the user or torch.set_num_threads, 0 without: the ranks' own is 1, and MKL limits torch's number to
+// the processors of this machine.
 static int given_threads;
 extern "C" __attribute__((visibility("default"))) void phantora_host_threads(int threads) { given_threads = threads; }
 
@@ -50,6 +50,7 @@ static size_t size_of(const Tensor &t) { return static_cast<size_t>(t.numel()) *
 
 bool charge_memory(const Frame &f, Values outputs) {
   size_t read = 0, written = 0, fresh = 0;
+  size_t filled = 0;  // written but not read: the caches read what they are about to write, unless its pages are new
   bool host = true;
   for (size_t i = 0; i < f.args.size() && host; ++i)
     each_tensor(f.args[i], [&](const Tensor &t) {
@@ -61,24 +62,27 @@ bool charge_memory(const Frame &f, Values outputs) {
     if (f.op->arguments[i].mutated)
       each_tensor(f.args[i], [&](const Tensor &t) {
         if (!t.defined()) return;
+        size_t made = take_new(t);
         written += size_of(t);
-        fresh += take_new(t);
+        fresh += made;
+        if (f.op->arguments[i].out && !is_read(f, t)) filled += size_of(t) - made;
       });
   bool changes = written > 0;
   for (size_t i = 0; i < outputs.size(); ++i)
     if (!changes && (i >= f.op->returns_view.size() || !f.op->returns_view[i]))
       each_tensor(outputs[i], [&](const Tensor &t) {
         if (!is_host(t)) return;
+        size_t made = take_new(t);
         written += size_of(t);
-        fresh += take_new(t);
+        fresh += made;
+        filled += size_of(t) - made;
       });
   // These read as much of their first tensor as they write.
   if (is_one_of(f.op->name, {"aten::index", "aten::index_select", "aten::gather", "aten::take", "aten::embedding"})) read = written;
   if (read + written < LEAST_MOVED) return false;
-  int threads = given_threads || at::get_num_threads() > 1 ? at::get_num_threads() : 0;
-  if (!threads && read + written >= NOTED && ph_connected() && ph_moves_clock())
+  if (!given_threads && read + written >= NOTED && ph_connected() && ph_moves_clock())
     note_assumption("CPU operators run on 24 threads, shared by the ranks of a host (OMP_NUM_THREADS sets them)");
-  ph_charge_memory(read + written, fresh, threads);
+  ph_charge_memory(read + written + filled, fresh, given_threads);
   return true;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "tracer/frames.h"
 
@@ -17,10 +18,12 @@ constexpr int64_t MAPPED_BYTES = 32 << 20, TRIMMED_BYTES = 2 * MAPPED_BYTES;
 
 struct HostBlock {
   int64_t bytes, fresh;
+  uint64_t number;
 };
 static std::mutex blocks_lock;
 static std::unordered_map<void *, HostBlock> *blocks = new std::unordered_map<void *, HostBlock>();
 static int64_t in_heap, heap;  // bytes of blocks there; pages that it has
+static uint64_t numbers;       // of blocks so far
 static c10::Allocator *original_allocator;
 
 // With the lock held. Of `bytes` more in the heap, those for which it grows.
@@ -57,7 +60,7 @@ struct HostTensors final : c10::Allocator {
     auto bytes = static_cast<int64_t>(size);
     {
       std::lock_guard<std::mutex> guard(blocks_lock);
-      (*blocks)[data] = {bytes, bytes > MAPPED_BYTES ? bytes : grow_heap(bytes)};
+      (*blocks)[data] = {bytes, bytes > MAPPED_BYTES ? bytes : grow_heap(bytes), ++numbers};
     }
     ph_host_memory(bytes, false);
     return {data, data, &release_counted, c10::Device(c10::DeviceType::CPU)};
@@ -81,6 +84,22 @@ size_t take_new(const Tensor &t) {
   int64_t part = std::min(found->second.fresh, static_cast<int64_t>(t.numel()) * static_cast<int64_t>(t.itemsize()));
   found->second.fresh -= part;
   return static_cast<size_t>(part);
+}
+
+// Number of the latest tensor on the CPU, and the time of those after `number` that a file was read into.
+extern "C" __attribute__((visibility("default"))) uint64_t phantora_host_tensors() {
+  std::lock_guard<std::mutex> guard(blocks_lock);
+  return numbers;
+}
+
+extern "C" __attribute__((visibility("default"))) void phantora_filled_since(uint64_t number) {
+  int64_t fresh = 0;
+  {
+    std::lock_guard<std::mutex> guard(blocks_lock);
+    for (auto &[data, block] : *blocks)
+      if (block.number > number) fresh += std::exchange(block.fresh, 0);
+  }
+  ph_charge_memory(0, static_cast<size_t>(fresh), 1);
 }
 
 }  // namespace tracer

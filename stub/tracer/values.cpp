@@ -17,12 +17,11 @@ constexpr size_t SNAPSHOT_BYTES = 1 << 16;
 constexpr int64_t COPIED_REALS = 1 << 22;  // elements of a copy from the host that are kept
 constexpr int64_t KNOWN_REALS = PH_SMALL_ELEMENTS > 1 << 16 ? PH_SMALL_ELEMENTS : 1 << 16;  // that follow from parameters
 
-// An out= argument that the operator reads as well, under another name.
-static bool is_read(const Frame &f, const Tensor &out) {
+bool is_read(const Frame &f, const Tensor &out) {
   bool read = false;
   for (size_t i = 0; i < f.args.size() && !read; ++i)
     if (!f.op->arguments[i].mutated)
-      each_tensor(f.args[i], [&](const Tensor &t) { read |= on_device(t) && t.is_alias_of(out); });
+      each_tensor(f.args[i], [&](const Tensor &t) { read |= t.defined() && !is_python(t) && t.has_storage() && t.is_alias_of(out); });
   return read;
 }
 

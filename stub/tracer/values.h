@@ -5,6 +5,7 @@
 namespace tracer {
 
 void take_snapshots(Frame &f);  // of what the operator will change in place
+bool is_read(const Frame &f, const Tensor &out);  // an out= argument that the operator reads as well, under another name
 void note_answer(Frame &f);     // what a data-dependent operator will read back from the device
 void note_copy(Frame &f);       // whether a copy to the device carries its bytes
 void settle(Thread &thread, Frame &f, Values outputs);  // after an operator that launched kernels itself

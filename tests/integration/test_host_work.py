@@ -27,6 +27,7 @@ def measure(name, call):
 x, large, many = torch.zeros(4 << 20), torch.zeros(9 << 20), [torch.zeros(1 << 20) for _ in range(4)]
 measure("in place", lambda: x.mul_(2))
 measure("new", lambda: large + 1)
+copied = torch.zeros(4 << 20); measure("copy", lambda: copied.copy_(x))
 measure("many", lambda: torch._foreach_mul_(many, 2.0))
 measure("few", lambda: x[:1000].mul_(2))
 measure("rows", lambda: x.view(-1, 1024)[torch.tensor([1, 2, 3])])
@@ -87,19 +88,26 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 def test_operators_on_cpu_tensors_take_the_bytes_that_they_move(run: Run) -> None:
     costs, times = host_costs(), run.report()
-    share = 2 * costs["HOST_SATURATED_GIB"] / 1e6 / 1024  # ms per MiB; two ranks
+
+    def of(alone: str, limit: str, threads: int, rivals: int) -> float:
+        """ms per MiB."""
+        return (costs[alone] / threads + costs[limit] * (rivals - 1 / threads)) / 1e6 / 1024
+
+    share = of("HOST_MOVE_GIB", "HOST_SATURATED_GIB", 12, 2)  # half of 24 threads; two ranks
     assert times["in place"] == pytest.approx(32 * share, rel=0.1)
-    assert times["new"] == pytest.approx(72 * share + 36 / 1024 * costs["HOST_FAULT_GIB"] / 1e6, rel=0.1)
+    pages = of("HOST_FAULT_GIB", "HOST_FAULT_SATURATED_GIB", 12, 1)
+    assert times["new"] == pytest.approx(72 * share + 36 * pages, rel=0.1)
+    assert times["copy"] == pytest.approx(48 * share, rel=0.1), "the caches read what is written"
     assert times["many"] == pytest.approx(32 * share, rel=0.15)
     assert times["DeepSpeedCPUAdam"] == pytest.approx(28 * 4 * share, rel=0.1), "28 bytes a parameter"
     assert max(times["few"], times["rows"]) < 0.5 * times["in place"], "calls, and three rows"
-    assert times["three threads"] == pytest.approx(32 * costs["HOST_MOVE_GIB"] / 3 / 1e6 / 1024, rel=0.1)
+    assert times["three threads"] == pytest.approx(32 * of("HOST_MOVE_GIB", "HOST_SATURATED_GIB", 3, 2), rel=0.1)
 
 
 def test_the_memory_of_the_host_is_counted(run: Run) -> None:
     trailer = open_log(run.log).trailer
     assert trailer["host_pinned_bytes"] == 2 * 32 * MIB, "two ranks"
-    held = 16 + 36 + 4 * 4 + 32 + 256  # MiB: x, large, many, pinned, kept
+    held = 2 * 16 + 36 + 4 * 4 + 32 + 256  # MiB: x and its copy, large, many, pinned, kept
     assert trailer["host_memory_bytes"] == 2 * held * MIB
 
 

@@ -154,13 +154,21 @@ int64_t ph_times_ns(enum ph_api api, size_t times) {
 
 void ph_charge_bytes(enum ph_api api, size_t bytes) { ph_advance(ph_bytes_ns(api, bytes)); }
 
+// A GiB takes `alone` on one thread, and on n threads `alone / n + (rivals - 1 / n) * limit`: a part that they share, and
+// one that each takes from a limit of all threads, of this process and its rivals (memory_probe.py measures both).
+static double shared_ns(enum ph_api alone, enum ph_api limit, size_t bytes, double threads, double rivals) {
+  return (double)ph_bytes_ns(alone, bytes) / threads + (double)ph_bytes_ns(limit, bytes) * (rivals - 1 / threads);
+}
+
+#define HOST_THREADS 24.0  // of a host whose program gives no number
+
 void ph_charge_memory(size_t moved, size_t fresh, int threads) {
   if (!ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
-  int64_t ranks = ph_rt.header ? ph_rt.header->ranks_per_host : 1;
-  int64_t shared = ph_bytes_ns(PH_API_HOST_SATURATED_GIB, moved) * ranks;
-  int64_t own = threads ? ph_bytes_ns(PH_API_HOST_MOVE_GIB, moved) / threads : 0;
-  ph_advance(own > shared ? own : shared);
-  ph_charge_bytes(PH_API_HOST_FAULT_GIB, fresh);
+  double ranks = ph_rt.header ? ph_rt.header->ranks_per_host : 1;
+  double mine = threads ? threads : ranks < HOST_THREADS ? HOST_THREADS / ranks : 1;
+  double ns = shared_ns(PH_API_HOST_MOVE_GIB, PH_API_HOST_SATURATED_GIB, moved, mine, ranks);
+  ns += shared_ns(PH_API_HOST_FAULT_GIB, PH_API_HOST_FAULT_SATURATED_GIB, fresh, mine, 1);  // a process has its own page table
+  ph_advance((int64_t)ns);
   ph_unmodelled_drop_latest();
 }
 
