@@ -165,6 +165,7 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("COLLECTIVE", "collective", "stream, id = comm, op; blob = own contribution if there is a ticket"),
     ("SEND", "transfer", "stream, id = comm, op; blob = payload if there is a ticket"),
     ("RECV", "transfer", "stream, id = comm, op"),
+    # The reply's status is 1 if the bytes follow from unknown values.
     ("PAYLOAD", "payload", "request: reply = bytes from the offset on, value = total; without a slot: nobody will ask"),
     ("MEMORY", "memory", "id = enum ph_mem: of torch's allocator; op of a free: us since a watchdog's round"),
     ("UNSUPPORTED", "", "id = name of a call that was let through under --unsupported warn"),

@@ -68,6 +68,7 @@ typedef struct operation {
   uint8_t blocks;         // of experts: SMs
   uint32_t site;          // where the program calls it, a name
   unsigned flags;         // PH_KNOWN, PH_GUESSED of what comes
+  bool guessed;           // what this rank sends follows from unknown values
   bool sparse;            // zeros at the end of what is sent stay behind
   uint64_t ticket;
 } operation;

@@ -128,7 +128,7 @@ static void launch_alone(operation *op) {
 }
 
 static ph_record record_of(const operation *op) {
-  ph_record record = {.kind = op->kind, .stream = op->stream->id, .id = op->comm->id};
+  ph_record record = {.kind = op->kind, .flags = op->guessed ? PH_F_GUESSED : 0, .stream = op->stream->id, .id = op->comm->id};
   if (op->kind == PH_COLLECTIVE)
     record.collective = (ph_collective_fields){.coll = (uint8_t)op->coll, .dtype = (uint8_t)op->dtype,
                                                .redop = (uint8_t)op->redop, .blocks = op->blocks, .root = op->peer, .count = op->count,
@@ -140,7 +140,15 @@ static ph_record record_of(const operation *op) {
   return record;
 }
 
-// What is known of the integers that come, judged by those that this rank sends: members run the same program.
+// Does what this rank sends follow from unknown values?
+static bool sends_guesses(const operation *op) {
+  if (!op->send) return false;
+  const unsigned flags = ph_memory_flags(op->send, op->send_bytes);
+  return flags & PH_GUESSED || (op->send_bytes / dtype_bytes[op->dtype] > PH_SMALL_ELEMENTS && !(flags & PH_KNOWN));
+}
+
+// What is known of the integers that come, until they are there, judged by those that this rank sends: members run the same
+// program. The sender's flag replaces it then (payload.c).
 static unsigned flags_of_result(const operation *op) {
   if (op->dtype > ncclUint64 || !op->recv) return 0;
   if (!op->send) return PH_KNOWN;
@@ -158,6 +166,7 @@ static void prepare(operation *op) {
     op->scalar = scalar_value(op->scalar_address, op->dtype);
   }
   op->flags = flags_of_result(op);
+  op->guessed = sends_guesses(op);
   op->ticket = ph_next_ticket();
 }
 

@@ -317,6 +317,7 @@ void ph_memory_set(void *pointer, int value, size_t bytes);   // true when small
 // real time) for every pending range that intersects and stores the bytes.
 void ph_expect(void *pointer, size_t bytes, uint64_t ticket);
 void ph_touch(const void *pointer, size_t bytes);
+void ph_touch_arriving(const void *pointer, size_t bytes);  // the same for bytes of other ranks, not for deferred ones
 // `dst` becomes a copy of `src`, whose bytes are still to come: it awaits them as well. False: they do not come, or not all
 // by one ticket, and the caller copies.
 bool ph_expect_copy(void *dst, const void *src, size_t bytes);

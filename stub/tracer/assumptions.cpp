@@ -300,6 +300,7 @@ void note_read(const Frame &f) {
   const Tensor &t = v.toTensor();
   if (!t.is_cuda()) return;
   if (copies && (!f.args[0].isTensor() || !f.args[0].toTensor().is_cpu())) return;
+  if (on_device(t) && t.numel()) ph_touch_arriving(bytes_of(t), extent_of(t));
   if (is_unknown(t)) note_real(t);
   if (!c10::isIntegralType(t.scalar_type(), /*includeBool=*/true)) return;
   if (copies && (t.itemsize() == 1 && t.scalar_type() != at::kBool)) return;  // storages are saved as bytes

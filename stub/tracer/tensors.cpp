@@ -93,6 +93,7 @@ bool holds(const Tensor &t) { return on_device(t) && flags_of(t) & PH_HOLDS; }
 // A small piece of a large tensor is guessed unless it is known.
 bool is_guessed(const Tensor &t) {
   if (!t.numel()) return is_empty_guess(t);
+  if (!is_large(t)) ph_touch_arriving(bytes_of(t), extent_of(t));  // the sender's flag comes with the bytes
   unsigned flags = flags_of(t);
   if (flags & PH_GUESSED) return true;
   return !(flags & PH_KNOWN) && is_part_of_large(t);

@@ -277,7 +277,8 @@ def test_sequences_end_at_assumed_lengths() -> None:
 
 def test_a_run_reports_its_assumptions(tmp_path: Path, stub_set: Any) -> None:
     (tmp_path / "guess.py").write_text(
-        "import torch\nx = torch.empty(5000, device='cuda').uniform_()\n"
+        "import os, torch; torch.cuda.set_device(int(os.environ['RANK']))\n"
+        "x = torch.empty(5000, device='cuda').uniform_()\n"
         "for _ in range(3):\n    print((x > 0.5).nonzero().shape[0])\n"
         "s = torch.eye(2000, device='cuda').to_sparse()\n"
         "y = torch.empty(2000, 8, device='cuda').uniform_()\n"
@@ -285,19 +286,33 @@ def test_a_run_reports_its_assumptions(tmp_path: Path, stub_set: Any) -> None:
         "if y.norm().item() > 5: print('far')\n"
         "print(y.norm().item())\n"
         "while True:\n    error = y.norm().cpu()\n    if error < 1e-3:\n        break\n"
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('nccl')\n"
+        "rank, large = dist.get_rank(), torch.arange(3000, device='cuda')\n"
+        "n = (x > 0.5).sum() if rank == 0 else torch.zeros((), dtype=torch.int64, device='cuda')\n"
+        "if rank == 0: large += (x > 0.5)[:3000].sum()\n"
+        "dist.send(n, 1) if rank == 0 else dist.recv(n, 0)\n"
+        "dist.broadcast(large, 0)\n"
+        "if rank: print((n + 1).item())\n"
+        "if rank: print(large.tolist())\n"
+        "dist.broadcast(n.fill_(7), 0)\n"
+        "if rank: print(n.item())\n"
     )
-    run = runs.trace(tmp_path, "--assume", "mask=0.1", "--json", "guess.py")
+    run = runs.trace(tmp_path, "--cluster", "1x2xH100", "--assume", "mask=0.1", "--json", "guess.py")
     analysis = json.loads(run.out.strip().splitlines()[-1])["analysis"]
     reported = {item["what"]: item["times"] for item in analysis["assumptions"]}
-    assert reported["nonzero finds 500 in 5000 elements at guess.py:4"] == 3
-    assert reported["the real 0 is read at guess.py:8"] == 1
+    assert reported["nonzero finds 500 in 5000 elements at guess.py:4"] == 6
+    assert reported["the real 0 is read at guess.py:8"] == 2
+    assert reported["1 is read at guess.py:21"] == 1, "its sender guessed it"
+    assert reported["unknown Longs are read at guess.py:22"] == 1
+    assert not any("guess.py:24" in what for what in reported), "the sender knows the number"
     assert not any("guess.py:9" in what for what in reported), "what is only printed decides nothing"
     ends = [item["what"] for item in analysis["assumptions"] if item["ends_loop"]]
     assert ends == ["the real 0 is read at guess.py:11"]
     assert analysis["metadata"]["extra"]["assume"] == "mask=0.1"
     console = Console(width=100, file=io.StringIO(), force_terminal=False)
     render(analyze(open_log(run.log)), console)
-    assert "nonzero finds 500 in 5000 elements at guess.py:4, 3 times" in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "nonzero finds 500 in 5000 elements at guess.py:4, 6 times" in console.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_summary_names_what_decides_work_first() -> None:

@@ -94,6 +94,7 @@ void Communication::deliver(const Communicator &comm, const std::shared_ptr<Coll
   for (size_t seat = 0; seat < c->members.size(); ++seat) parts[static_cast<size_t>(comm.seats[seat])] = &c->members[seat].data;
   std::vector<std::string> made;
   if (comm.family && !fill_folded(comm, c, parts, made)) return;
+  bool guessed = std::any_of(c->members.begin(), c->members.end(), [](const Member &m) { return m.record.flags & PH_F_GUESSED; });
   bool nothing = std::all_of(parts.begin(), parts.end(), [](const std::string *part) { return !part || part->empty(); });
   Bytes result = nothing ? std::make_shared<const std::string>() : nullptr;  // zeros, however many
   for (size_t seat = 0; seat < c->members.size(); ++seat) {
@@ -101,7 +102,7 @@ void Communication::deliver(const Communicator &comm, const std::shared_ptr<Coll
     if (!result || (!nothing && !same_for_all(call.collective)))
       result = std::make_shared<const std::string>(collective_result(call, comm.seats[seat], parts, call.collective.scalar));
     Rank &to = rank_table_[static_cast<size_t>(comm.rank_at(seat))];
-    if (call.collective.ticket) payloads_.arrived(to, call.collective.ticket, result);
+    if (call.collective.ticket) payloads_.arrived(to, call.collective.ticket, result, guessed);
   }
   for (Member &m : c->members) m.data.clear();
 }

@@ -16,8 +16,8 @@ class Payloads {
   Payloads(const RankTable &rank_table, Waits &waits, CallNames &names, Failure &failure)
       : waits_(waits), names_(names), failure_(failure), boxes_(rank_table.size()) {}
 
-  // The bytes that `rank` expects under `ticket`.
-  void arrived(Rank &rank, uint64_t ticket, Bytes data);
+  // The bytes that `rank` expects under `ticket`; `guessed`: they follow from unknown values.
+  void arrived(Rank &rank, uint64_t ticket, Bytes data, bool guessed = false);
   // It asks for a piece of them.
   void ask(Rank &rank, const ph_record &r);
   // It will not.
@@ -28,8 +28,12 @@ class Payloads {
   void exchange(Rank &rank, const ph_record &r, std::string data);
 
  private:
+  struct Payload {
+    Bytes data;
+    bool guessed = false;
+  };
   struct Box {
-    std::unordered_map<uint64_t, Bytes> ready;       // by ticket
+    std::unordered_map<uint64_t, Payload> ready;       // by ticket
     std::unordered_set<uint64_t> unwanted;            // tickets given up before their bytes were there
   };
   struct Exchange {

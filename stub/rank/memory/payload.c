@@ -147,13 +147,14 @@ bool ph_expect_copy(void *dst, const void *src, size_t bytes) {
   return found;
 }
 
-// The whole payload of a ticket: malloc'ed, NULL when the simulator has none.
-static uint8_t *fetch(uint64_t ticket, size_t *total) {
+// The whole payload of a ticket, malloc'ed. `guessed`: it follows from unknown values.
+static uint8_t *fetch(uint64_t ticket, size_t *total, bool *guessed) {
   uint8_t *first = malloc(PH_REPLY_BYTES);
   if (!first) abort();
   ph_record record = {.kind = PH_PAYLOAD, .payload.ticket = ticket};
   size_t got;
   ph_answer answer = ph_ask(&record, NULL, 0, first, &got);
+  *guessed = answer.status > 0;
   *total = answer.status < 0 || answer.value < 0 ? 0 : (size_t)answer.value;
   if (got > *total) got = *total;
   if (got == *total) return first;
@@ -170,7 +171,7 @@ static void zero(uintptr_t from, size_t bytes) {
 }
 
 // With the lock held: gives every piece of memory that waits for `ticket` its bytes.
-static void deliver(uint64_t ticket, const uint8_t *data, size_t total) {
+static void deliver(uint64_t ticket, const uint8_t *data, size_t total, bool guessed) {
   for (size_t i = 0; i < waiting_now();) {
     pending p = waiting[i];
     if (p.ticket != ticket) {
@@ -182,19 +183,37 @@ static void deliver(uint64_t ticket, const uint8_t *data, size_t total) {
     if (n > p.bytes) n = p.bytes;
     if (n) ph_memory_store((void *)p.base, data + p.offset, n);
     if (n < p.bytes) zero(p.base + n, p.bytes - n);
+    if (guessed) ph_memory_mark((void *)p.base, p.bytes, (ph_memory_flags((void *)p.base, p.bytes) & PH_KNOWN) | PH_GUESSED);
   }
 }
 
 static void give(uint64_t ticket) {
   size_t total = 0;
-  bool deferred = ticket & PH_DEFERRED;
+  bool deferred = ticket & PH_DEFERRED, guessed = false;
   const uint8_t *data = deferred ? deferred_bytes(ticket, &total) : NULL;
-  uint8_t *fetched = deferred ? NULL : fetch(ticket, &total);
+  uint8_t *fetched = deferred ? NULL : fetch(ticket, &total, &guessed);
   pthread_mutex_lock(&lock);
-  deliver(ticket, deferred ? data : fetched, total);
+  deliver(ticket, deferred ? data : fetched, total, guessed);
   if (deferred) deferred_drop(ticket);
   pthread_mutex_unlock(&lock);
   free(fetched);
+}
+
+// The first ticket from other ranks that a piece of the range waits for; 0 without one.
+static uint64_t arriving(uintptr_t from, uintptr_t to) {
+  uint64_t ticket = 0;
+  pthread_mutex_lock(&lock);
+  for (size_t i = first_after(from); !ticket && i < waiting_now() && waiting[i].base < to; i++)
+    if (!(waiting[i].ticket & PH_DEFERRED)) ticket = waiting[i].ticket;
+  pthread_mutex_unlock(&lock);
+  return ticket;
+}
+
+void ph_touch_arriving(const void *pointer, size_t bytes) {
+  if (!waiting_now() || !bytes) return;
+  pthread_mutex_lock(&fetching);
+  for (uint64_t ticket; (ticket = arriving((uintptr_t)pointer, (uintptr_t)pointer + bytes));) give(ticket);
+  pthread_mutex_unlock(&fetching);
 }
 
 void ph_touch(const void *pointer, size_t bytes) {
