@@ -136,22 +136,26 @@ static int64_t last_workspace(const convolution_problem *p, const converted *as,
   return as->x_padded * as->x + as->y_padded * as->y + (as->x_padded || as->y_padded) * as->w;
 }
 
-// Few large filters on few images, as in double backward passes, are multiplied as Fourier transforms: of 15 measured
-// ones of at least 28 x 28 taps the three with at most 256 results of a position are.
-#define TRANSFORM_TAPS 28
-#define TRANSFORM_RESULTS 256
-static bool transforms(const convolution_problem *p) {
-  if (p->form != PH_CONV_FWD || p->type != PH_CONV_TF32 || p->dims != 4 || p->w[1] != p->x[1]) return false;
-  bool large = p->w[2] >= TRANSFORM_TAPS && p->w[3] >= TRANSFORM_TAPS;
-  return large && all_ones(p->stride, 2) && p->x[0] * p->y[1] <= TRANSFORM_RESULTS;
+// Gradients of few filters of 3 x 3 on small images are products of Fourier transforms: so are all five measured ones
+// within these limits, and none of 110 others (families/convolution/transforms.py prices them).
+#define TRANSFORM_IMAGE 32
+#define TRANSFORM_CHANNELS 256
+#define TRANSFORM_FILTERS 64
+#define TRANSFORM_BATCH 48
+#define TRANSFORM_PRODUCTS 600e6
+static bool transforms(const convolution_problem *p, int64_t taps) {
+  if (p->form != PH_CONV_WGRAD || p->type != PH_CONV_TF32 || p->dims != 4 || p->w[1] != p->x[1] || taps != 9) return false;
+  bool small = p->x[2] == p->y[2] && p->x[3] == p->y[3] && p->x[2] <= TRANSFORM_IMAGE && p->x[3] <= TRANSFORM_IMAGE;
+  bool few = p->x[1] <= TRANSFORM_CHANNELS && p->y[1] <= TRANSFORM_FILTERS && p->x[0] >= TRANSFORM_BATCH;
+  double products = (double)p->y[0] * (double)product_of(p->y + 2, 2) * (double)product_of(p->w, 4);
+  return small && few && all_ones(p->stride, 2) && all_ones(p->dilation, 2) && products >= TRANSFORM_PRODUCTS;
 }
 
-// Complex halves of planes, in two copies, and the filters as they are read: exact for 21 of 21 that were measured.
+// Complex halves of planes, in two copies, and the results' gradient as it is read.
 static int64_t transform_workspace(const convolution_problem *p) {
-  int64_t side = 16, extent = p->x[2] > p->x[3] ? p->x[2] : p->x[3];
-  while (side < extent + p->padding[0]) side *= 2;
-  int64_t plane = side * (side / 2 + 1) * 16, filters = p->w[0] * p->w[1];
-  return p->x[0] * p->x[1] * plane + filters * plane + float_filters(p);
+  int64_t side = 16, rows = p->x[2] + p->w[2] - 1, columns = p->x[3] + p->w[3] - 1;
+  while (side < (rows > columns ? rows : columns)) side *= 2;
+  return p->x[0] * (p->x[1] + p->y[1]) * side * (side / 2 + 1) * 16 + p->y_bytes;
 }
 
 // Gradients of 3 x 3 filters without tensor cores take Winograd's transforms of 4 x 4 results, 6 x 6 values each. Most
@@ -182,7 +186,7 @@ static int64_t by_rule(const convolution_problem *p) {
   if (taps == 1 && all_ones(p->stride, p->dims - 2)) return product_workspace(p, &as);
   if (taps == 1) as.w = 0;
   if (p->layout == PH_CONV_NHWC) return last_workspace(p, &as, taps);
-  if (transforms(p)) return transform_workspace(p);
+  if (transforms(p, taps)) return transform_workspace(p);
   if (!grouped && direct(p, taps)) return 0;
   return as.x + as.y + as.w + ALIGNMENT_SLACK + (taps > 1) * partial_sums(p);
 }

@@ -9,6 +9,8 @@ from math import expm1, sqrt
 from phantora.cost.families.convolution.nearest import Nearest, Neighbour, points_of
 from phantora.cost.families.convolution.passes import Pass, passes_of
 from phantora.cost.families.convolution.prediction import Convolutions
+from phantora.cost.families.convolution.tiles import looped, pass_ns
+from phantora.cost.families.convolution.transforms import DEVIATION, transformed, transforms_ns
 from phantora.cost.family import Prediction
 from phantora.cost.gaussian_process import GaussianProcess
 from phantora.cost.machine import Machine
@@ -23,6 +25,7 @@ OPERATORS = (
 # Octaves to the nearest of the same geometry: up to the first its fields are more exact than what is most identical
 # (popular ones, hidden: 1.5 to 7.3 % in the median, not 5.7 to 6.5), from the second on less (41 instead of 10 %).
 CLOSE, FAR = 1.0, 2.0
+LOOP_DEVIATION = 0.1  # of 56 measured loops over large filters
 DEVIATIONS = 1.1  # of a neighbour: nine of ten of the random draws lie within, since a few lie far outside
 
 
@@ -39,10 +42,12 @@ class Predicted:
 
     def read(self, signature: OperatorSignature, compute: str) -> Prediction | None:
         """None if nothing comparable was measured."""
-        near = self._field.read(signature, compute)
+        passes = passes_of(signature, compute)
+        modelled = any(transformed(work) or looped(self._machine, work) for work in passes)
+        near = None if modelled else self._field.read(signature, compute)
         if near is not None and near.distance <= CLOSE:
             return near
-        predicted = [self._neighbour(work) for work in passes_of(signature, compute)]
+        predicted = [self._neighbour(work) for work in passes]
         found = [each for each in predicted if each is not None]
         if not found or len(found) < len(predicted):
             return near
@@ -58,6 +63,10 @@ class Predicted:
         return self._field.processes()
 
     def _neighbour(self, work: Pass) -> Neighbour | None:
+        if transformed(work):
+            return Neighbour(transforms_ns(self._machine, work), DEVIATION)
+        if looped(self._machine, work):
+            return Neighbour(pass_ns(self._machine, work)[0], LOOP_DEVIATION)
         if work.which not in self._nearest:
             if self._families is None:
                 cache = self._cache

@@ -23,8 +23,9 @@ TILES = ((64, 64), (64, 128), (128, 64), (128, 128), (256, 64), (64, 256), (256,
 OLD_TILES = ((64, 32, 90.0), (64, 64, 110.0), (128, 32, 110.0), (256, 32, 190.0), (128, 64, 190.0), (128, 128, 350.0))
 OLD_NEXT_TO = 3  # tiles of these share an SM
 # Filters as large as the image (of a double backward): each step waits for memory, which no other tile reads from L2.
-# 18 to 33 ns of an element of the inner dimension in TF32, 8 to 23 in 16 bits (program_operators.py, both tables).
-LARGE_TAPS, LARGE_STEP_NS = 49, 670.0
+# 18 to 22 ns of an element of the inner dimension in TF32, 8 to 23 in 16 bits (both tables).
+LARGE_TAPS, LARGE_STEP_NS = 49, 600.0
+LOOP_CHANNELS, LOOP_RESULTS = 16, 64  # the least, and the most in an image
 # By arithmetic: how much longer a step takes on the kernels of Hopper, on those of Ampere, in weights' gradients.
 SLOWER = {"half": (1.0, 2.0, 1.0), "tf32": (1.1, 3.0, 1.6)}
 SLOWEST = (14.0, 14.0, 14.0)  # without tensor cores
@@ -167,8 +168,22 @@ def _product(machine: Machine, work: Pass, channels: int, filters: int, groups: 
     old_steps = ceil(taps * ceil(inner / _aligned(work)) * _aligned(work) / step)
     counts = ((ceil(rows / tm) * ceil(columns / tn) * groups, ns) for tm, tn, ns in OLD_TILES)
     old = min(max(count / sms, ceil(count / sms / OLD_NEXT_TO)) * old_steps * ns for count, ns in counts)
-    least = old_steps * LARGE_STEP_NS if work.which == OUTPUT and work.taps >= LARGE_TAPS else 0.0
-    return BEGIN_NS + max(min(slower[0] * new, slower[1] * old), least)
+    return BEGIN_NS + max(min(slower[0] * new, slower[1] * old), _loop_ns(work, channels))
+
+
+def looped(machine: Machine, work: Pass) -> bool:
+    """Does one loop over a filter about as large as the image take the time of a product in TF32?"""
+    if work.arithmetic != "tf32" or work.dimensions != 2 or work.groups > 1 or work.stride > 1 or work.last:
+        return False
+    loop = _loop_ns(work, work.channels) if work.outside <= LOOP_RESULTS and work.channels >= LOOP_CHANNELS else 0.0
+    return loop > 0.0 and _product(machine, work, work.channels, work.filters, 1) == BEGIN_NS + loop
+
+
+def _loop_ns(work: Pass, channels: int) -> float:
+    if work.which != OUTPUT or work.taps < LARGE_TAPS:
+        return 0.0
+    step = STEP_BYTES // 2 if work.arithmetic == "half" else STEP_BYTES // 4
+    return ceil(work.taps * ceil(channels / _aligned(work)) * _aligned(work) / step) * LARGE_STEP_NS
 
 
 def _weight_ns(sms: int, work: Pass, channels: int, filters: int, groups: int, step: int) -> float:
