@@ -305,7 +305,7 @@ def collective_time(cluster: str, op: str, bytes: int, ranks: int | Sequence[int
     unknown = {*SYMMETRIC, *EXPERTS, Coll.BARRIER}
     names = {name.lower(): kind for kind, name in enumerate(Coll.names()) if kind not in unknown}
     if op not in names:
-        raise PhantoraError(f"no collective {op!r}; there are {', '.join(sorted(names))}")
+        raise PhantoraError(f"unknown collective {op!r}; known: {', '.join(sorted(names))}")
     chosen = tuple(range(found.world_size if ranks is None else ranks)) if not isinstance(ranks, Sequence) else ranks
     if not chosen or not all(0 <= rank < found.world_size for rank in chosen):
         raise PhantoraError(f"ranks {ranks}: the cluster {cluster} has ranks 0 to {found.world_size - 1}")

@@ -65,7 +65,7 @@ def diff(
     from phantora.trace.reader import open_log
 
     if len(logs) < 2:
-        raise PhantoraError("one log is nothing to compare; give two or more")
+        raise PhantoraError("give two or more logs to compare")
     limit = parse_limit(fail_above) if fail_above else None
     chosen = filters(ranks, steps, None)
     opened = [open_log(path) for path in logs]

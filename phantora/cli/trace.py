@@ -307,7 +307,7 @@ class _Validated:
         self._within = parse_share(within, "--validate-within")
         self._real = open_log(path)
         if not self._real.metadata.real:
-            raise PhantoraError(f"{path}: --validate wants the log of a real run, which `phantora import` makes")
+            raise PhantoraError(f"{path}: --validate needs the log of a real run (`phantora import`)")
 
     def check(self, path: str) -> int:
         """Prints the table of the run whose log is `path`; 1 if it is beyond the bound."""

@@ -239,7 +239,7 @@ def read_table(path: Path) -> Table:
     try:
         contents = path.read_bytes()
     except FileNotFoundError as error:
-        raise PhantoraError(f"{path}: there is no such table of kernel times") from error
+        raise PhantoraError(f"{path}: no table of kernel times at this path") from error
     except OSError as error:
         raise PhantoraError(f"{path} is no table of kernel times: {_first_line(error)}") from error
     digest = hashlib.sha256(contents).hexdigest()

@@ -165,7 +165,7 @@ def read_workspaces(path: Path) -> Workspaces:
     try:
         return _read(path, path.stat().st_mtime_ns)
     except FileNotFoundError as error:
-        raise PhantoraError(f"{path}: there is no such table of workspaces") from error
+        raise PhantoraError(f"{path}: no table of workspaces at this path") from error
     except (OSError, pa.ArrowException, KeyError, TypeError, ValueError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise PhantoraError(f"{path}: no table of workspaces, or a broken one ({first}); measure it anew") from error

@@ -153,7 +153,7 @@ def wanted(data: bytes) -> Wanted:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PhantoraError(f"this is no message of a run: {type(error).__name__}: {error}") from error
     if good != {True}:
-        raise PhantoraError("this is no message of a run: it wants something else than a run does")
+        raise PhantoraError("the message to the fork server is not that of a run")
     return Wanted(message, environment)
 
 

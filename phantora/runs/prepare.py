@@ -90,7 +90,7 @@ def check_script(path: str) -> None:
         hint = "check the path"
         if "/" not in path and not path.endswith(".py"):
             hint = f"a launcher is run by `phantora trace -- {path} ...`, a module by `-m {path}`"
-        raise PhantoraError(f"there is no script {path!r} in {os.getcwd()}: {hint}")
+        raise PhantoraError(f"no script {path!r} in {os.getcwd()}: {hint}")
     if not path.endswith(".py"):
         return  # a folder or an archive with a __main__
     try:

@@ -24,7 +24,7 @@ class Objective:
 
     def __post_init__(self) -> None:
         if self.by not in BY:
-            raise PhantoraError(f"--by {self.by!r}: there are {', '.join(BY)}")
+            raise PhantoraError(f"--by {self.by!r}: unknown criterion; known: {', '.join(BY)}")
         if self.by == "cost" and not self.prices:
             raise PhantoraError("--by cost needs the price of a GPU's hour: --price 2.5, or --price H100=2.5,H200=3.5")
 

@@ -85,7 +85,7 @@ def run_sweep(request: Request, on_result: Callable[[Entry, int, int], None] = l
     SIGHUP: then nothing runs any more, and the same request goes on."""
     space = request.located
     if request.fold not in MODES:
-        raise PhantoraError(f"--fold {request.fold!r}: there are {', '.join(MODES)}")
+        raise PhantoraError(f"--fold {request.fold!r}: unknown mode; known: {', '.join(MODES)}")
     if not space.target:
         raise PhantoraError(f"{space.where}: name the script behind --, or as target = [...]")
     if request.search and request.screen:

@@ -150,7 +150,7 @@ def spelled(spelling: Spelling, name: str, names: Mapping[str, Value]) -> tuple[
         return tuple(filled(word, names) for word in spelling)
     if isinstance(spelling, dict):
         if text_of(value) not in spelling:
-            raise PhantoraError(f"{name} = {text_of(value)}: no words for it; there are {', '.join(spelling)}")
+            raise PhantoraError(f"{name} = {text_of(value)}: unknown value; known: {', '.join(spelling)}")
         return spelling[text_of(value)]
     if isinstance(value, bool):
         return (spelling.rstrip("="),) if value else ()

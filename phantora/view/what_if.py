@@ -38,7 +38,7 @@ def parse_change(query: Mapping[str, str]) -> Change:
     """The change of a request's query. Raises PhantoraError."""
     gpu = query.get("gpu", "")
     if len(gpu) > _MOST_CHARACTERS:
-        raise PhantoraError("gpu: no such GPU")
+        raise PhantoraError("unknown GPU")
     host, links = _factor(query, "host", 0, 16), _factor(query, "links", 0.01, 1)
     return Change(gpu, host, links, _factor(query, "straggler", 1, 16))
 

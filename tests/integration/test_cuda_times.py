@@ -148,36 +148,30 @@ def test_program(one_rank: dict[str, list[object]], name: str) -> None:
     assert one_rank[name] == PROGRAMS[name][1]
 
 
-def test_two_ranks_meet_in_a_collective(tmp_path: Path) -> None:
-    """Rank 1 comes 5 ms late: rank 0's kernel spins as long, and both end together."""
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[object]]:
+    """Of each rank the ms of an all-reduce, then of a send and a receive called in each order; rank 1 comes late."""
     body = """
-dist.init_process_group("nccl")
-dist.all_reduce(big); cuda.synchronize(); dist.barrier(); cuda.synchronize()
-if rank: time.sleep(0.005)
-begin = mark(); dist.all_reduce(big); end = mark(); cuda.synchronize()
-out(begin.elapsed_time(end))
-dist.destroy_process_group()
-"""
-    (early,), (late,) = results(tmp_path, 2, body)
-    assert isinstance(early, float) and isinstance(late, float)
-    assert early - late == pytest.approx(5.0, abs=0.05)
-    assert late > 0.1
-
-
-@pytest.mark.parametrize("order", ["isend, irecv", "irecv, isend"])
-def test_sends_and_receives_meet(tmp_path: Path, order: str) -> None:
-    body = f"""
 dist.init_process_group("nccl")
 other, y = 1 - rank, torch.empty_like(big)
 isend, irecv = dist.P2POp(dist.isend, big, other), dist.P2POp(dist.irecv, y, other)
-for r in dist.batch_isend_irecv([isend, irecv]): r.wait()
-cuda.synchronize(); dist.barrier(); cuda.synchronize()
-if rank: time.sleep(0.003)
-begin = mark()
-for r in dist.batch_isend_irecv([{order}] if rank else [isend, irecv]): r.wait()
-end = mark(); cuda.synchronize(); out(begin.elapsed_time(end))
+def exchange(calls):
+    for r in dist.batch_isend_irecv(calls): r.wait()
+def timed(late, work):
+    work(); cuda.synchronize(); dist.barrier(); cuda.synchronize()
+    if rank: time.sleep(late)
+    begin = mark(); work(); end = mark(); cuda.synchronize(); return begin.elapsed_time(end)
+out(timed(0.005, lambda: dist.all_reduce(big)), timed(0.003, lambda: exchange([isend, irecv])),
+    timed(0.003, lambda: exchange([irecv, isend] if rank else [isend, irecv])))
 dist.destroy_process_group()
 """
-    (early,), (late,) = results(tmp_path, 2, body)
+    return results(tmp_path_factory.mktemp("two"), 2, body)
+
+
+@pytest.mark.parametrize(("at", "late_ms"), [(0, 5.0), (1, 3.0), (2, 3.0)])
+def test_two_ranks_meet(two_ranks: list[list[object]], at: int, late_ms: float) -> None:
+    """The kernel of rank 0 spins until rank 1 comes, and both end together."""
+    early, late = (times[at] for times in two_ranks)
     assert isinstance(early, float) and isinstance(late, float)
-    assert early - late == pytest.approx(3.0, abs=0.05)
+    assert early - late == pytest.approx(late_ms, abs=0.05)
+    assert late > 0.1

@@ -24,7 +24,7 @@ def test_names_have_types_and_texts() -> None:
 
 
 MEASURED = [("all_reduce", 4, 1 << 26, 323.4), ("all_gather", 4, 1 << 28, 658.5)]
-WRONG = [("sum", None, "no collective 'sum'"), ("all_reduce", 9, "ranks 0 to 7")]
+WRONG = [("sum", None, "unknown collective 'sum'"), ("all_reduce", 9, "ranks 0 to 7")]
 
 
 @pytest.mark.parametrize(("op", "ranks", "size", "us"), MEASURED)

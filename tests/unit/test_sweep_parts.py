@@ -145,7 +145,7 @@ def test_listed_points_are_combined_with_the_matrix() -> None:
         ({"arguments": {"tp": ["--tp={ttp}"]}}, "'ttp'"),
         ({"matrix": {"tp": [1], "sp": [True], "ac": ["none"], "moon": [1, 2]}}, "moon changes nothing"),
         ({"rule": ["tp > 1"]}, "unknown key 'rule'"),
-        ({"matrix": {"tp": [1], "sp": [True, False], "ac": ["some"]}}, "ac = some: no words for it"),
+        ({"matrix": {"tp": [1], "sp": [True, False], "ac": ["some"]}}, "ac = some: unknown value"),
         ({"steps": {"argument": "--steps", "first": 9, "most": 3}}, "first <= most"),
         ({"steps": {"flag": "--steps"}}, "steps"),
         ({"cluster": "2x8xZ80"}, "Z80"),

@@ -102,7 +102,7 @@ def test_a_users_table_comes_before_the_shipped_one(tmp_path: Path) -> None:
 
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
-    with pytest.raises(PhantoraError, match="there is no such table"):
+    with pytest.raises(PhantoraError, match="no table of workspaces"):
         read_workspaces(path)
     path.write_bytes(b"nonsense")
     with pytest.raises(PhantoraError, match=r"a\.parquet: no table of workspaces"):

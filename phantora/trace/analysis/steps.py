@@ -155,7 +155,7 @@ def _asked(log: Log, marks: Marks, by: str) -> Callable[[], Iterations | None]:
     if named:
         return lambda: by_annotation(marks, named[1])
     if by not in known:
-        raise PhantoraError(f"steps by {by!r}: there are {', '.join(SOURCES)} and annotation:NAME")
+        raise PhantoraError(f"--steps {by!r}: unknown mark; known: {', '.join(SOURCES)} and annotation:NAME")
     return known[by]
 
 

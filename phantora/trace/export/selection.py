@@ -39,5 +39,5 @@ def parse_kinds(text: str) -> frozenset[str]:
     kinds = frozenset(piece.strip() for piece in text.split(","))
     unknown = sorted(kinds - set(KINDS))
     if unknown:
-        raise PhantoraError(f"{', '.join(unknown)!s}: no such kind of row; there are {', '.join(KINDS)}")
+        raise PhantoraError(f"unknown kind of row {', '.join(unknown)}; known: {', '.join(KINDS)}")
     return kinds
