@@ -72,10 +72,13 @@ def main() -> None:
                           ("prompt", 128), ("completion", 64), ("steps", 4)):  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--generators", type=int, default=0, help="ranks that only generate; 0: all do all")
-    args = parser.parse_args()
+    args = parser.parse_args()  # prompts: of a step, all ranks together
     torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     dist.init_process_group("nccl")
     rank, world, apart = dist.get_rank(), dist.get_world_size(), args.generators
+    generators = apart or world
+    if args.prompts % generators:
+        parser.error(f"--prompts {args.prompts} do not divide among {generators} generators")
     trainers = dist.new_group(list(range(apart, world)))
     torch.manual_seed(1234)
     with torch.device("cuda"):
@@ -85,22 +88,27 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
 
     def step() -> None:
-        prompts = torch.randint(2, args.vocabulary, (args.prompts, args.prompt), device="cuda")
+        prompts = torch.randint(2, args.vocabulary, (args.prompts // generators, args.prompt), device="cuda")
         prompts = prompts.repeat_interleave(args.group, 0)
         tokens = functional.pad(prompts, (0, args.completion), value=END)
         if generates:
             with record_function("generate"):
                 tokens = torch.cat([prompts, generate(model, prompts, args.completion)], 1)
-        if apart:  # the tokens of the first generator are those of all trainers
+        if apart:  # each generator sends its part to all
             with record_function("generate: send"):
-                dist.broadcast(tokens, 0)
+                parts = [tokens if part == rank else torch.empty_like(tokens) for part in range(apart)]
+                for part, sent in enumerate(parts):
+                    dist.broadcast(sent, part)
+                tokens = torch.cat(parts)
         if wrapped is not None:
             with record_function("score"), torch.no_grad():
-                old, _ = (log_probabilities(each, tokens, args.prompt) for each in (model, reference))
                 rewards = (tokens[:, args.prompt :] != END).sum(1).float().view(-1, args.group)
                 advantages = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)
+                mine = slice(rank - apart, None, world - apart) if apart else slice(None)
+                tokens, advantages = tokens[mine], advantages.flatten()[mine]
+                old, _ = (log_probabilities(each, tokens, args.prompt) for each in (model, reference))
             with record_function("train"):
-                update(wrapped, old, tokens, args.prompt, advantages.flatten())
+                update(wrapped, old, tokens, args.prompt, advantages)
                 optimizer.step()
                 optimizer.zero_grad()
         if apart:

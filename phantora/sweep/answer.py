@@ -166,6 +166,7 @@ class Record:
     least_memory: MeanBytes | None
     least_time: Ns | None
     watts: float | None
+    roles: str | None
     holds_up: str | None
     error_text: str | None
     wall: Seconds | None
@@ -180,7 +181,7 @@ class Record:
 
 _MEASURED = (
     "step_time", "error", "error_above", "lowest", "highest", "steps", "mfu", "exposed", "idle", "overlap", "watts",
-    "holds_up",
+    "roles", "holds_up",
 )  # fmt: skip
 
 

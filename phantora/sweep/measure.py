@@ -53,6 +53,7 @@ def measured_of(report: Report) -> Measured:
         holds_up=details.findings[0] if details.findings else "",
         advice=next((line for line in fit.says if line.startswith("What would help")), "") if fit else "",
         watts=head.energy.watts if head.energy else None,
+        roles=", ".join(f"{role.name} {role.idle / role.time:.0%}" for role in report.phases if role.time),
     )
 
 

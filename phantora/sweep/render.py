@@ -41,7 +41,9 @@ def _table(found: Answer, rows: Sequence[Row]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     costs, joules = any(row.cost for row in rows), found.objective.by == "energy"
     unit = {"tokens": "tok/s", "samples": "smp/s", "steps": "steps/s"}[found.unit]
-    more = (*(("$/M",) if costs else ()), *((f"J/{found.unit.removesuffix('s')}",) if joules else ()))
+    roles = any(row.measured and row.measured.roles for row in rows)
+    more = [*(("$/M",) if costs else ()), *((f"J/{found.unit.removesuffix('s')}",) if joules else ())]
+    more += ["idle GPUs by role"] if roles else []
     columns = ("step", "±", "slower", unit, "MFU", "memory", "left", "exposed", *more)
     for name in ("", *found.axes, *columns):
         table.add_column(name, justify="right", no_wrap=True, overflow="ellipsis")
@@ -63,6 +65,7 @@ def _table(found: Answer, rows: Sequence[Row]) -> Table:
             f"{100 * measured.exposed:.1f}%",
             *((f"{row.cost:.4g}" if row.cost is not None else "-",) if costs else ()),
             *((f"{row.joules:.3g}" if row.joules is not None else "-",) if joules else ()),
+            *((measured.roles or "-",) if roles else ()),
         )
     return table
 

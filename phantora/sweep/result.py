@@ -41,6 +41,8 @@ class Measured:
     """What would make it fit, where it does not."""
     watts: float | None = None
     """Of a GPU, on average in a steady step."""
+    roles: str = ""
+    """Of reinforcement learning the share of idle time by role: ``generate 12%, score + train 53%``."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ PAGES = Path(__file__).resolve().parents[2] / "docs" / "howto"
 # The first page records the run that most others read.
 ORDER = (
     "first-hour", "will-it-fit", "what-holds-my-step-up", "why-is-my-run-slower", "calibrate", "gate-in-ci", "own-gpu",
-    "plan-gb200", "find-races", "how-long-will-my-job-take", "pandas", "limits",
+    "plan-gb200", "find-races", "how-long-will-my-job-take",
+    "split-training-and-rollout", "pandas", "limits",
 )  # fmt: skip
 MOST_LINES = 60
 SAID = {
@@ -32,6 +33,7 @@ SAID = {
     "plan-gb200": ("NVLink over 18 hosts", "every GPU reaches every other", "Where the numbers come from"),
     "find-races": (),  # test_races.py runs such programs
     "how-long-will-my-job-take": ("USEFUL", "CHECKPOINTS", "ASSUMED"),
+    "split-training-and-rollout": ("4 points would run",),
     "pandas": ("gemm", "compute"),
     "limits": ("torch",),
 }
