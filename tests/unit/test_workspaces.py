@@ -78,7 +78,22 @@ def test_the_shipped_keys_are_all_different() -> None:
         rows = read_workspaces(path).rows()
         shapes = {replace(c, x=c.x[1:]) for c in rows}
         array = packed(path)
-        assert len(array) == len(rows) > 7000 and len(set(array["key"].tolist())) == len(shapes)
+        assert len(array) == len(rows) and len(set(array["key"].tolist())) == len(shapes)
+
+
+def test_tables_of_a_generation_complete_each_other(tmp_path: Path) -> None:
+    """Each has its own bytes where both were measured. None repeats what another says."""
+    h100, h200 = (read_workspaces(DATA / workspaces.FOLDER / f"{name}-sxm.parquet").rows() for name in ("h100", "h200"))
+    both = h100.keys() & h200.keys()
+    assert all(h100[one] != h200[one] for one in both)
+    differing = min(one for one in both if h100[one].usual != h200[one].usual)
+    for gpu, own in (("H100", h100), ("H200", h200)):
+        found = workspaces_for(load_gpu(gpu), [DATA])
+        assert found is not None
+        array = pack([Block(**columns) for columns in found.columns()])
+        assert len(array) == len(h100.keys() | h200.keys()) > 11_000
+        write_workspaces(tmp_path / "one.parquet", ABOUT, {differing: own[differing]})
+        assert packed(tmp_path / "one.parquet")[0] in array
 
 
 @pytest.mark.parametrize(
@@ -91,7 +106,9 @@ def test_a_gpu_finds_its_table_or_that_of_its_generation(name: str, table: str |
 
 
 def test_a_users_table_comes_before_the_shipped_one(tmp_path: Path) -> None:
-    shipped = read_workspaces(DATA / workspaces.FOLDER / "h100-sxm.parquet").rows()
+    shipped: dict[Convolution, Bytes] = {}
+    for path in (DATA / workspaces.FOLDER).glob("*.parquet"):
+        shipped |= read_workspaces(path).rows()
     known = next(iter(shipped))
     write_workspaces(tmp_path / workspaces.FOLDER / "mine.parquet", ABOUT, {known: Bytes(123456), VOLUME: Bytes(1)})
     found = workspaces_for(load_gpu("H100-SXM"), [tmp_path, DATA])
