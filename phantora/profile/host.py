@@ -43,7 +43,7 @@ ONE_THREAD = ("python", "nn.Identity", "view", "add")
 def middle_mean(values: Sequence[float]) -> float:
     """Mean without the least and the largest tenth. Cores of shared machines change between a slow and a fast state, so
     that a median lies in one of the two: over 100 steps on four machines, measured 16 to 44 times with CUDA's calls and
-    without, means are known to 3 to 5 %, medians to 4 to 8 % (docs/holdout.md)."""
+    without, means are known to 3 to 5 %, medians to 4 to 8 % (validation/holdout.md)."""
     return statistics.fmean(middle_tenths(sorted(values)))
 
 

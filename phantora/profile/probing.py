@@ -25,7 +25,7 @@ _LOOK_S = 0.05
 @contextmanager
 def on_the_same_cores() -> Iterator[None]:
     """Processes that are started meanwhile share two cores: those of a shared machine differ in speed from one to the
-    next (docs/holdout.md). Two that this process may use, or all if it may use fewer than four."""
+    next (validation/holdout.md). Two that this process may use, or all if it may use fewer than four."""
     allowed = os.sched_getaffinity(0)
     middle = sorted(allowed)[len(allowed) // 2 :][:CORES]
     if len(allowed) >= 2 * CORES:

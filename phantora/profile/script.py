@@ -3,7 +3,7 @@
 The profile counts calls, operators, autograd nodes and Python frames, each at one price. Scripts differ from that by
 -20 to +30 %: how much code they go through, and how much of it stays in the caches, no count says. So the script is
 run without CUDA (`phantora trace --null`), where its CPU time is what Python, the dispatcher and autograd take, and its
-costs follow. docs/holdout.md compares both with steps on real hosts.
+costs follow. validation/holdout.md compares both with steps on real hosts.
 """
 
 from __future__ import annotations

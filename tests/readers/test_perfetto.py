@@ -224,7 +224,7 @@ def test_errors(tmp_path: Path) -> None:
     for wrong in ("", "a", "3-1", "1-"):
         with pytest.raises(PhantoraError, match="write it like 0-3,7"):
             parse_numbers(wrong)
-    with pytest.raises(PhantoraError, match="no such kind"):
+    with pytest.raises(PhantoraError, match="unknown kind of row"):
         parse_kinds("kernel,nonsense")
 
 

@@ -41,7 +41,7 @@ COMMON = 0.024
 TOGETHER = 0.05
 _LEAST = 0.8  # by so much a duration may be too long; larger errors are of durations that may be many times too short
 _FASTER_HOST = 0.56  # of the time that a GPU waits for the host: the fastest host measured takes so much less
-_SLOWER_HOST = 1.5  # times as long as the default host: the slowest of eleven hosts (docs/holdout.md)
+_SLOWER_HOST = 1.5  # times as long as the default host: the slowest of eleven hosts (validation/holdout.md)
 
 _DEVICE, _COMMUNICATION, _COPY = (kind_mask(kinds) for kinds in (DEVICE_KINDS, COMMUNICATION_KINDS, COPY_KINDS))
 _COMPUTE, _TRANSFER, _COPIES = range(3)
