@@ -16,6 +16,7 @@ MODELS = {
     "LLAMA3_8B": ("llama3-8b", 32), "LLAMA3_70B": ("llama3-70b", 80), "LLAMA3.1_405B": ("llama3-405b", 126),
     "Qwen3_30B_a3B": ("qwen3-30b-a3b", 48), "Qwen3_235B_a22B": ("qwen3-235b-a22b", 94),
     "GPT OSS 120B": ("gpt-oss-120b", 36), "DeepSeekV3": ("deepseek-v3", 61), "Kimi_K2": ("kimi-k2", 61),
+    "Nemotron_3_Nano": ("nemotron-3-nano", 52), "Nemotron_3_Super": ("nemotron-3-super", 88),
 }  # fmt: skip
 """Names of the workload and layers."""
 LAYOUTS = {"DeepSeekV3": "Et*4|(t*4|)*14tmL", "Kimi_K2": "Et*4|(t*4|)*14tL"}
@@ -30,8 +31,17 @@ FUSED = {
 """GPUs whose recipes do so, by model."""
 NARROW_OUTPUT = ("DeepSeekV3", "GPT OSS 120B")
 """Models whose output layer is MXFP8 there."""
+HYBRID_FUSED_FROM = [26, 8]
+"""The first container whose recipes in MXFP8 fuse the experts of Nemotron 3 on GB200 and GB300."""
+HYBRID_RECOMPUTE = {
+    ("Nemotron_3_Nano", "H100", "FP8"): ("moe", "layernorm", "core_attn"),
+    ("Nemotron_3_Super", "B200", "MXFP8"): ("moe_act", "layernorm"),
+    ("Nemotron_3_Super", "B300", "NVFP4"): ("moe_act", "layernorm"),
+}  # fmt: skip
+"""What runs again in the backward pass, by model, GPU and precision."""
 NOT_HERE = {
-    "DeepSeekV4": "sparse attention", "Nemotron": "Mamba layers",
+    "DeepSeekV4": "sparse attention", "Nemotron_3_Ultra": "Megatron-FSDP with activations in host memory",
+    "Nemotron_3_5": "the recipe's Mamba model with layers that predict further tokens",
 }  # fmt: skip
 CLUSTERS = {
     "GB200": ("gb200-nvl72", 4), "GB300": ("gb300-nvl72", 4), "B200": ("dgx-b200", 8), "B300": ("dgx-b300", 8),
@@ -109,7 +119,7 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
     if host == 4 and gpus == 256:  # a number of hosts of each rack that groups of ranks divide
         name = f"validation/published/{gpu.lower()}_256.toml"
     options = ["--cluster", name, "--fold", ",".join(axes), "--gpu-memory", "2000"]
-    points = (layers,) if n["PP"] > 1 else (2, 4)
+    points = (layers,) if n["PP"] > 1 or "Nemotron" in row["model"] else (2, 4)
     tokens = n["GBS"] * sequence // gpus
     sequences = n["MBS"] * replicas
     return Run(gpu, gpus, tuple(options), tuple(words), layers, points, micro, rounds, sequences, tokens)
@@ -128,7 +138,13 @@ def _experts(row: Mapping[str, Any], gpu: str) -> list[str]:
         fused += ["--narrow-attention"] if (model, gpu) != ("DeepSeekV3", "GB200") else []
         fused += ["--narrow-output"] if model in NARROW_OUTPUT else []
     apart = not fused
-    if model == "GPT OSS 120B":
+    if model.startswith("Nemotron"):
+        modules = HYBRID_RECOMPUTE.get((model, gpu, row["Precision"]), ())
+        fused = ["--recompute", *modules] if modules else []
+        if row["Precision"] == "MXFP8" and version >= HYBRID_FUSED_FROM and gpu in ("GB200", "GB300"):
+            fused += ["--fused-experts", "--narrow-attention"]
+        hybrid = True
+    elif model == "GPT OSS 120B":
         hybrid = not apart or (version >= [26, 4] and gpu != "GB300")
         if hybrid and gpu == "GB200" and apart:
             fused = ["--overlap-experts"]

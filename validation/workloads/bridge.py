@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import copy
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +33,7 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
 import megatron_layers
-from validation.workloads import bridge_models, muon, narrow_experts, narrow_layers
+from validation.workloads import bridge_models, mamba_parts, muon, narrow_experts, narrow_layers
 from validation.workloads.narrow_attention import NarrowAttention, NarrowWindowAttention
 from validation.workloads.ring_attention import RingAttention
 from validation.workloads.window_attention import WindowAttention
@@ -41,6 +42,8 @@ from validation.workloads.window_attention import WindowAttention
 class Kernels:
     """Of the run."""
 
+    adjust: Callable[[torch.nn.Module], None] = staticmethod(lambda _: None)
+    """Changes single layers of the model."""
     narrow_attention = False
     muon = False
 
@@ -80,9 +83,17 @@ def _adapt(parts: Any, config: TransformerConfig) -> None:
 def model(**given: Any) -> GPTModel:
     """With the layers that predict a second token, where the configuration has them."""
     config, stage = given["config"], given["vp_stage"]
+    if config.is_hybrid_model:
+        given["position_embedding_type"] = "none"
     if config.mtp_num_layers:
-        given["mtp_block_spec"] = get_gpt_mtp_block_spec(config, given["transformer_layer_spec"], False, stage)
-    return GPTModel(**given)
+        given["mtp_block_spec"] = further = get_gpt_mtp_block_spec(
+            config, given["transformer_layer_spec"], False, stage
+        )
+        for layer in further.layer_specs if config.sequence_parallel else ():
+            layer.submodules.enorm = layer.submodules.hnorm = layer.submodules.layer_norm = narrow_layers.Norm
+    made = GPTModel(**given)
+    Kernels.adjust(made)
+    return made
 
 
 class Adam(torch.optim.AdamW):
@@ -184,6 +195,12 @@ def main() -> None:
     torch.backends.cuda.matmul.allow_tf32 = True  # as in Transformer Engine's products of float32
     narrow_layers.install(own.precision)
     narrow_experts.install()
+    if name in bridge_models.PATTERNS:
+        mamba_parts.install()
+        from validation.workloads import hybrid_model
+
+        Kernels.adjust = partial(hybrid_model.set_precisions, precision=own.precision)
+        hybrid_model.install(bridge_models.PATTERNS[name])
     optimizer.Adam, optimizer.USING_PYTORCH_OPTIMIZER = Adam, False
     multi_latent_attention.ColumnParallelLinear = narrow_layers.NarrowColumn  # which it knows by name
     multi_latent_attention.TELinear = attention.TELinear = TransformerEngineLinear

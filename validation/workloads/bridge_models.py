@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from megatron.core.activations import squared_relu
 from megatron.core.fusions.fused_bias_geglu import quick_gelu
 
 from megatron_shapes import SHAPES, Shape
@@ -13,6 +14,12 @@ SHAPES["qwen3-235b-a22b"] = Shape(
 )  # fmt: skip
 SHAPES["gpt-oss-120b"] = Shape(36, 2880, 2880, 64, 8, 201088, 4096, 150_000, head_dim=64, experts=128, top_k=4)
 SHAPES["deepseek-v3"] = Shape(61, 7168, 2048, 128, 128, 129280, 4096, experts=256, top_k=8)
+SHAPES["nemotron-3-nano"] = Shape(
+    52, 2688, 1856, 32, 2, 131072, 8192, experts=128, top_k=6, gated=False
+)  # fmt: skip
+SHAPES["nemotron-3-super"] = Shape(
+    88, 4096, 2688, 32, 2, 131072, 8192, experts=512, top_k=22, gated=False
+)  # fmt: skip
 SHAPES["kimi-k2"] = Shape(61, 7168, 2048, 64, 64, 163840, 4096, experts=384, top_k=8)
 
 EXPERTS: dict[str, Any] = {
@@ -28,7 +35,24 @@ LATENT: dict[str, Any] = {
     "moe_aux_loss_coeff": 1e-4,
 }  # fmt: skip
 """Multi-head latent attention, dense first layers and a shared expert, as DeepSeek-V3 has them."""
+MAMBA: dict[str, Any] = {
+    "is_hybrid_model": True, "mamba_head_dim": 64, "mamba_state_dim": 128, "mamba_num_groups": 8,
+    "activation_func": squared_relu, "use_fused_weighted_squared_relu": True, "bias_activation_fusion": False,
+    "apply_rope_fusion": False, "moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias": True,
+    "moe_router_load_balancing_type": "seq_aux_loss", "moe_aux_loss_coeff": 1e-4,
+}  # fmt: skip
+"""Mamba 2 and experts without gates, as Nemotron 3 has them."""
+PATTERNS = {
+    "nemotron-3-nano": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
+    "nemotron-3-super": "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME",
+}
+"""Layers of hybrid models: Mamba (M), experts (E) or attention (*)."""
 SETTINGS: dict[str, dict[str, Any]] = {
+    "nemotron-3-nano": MAMBA | {"mamba_num_heads": 64, "moe_shared_expert_intermediate_size": 3712},
+    "nemotron-3-super": MAMBA | {
+        "mamba_num_heads": 128, "moe_shared_expert_intermediate_size": 5376, "moe_latent_size": 1024,
+        "mtp_num_layers": 2,
+    },
     "deepseek-v3": LATENT | {"dense": 3}, "kimi-k2": LATENT | {"dense": 1},
     "gpt-oss-120b": {
         "moe_aux_loss_coeff": 0.0, "moe_router_dtype": None, "activation_func": quick_gelu,

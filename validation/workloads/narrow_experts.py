@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from megatron.core.fusions.fused_bias_geglu import quick_gelu, weighted_bias_quick_geglu_impl
 from megatron.core.fusions.fused_bias_swiglu import weighted_bias_swiglu_impl
+from megatron.core.fusions.fused_weighted_squared_relu import weighted_squared_relu_impl
 from megatron.core.tensor_parallel.random import CheckpointWithoutOutput
 from megatron.core.transformer.mlp import MLPSubmodules
 from megatron.core.transformer.module import MegatronModule
@@ -160,7 +161,7 @@ def _matrices(weight: torch.Tensor) -> list[torch.Tensor]:
 
 
 class NarrowExperts(MegatronModule):
-    """The experts of a rank, gated: fused, with one weight for all, if `fused`; else with one for each expert.
+    """The experts of a rank: fused, with one weight for all, if `fused`; else with one for each expert.
 
     If `biased`, each expert has a bias behind its second product. Fused experts add it in the product, others
     leave it to operators of torch, as Megatron-Core does. The first product always adds its bias, in the same time.
@@ -175,7 +176,8 @@ class NarrowExperts(MegatronModule):
     ) -> None:  # fmt: skip
         super().__init__(config=config)
         self.how, hidden, width = recipe_of(config), config.hidden_size, config.moe_ffn_hidden_size
-        self.weights1 = self._made(num_local_experts, 2 * width, hidden)
+        hidden = config.moe_latent_size or hidden
+        self.weights1 = self._made(num_local_experts, (1 + config.gated_linear_unit) * width, hidden)
         self.weights2 = self._made(num_local_experts, hidden, width)
         self.narrow1, self.narrow2 = ([NarrowWeights() for _ in each] for each in (self.weights1, self.weights2))
         apart = num_local_experts if self.biased and not self.fused else 0
@@ -221,7 +223,9 @@ class NarrowExperts(MegatronModule):
     def _gated(self, wide: torch.Tensor, probs: torch.Tensor) -> torch.Tensor:
         config = self.config
         made: torch.Tensor
-        if config.activation_func is quick_gelu:
+        if not config.gated_linear_unit:
+            made = weighted_squared_relu_impl(wide, probs.unsqueeze(-1))
+        elif config.activation_func is quick_gelu:
             offset, clamp = config.glu_linear_offset, config.activation_func_clamp_value
             made = weighted_bias_quick_geglu_impl(wide, None, probs.unsqueeze(-1), False, offset, clamp)
         else:

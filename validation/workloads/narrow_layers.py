@@ -142,7 +142,7 @@ class Place:
         return self.group.size() if self.sequence_parallel else 1
 
 
-class _Column(torch.autograd.Function):
+class Column(torch.autograd.Function):
     """Gathers the sequence, then multiplies; the own part's product overlaps the gather (as Userbuffers do)."""
 
     @staticmethod
@@ -270,7 +270,7 @@ class _Narrow(torch.nn.Module):
 
 
 class NarrowColumn(_Narrow, layers.ColumnParallelLinear):
-    function = _Column
+    function = Column
 
 
 class NarrowRow(_Narrow, layers.RowParallelLinear):
