@@ -143,6 +143,9 @@ def _columns(parts: Sequence[Narrow]) -> list[torch.Tensor]:
 
 def _written(like: torch.Tensor, columns: int, counts: list[int], how: Recipe) -> list[Narrow]:
     """Rows of `columns` that a product's epilogue has made narrow."""
+    if not how.narrow:
+        wide = like.new_empty((like.size(0), columns))
+        return split(Narrow(wide, wide.t()), counts, how)
     made = torch.empty((2, like.size(0) * columns), dtype=BYTE, device=like.device)
     return split(Narrow(made[0].view(-1, columns), made[1].view(columns, -1)), counts, how)
 
