@@ -35,8 +35,8 @@ def report_of(
             made.add(Kind.KERNEL, 0, begin, begin + own, f"kernel of {op}", launch=begin, price=price, sig=sig)
         made.add(Kind.ANNOTATION, 0, step * STEP, (step + 1) * STEP - 1, "Optimizer.step#AdamW.step")
     same, longer = ({"1": ns, "2": ns} for ns in (float(STEP), slower * STEP))
-    steps = {"0.6667": same, "1.5": longer}
-    made.trailer["host_sensitivity"] = {"steps_ns": steps, "spread": [1, 1.5], "measured": True}
+    about = {"spread": [1, 1.5], "measured": True, "pace": 1.17}
+    made.trailer["host_sensitivity"] = {"steps_ns": {"0.6667": same, "1.5": longer}, **about}
     return analyze(open_log(made.write(folder / "run.arrow")), details=False)
 
 
@@ -51,7 +51,8 @@ def test_a_host_that_decides_is_named(tmp_path: Path) -> None:
     """From an eighth of a step on."""
     kernels = [("gemm", "aten::mm", "[8, 8]")]
     assert "HOST" not in dict(lines(report_of(tmp_path, kernels, slower=1.1)))
-    assert dict(lines(report_of(tmp_path, kernels, slower=1.2)))["HOST"].startswith("limits the step")
+    found = dict(lines(report_of(tmp_path, kernels, slower=1.2)))
+    assert found["HOST"] == "limits the step and its range; slowest rank x 1.17 (rank_spread)"
 
 
 def test_one_operator_is_wrong_each_time_that_it_runs(tmp_path: Path) -> None:

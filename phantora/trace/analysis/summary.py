@@ -83,8 +83,9 @@ def _host(report: Report) -> str:
     by_host = report.steady.host if hosts is None else hosts.high - hosts.low
     if not time or by_host < _HOST_DECIDES * time:
         return ""
-    remedy = "" if hosts is None or hosts.measured else "; measure yours: phantora profile host"
-    return f"limits the step; STEP's range is that of hosts{remedy}"
+    remedy = "" if hosts is None or hosts.measured else "; see phantora profile host"
+    pace = "" if hosts is None or hosts.pace < 1.01 else f"; slowest rank x {hosts.pace:.2f} (rank_spread)"
+    return f"limits the step and its range{pace}{remedy}"
 
 
 def step_with_bar(h: Headline) -> str:
