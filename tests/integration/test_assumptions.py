@@ -320,6 +320,8 @@ def test_a_summary_names_what_decides_work_first() -> None:
              Assumption("0 is read at a.py:7", 9)]  # fmt: skip
     assert assumed(found) == ["a sequence ends, 3 times, and 1 more (docs/values.md)"]
     assert assumed(found[2:]) == ["0 is read at a.py:7 (docs/values.md)"] and assumed([]) == []
+    splits = Assumption("unknown Longs are read at a.py:8", 4)
+    assert assumed([splits, *found[2:]]) == ["unknown Longs are read at a.py:8, 4 times, and 1 more (docs/values.md)"]
     ends = Assumption("the real 0 is read at a.py:9", 2, ends_loop=True)
     threads = Assumption(f"{HOST_THREADS} of 8 threads of the host at a.py:3", 40)
     assert assumed(sorted([threads, found[2], ends], key=lambda each: each.rank)) == [

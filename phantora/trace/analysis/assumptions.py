@@ -18,6 +18,7 @@ PREFIX = "assumed: "  # as in stub/tracer/assumptions.cpp
 REAL = "the real 0 is read at "
 HOST_THREADS = "operators on CPU tensors have their share"  # decides host time, not work (stub/tracer/host_cost.cpp)
 _READ = re.compile(r" (is|are) read at ")  # what it decides is not known, except the end of a loop
+_LISTS = ("unknown Longs are read at ", "unknown Ints are read at ")  # counts and lengths: sizes follow from them
 
 MOST_LINES = 3
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -40,7 +41,7 @@ class Assumption:
         """0 of what decides an amount of work, 1 of other values that are read, 2 of host time."""
         if self.what.startswith(HOST_THREADS):
             return 2
-        return int(bool(_READ.search(self.what)) and not self.ends_loop)
+        return int(bool(_READ.search(self.what)) and not self.ends_loop and not self.what.startswith(_LISTS))
 
 
 def assumptions(log: Log) -> list[Assumption]:
@@ -76,7 +77,8 @@ def assumed(found: Sequence[Assumption]) -> list[str]:
         if each.ends_loop:
             what = f"{each.what} and ends a loop (--assume iterations=N)"
         else:
-            what = each.what if each.rank == 1 else each.what.rpartition(" at ")[0] or each.what
+            placed = each.rank == 1 or each.what.startswith(_LISTS)
+            what = each.what if placed else each.what.rpartition(" at ")[0] or each.what
         times[what] = times.get(what, 0) + each.times
     if shown and shown[0].rank == 0:
         times = {f"{what}, {n} time{'s' * (n > 1)}": n for what, n in times.items()}
