@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": defaults.HOUR, "d": defaults.DAY}
 _RESTART = "10m"
+_MTBF = round(defaults.GPU_MTBF_HOURS), round(defaults.HOST_MTBF_HOURS)
 
 
 @click.command(
@@ -34,9 +35,9 @@ _RESTART = "10m"
 @click.option("--steps", "steps", type=click.IntRange(min=1), metavar="N", help="Total steps, instead of tokens.")
 @click.option("--gpus", type=click.IntRange(min=1), metavar="N",
               help="GPUs of the job: data-parallel copies of the run. [default: the run's]")  # fmt: skip
-@click.option("--gpu-mtbf", type=click.FloatRange(min=1), default=round(defaults.GPU_MTBF_HOURS), show_default=True,
+@click.option("--gpu-mtbf", type=click.FloatRange(min=1), default=_MTBF[0], show_default=True,
               metavar="HOURS", help="Mean time between failures of one GPU. The default is Llama 3's.")  # fmt: skip
-@click.option("--host-mtbf", type=click.FloatRange(min=1), default=round(defaults.HOST_MTBF_HOURS), show_default=True,
+@click.option("--host-mtbf", type=click.FloatRange(min=1), default=_MTBF[1], show_default=True,
               metavar="HOURS", help="Mean time between other failures of one host.")  # fmt: skip
 @click.option("--checkpoint-cost", "cost", metavar="TIME",
               help="Training stops for TIME (20s) at a checkpoint. [default: from the log, else 30s]")  # fmt: skip
@@ -51,13 +52,13 @@ _RESTART = "10m"
 @click.option("--repair", default="24h", show_default=True, metavar="TIME", help="Until a failed host is back.")
 @click.option("--price", type=click.FloatRange(min=0, min_open=True), metavar="DOLLARS", help="Price per GPU and hour.")
 @click.option("--trials", type=click.IntRange(min=10), default=1000, show_default=True, metavar="N",
-              help="Courses of the job that are played.")  # fmt: skip
+              help="Simulated jobs.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def goodput(log: str, as_json: bool, **options: Any) -> None:
     """Estimate days and cost of a long job from a short run's LOG.
 
     Simulates the job many times with random failures. Prints the share of useful time, the best checkpoint interval,
-    and how long the job takes, each with the range of 90 % of the courses.
+    and how long the job takes, each with the range of 90 % of these jobs.
     """
     import orjson
 
@@ -72,7 +73,7 @@ def goodput(log: str, as_json: bool, **options: Any) -> None:
     step = replace(step, tokens=step.tokens * (options["gpus"] or world) / world)
     if options["cost"] is None and (logged := checkpoint_cost(opened)):
         options["cost"] = f"{logged:.6f}s"
-    job, assumed = _job(step, options["gpus"] or world, per_host, options)
+    job, assumed = _job(step, world, per_host, options)
     found = answer(job, step, options["price"], options["trials"], assumed)
     if as_json:
         click.echo(orjson.dumps(encode(found), option=orjson.OPT_INDENT_2))
@@ -80,14 +81,14 @@ def goodput(log: str, as_json: bool, **options: Any) -> None:
         _print(found)
 
 
-def _job(step: Step, gpus: int, per_host: int, options: dict[str, Any]) -> tuple[Job, list[str]]:
-    """The job, and what was assumed of it. Raises PhantoraError."""
+def _job(step: Step, world: int, per_host: int, options: dict[str, Any]) -> tuple[Job, list[str]]:
+    """The job, from a step of `world` GPUs, and what was assumed of it. Raises PhantoraError."""
     from phantora.cli.plan import parse_amount
     from phantora.goodput.answer import interval_of
     from phantora.goodput.job import Checkpoints, Job, Machines
 
     assumed = []
-    steps = options["steps"]
+    gpus, steps = options["gpus"] or world, options["steps"]
     if options["tokens"] and steps:
         raise PhantoraError("--tokens and --steps both say how long the job is; give one of them")
     if options["tokens"]:
@@ -101,6 +102,10 @@ def _job(step: Step, gpus: int, per_host: int, options: dict[str, Any]) -> tuple
         assumed.append("a checkpoint stops training for 30 s (--checkpoint-cost)")
     if options["restart"] == _RESTART:
         assumed.append("a restart takes 10 min (--restart)")
+    if (options["gpu_mtbf"], options["host_mtbf"]) == _MTBF:
+        assumed.append("failures are as frequent as Llama 3's (--gpu-mtbf, --host-mtbf)")
+    if gpus > world:
+        assumed.append(f"a step takes as long as in the log on {world:,} GPU{'s' * (world > 1)}, {per_host} a host")
     machines = Machines(
         gpus, min(per_host, gpus), options["gpu_mtbf"], options["host_mtbf"], options["spares"],
         seconds("--repair", options["repair"]), share("--stragglers", options["stragglers"]),

@@ -26,6 +26,7 @@ from phantora.goodput.job import (
     young_interval,
 )
 from phantora.goodput.montecarlo import play
+from phantora.trace.reader import open_log
 
 LOG = Path(__file__).parents[1] / "golden" / "small.arrow"
 LLAMA = Machines(16384)
@@ -106,7 +107,12 @@ def test_a_log_becomes_a_job() -> None:
                                        "--trials", "50", "--checkpoint-cost", "5s"])  # fmt: skip
     assert run.exit_code == 0, run.output
     found = json.loads(run.output)
-    assert found["assumed"] == ["a restart takes 10 min (--restart)"] and found["job"]["machines"]["gpus"] == 4096
+    assumed, world = found["assumed"], open_log(LOG).metadata.world_size
+    assert [text.partition(" (")[0] for text in assumed] == [
+        "a restart takes 10 min", "failures are as frequent as Llama 3's",
+        f"a step takes as long as in the log on {world} GPUs, {open_log(LOG).metadata.ranks_per_host} a host",
+    ]  # fmt: skip
+    assert found["job"]["machines"]["gpus"] == 4096
     assert found["time_seconds"][0] * 2 * 4096 / HOUR == pytest.approx(found["dollars"][0])
     assert sum(found["shares"].values()) == pytest.approx(1)
     text = CliRunner().invoke(goodput, [str(LOG), "--trials", "50"]).output
