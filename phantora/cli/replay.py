@@ -15,7 +15,7 @@ from phantora.cli.options import (
     what_if_options,
     what_if_spec,
 )
-from phantora.cli.report import print_report
+from phantora.cli.report import Report
 
 
 @click.command(
@@ -60,8 +60,8 @@ def replay(run: Path, **options: Any) -> None:
         run, options["cluster"], options["gpu"], options["host"], options["host_scale"],
         options["stragglers"] == "measured", what_if_spec(options), output_spec(options),
     )  # fmt: skip
-    result = simulate(spec)
     summary = options["summary"] and not options["quiet"]
-    print_report(
-        result, summary=summary, as_json=options["as_json"], verbose=options["verbose"], price=options["price"]
+    report = Report(
+        summary=summary, as_json=options["as_json"], verbose=options["verbose"], price=options["price"]
     )
+    report.end(simulate(spec, report.analyze))

@@ -263,7 +263,7 @@ def _kind(options: Mapping[str, Any], is_command: bool) -> str:
 
 def _run(ctx: click.Context, spec: RunSpec, options: Mapping[str, Any]) -> int:
     """Runs it and prints its report; the exit status."""
-    from phantora.cli.report import print_report
+    from phantora.cli.report import Report
     from phantora.cli.status import follow
     from phantora.launch.output import Console
     from phantora.runs.local import run
@@ -278,9 +278,10 @@ def _run(ctx: click.Context, spec: RunSpec, options: Mapping[str, Any]) -> int:
     given = [f"--{name}" for name, _ in IGNORED if options["ignored_" + name.replace("-", "_")]]
     if given and not quiet:
         console.message(f"phantora: note: {', '.join(given)}: ignored, since all ranks run on this machine")
-    result = run(spec, console, None if quiet else follow(spec.arguments))
     summary = options["summary"] and not quiet
-    print_report(result, summary=summary, as_json=as_json, verbose=options["verbose"], price=options["price"])
+    report = Report(summary=summary, as_json=as_json, verbose=options["verbose"], price=options["price"])
+    result = run(spec, console, None if quiet else follow(spec.arguments), report.analyze)
+    report.end(result)
     if validated is not None and not result.status and result.log is not None:
         return validated.check(str(result.log))
     if options["fail"] and not result.status and result.log is not None:

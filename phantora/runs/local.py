@@ -22,6 +22,7 @@ from phantora.outputs import unnamed
 from phantora.result import RunReport, RunResult, few
 from phantora.runs import fold as folding
 from phantora.runs.assemble import About, Recorded, Simulation, assemble, host_facts
+from phantora.runs.outputs import Logged, with_timeline
 from phantora.runs.preflight import preflight
 from phantora.runs.prepare import Prepared, prepare
 from phantora.spec import AUTO, COMMAND, RunSpec
@@ -37,13 +38,15 @@ Follow: TypeAlias = "Callable[[int, list[Stats]], StatusLine | None]"
 """Makes a status line for a number of ranks; the list contains the newest counts."""
 
 
-def run(spec: RunSpec, console: Console | None = None, follow: Follow | None = None) -> RunResult:
+def run(
+    spec: RunSpec, console: Console | None = None, follow: Follow | None = None, logged: Logged | None = None
+) -> RunResult:
     """Runs `spec` to its end. A run that fails is a result. Raises PhantoraError for what cannot be run at all.
 
     Call it in the main thread of a process of its own: it handles signals, and ends every child process that is left
     (``phantora.runs.process`` starts one).
     """
-    return _Run(prepare(spec), console or _plain_console(), follow).run()
+    return _Run(prepare(spec), console or _plain_console(), follow).run(logged)
 
 
 def _plain_console() -> Console:
@@ -59,7 +62,7 @@ class _Run:
         self.follow = follow
         self.quiet = prepared.spec.ranks.quiet
 
-    def run(self) -> RunResult:
+    def run(self, logged: Logged | None) -> RunResult:
         spec, cluster = self.prepared.spec, self.setup.cluster
         calibration = load_calibration(spec.host).note(cluster) if spec.host is not None else ""
         for note in filter(None, (self.prepared.note, _which_gpu(spec), calibration, preflight(self._processes()))):
@@ -69,7 +72,7 @@ class _Run:
             how = self._run_command if self.prepared.spec.kind == COMMAND else self._run_ranks
             outcome, simulation = how()
             reported = outcome.why(failures.read(file))
-        return self._finish(reported, simulation)
+        return self._finish(reported, simulation, logged)
 
     def _note(self, text: str) -> None:
         if not self.quiet:
@@ -177,7 +180,7 @@ class _Run:
 
     # ------------------------------------------------------------------ afterwards
 
-    def _finish(self, outcome: Outcome, simulation: Simulation) -> RunResult:
+    def _finish(self, outcome: Outcome, simulation: Simulation, logged: Logged | None) -> RunResult:
         """Writes what is left to be written; an error there ends a run that had none."""
         outputs = self.prepared.outputs
         rows = simulation.log.rows if simulation.log is not None else 0
@@ -193,10 +196,8 @@ class _Run:
                 log = outputs.settle(outcome.status == 0, rows)
                 report = replace(report, rows=rows, log=str(log) if log else "")
                 self._report_replaced(log)
-                if outputs.timeline is not None and log == outputs.log:
-                    from phantora.trace.export.registry import export
-
-                    report = replace(report, timeline=tuple(export(log, str(outputs.timeline))))
+            result = RunResult(outcome.status, outcome.reason, outcome.message, log, report)
+            return with_timeline(result, outputs, logged)
         except PhantoraError as error:
             if not outcome.status:
                 raise

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import itertools
 import os
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from phantora.errors import PhantoraError
 from phantora.outputs import why_not_written
+from phantora.result import RunResult
 from phantora.spec import COMMAND, MODULE, RunSpec
 from phantora.trace.locking import is_being_written
 
@@ -67,6 +70,22 @@ class Outputs:
             return self.written
         self.written.replace(self.log)
         return self.log
+
+
+Logged: TypeAlias = Callable[[RunResult], None]
+"""Gets the result of a run whose log is complete, before its timeline is written."""
+
+
+def with_timeline(result: RunResult, outputs: Outputs, logged: Logged | None) -> RunResult:
+    """`result`, with the timeline of its log, if one is wanted. Raises PhantoraError if it cannot be written."""
+    if logged is not None:
+        logged(result)
+    if outputs.timeline is None or result.log is None or result.log != outputs.log:
+        return result
+    from phantora.trace.export.registry import export
+
+    files = tuple(export(result.log, str(outputs.timeline)))
+    return replace(result, report=replace(result.report, timeline=files))
 
 
 def free_name(spec: RunSpec) -> str:

@@ -14,7 +14,7 @@ from phantora.fold.mesh import from_dict
 from phantora.hardware import Cluster, load_calibration, load_cluster
 from phantora.result import RunReport, RunResult
 from phantora.runs.assemble import About, Recorded, assemble, host_facts, pace_of
-from phantora.runs.outputs import Outputs
+from phantora.runs.outputs import Logged, Outputs, with_timeline
 from phantora.runs.setup import Setup
 from phantora.runs.stragglers import without_stragglers
 from phantora.sim.whatif import parse_what_if
@@ -49,7 +49,7 @@ class ReplaySpec:
     output: OutputSpec = field(default_factory=OutputSpec)
 
 
-def replay(spec: ReplaySpec) -> RunResult:
+def replay(spec: ReplaySpec, logged: Logged | None = None) -> RunResult:
     """Simulates the recording again and writes the new log. Raises PhantoraError."""
     from phantora.trace.reader import open_log
     from phantora.trace.recording import by_rank
@@ -76,11 +76,7 @@ def replay(spec: ReplaySpec) -> RunResult:
     report = _simulate(log, setup, recorded, outputs.written, other_host=spec.host is not None)
     target = outputs.settle(True, report.rows or 0)
     report = replace(report, log=str(target) if target else "")
-    if outputs.timeline is not None and target is not None:
-        from phantora.trace.export.registry import export
-
-        report = replace(report, timeline=tuple(export(target, str(outputs.timeline))))
-    return RunResult(0, Reason.OK, "", target, report)
+    return with_timeline(RunResult(0, Reason.OK, "", target, report), outputs, logged)
 
 
 def _measured(log: Log) -> Measured | None:

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from phantora.cli.main import cli
-from phantora.cli.report import print_report
+from phantora.cli.report import Report
 from phantora.cli.schema import COMMANDS
 from phantora.errors import Reason
 from phantora.json_data import encode
@@ -35,7 +35,9 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def ended(log: str, capsys: pytest.CaptureFixture[str]) -> Any:
     result = RunResult(0, Reason.OK, "", Path(log), RunReport(0, 2, log=log))
-    print_report(result, summary=False, as_json=True, price=2.0)
+    report = Report(summary=False, as_json=True, price=2.0)
+    report.analyze(result)
+    report.end(result)
     return json.loads(capsys.readouterr().out)
 
 
