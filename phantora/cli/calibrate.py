@@ -110,7 +110,7 @@ def _host(found: Calibration) -> str:
     if fit.pace > 1.0:
         text += f" (slowest rank: {fit.pace:.2f} times this one)"
     if fit.real is None:
-        text += f"; by {fit.operators} operators, for any script (`-- SCRIPT`: for yours)"
+        text += f"; fitted to {fit.operators} operators, for any script; name yours after -- for a closer fit"
     return text
 
 
@@ -120,7 +120,7 @@ def _gpu(found: Calibration, table: Path) -> list[tuple[str, str]]:
         return [("GPU", "left out: the log names no known GPU")]
     operators = f"{len(found.operators)} with shapes, in {table}"
     if found.differing:
-        operators += f"; {found.differing} left out, whose times differ"
+        operators += f"; {found.differing} left out: their times differ between calls"
     low, high = found.products.quartiles
     products = f"{found.products.ratio:.3f} times the simulated time (quartiles {low:.3f} to {high:.3f})"
     curves = ", ".join(
