@@ -265,7 +265,7 @@ def run(
         The log of the run: steps, summary, tables, :meth:`Run.diff`, :meth:`Run.replay`.
 
     Raises:
-        RunFailed: The run failed; its ``result`` has the reason, and the log as far as it came.
+        RunFailed: The run failed; its ``result`` has the reason and the partial log.
         PhantoraError: The options cannot be run.
     """
     spec = RunSpec(
@@ -314,7 +314,7 @@ def collective_time(cluster: str, op: str, bytes: int, ranks: int | Sequence[int
 
 
 class RunFailed(PhantoraError):
-    """A run that failed. `result` has its reason, its message, and its log as far as it came."""
+    """A run that failed. `result` has its reason, its message and its partial log."""
 
     def __init__(self, result: RunResult) -> None:
         super().__init__(result.message, result.reason)

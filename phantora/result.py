@@ -47,7 +47,7 @@ class RunReport:
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended. A run that failed has a log too, as far as it came."""
+    """How a run ended. A run that failed has a partial log."""
 
     status: int
     """0, or what a shell would see."""

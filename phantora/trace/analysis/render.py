@@ -259,7 +259,7 @@ def _steps(report: Report, console: Console) -> None:
 
 
 def _merged(steps: Sequence[StepTimes], columns: Collection[Callable[[Times], str]]) -> list[tuple[str, list[str]]]:
-    """Rows of a table, those of steps that look the same as one: ``4-9``. Of a long run the unusual steps first."""
+    """Rows of a table, those of steps that look the same as one: ``4-9``. Of a long run the outlier steps first."""
     found: list[tuple[list[int], bool, list[str]]] = []
     for step in steps:
         cells = _row(step.times, columns)

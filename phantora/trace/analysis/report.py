@@ -65,7 +65,7 @@ class Times:
 
     @property
     def host(self) -> float:
-        """ns in which the GPU is idle for its host: that has not launched, or had waited for the GPU."""
+        """ns in which the GPU is idle and waits for its host, which has not launched or waited for the GPU."""
         return self.stalls.get("host", 0.0) + self.stalls.get("synchronisation", 0.0)
 
     @property

@@ -103,7 +103,7 @@ class Steps:
         return Steps(self.source, of_rank, self.covered)
 
     def notes(self) -> dict[int, str]:
-        """What is unusual about a step, by its number."""
+        """Why a step is an outlier, by its number."""
         return {step.number: step.note for steps in self.of_rank.values() for step in steps if step.note}
 
 

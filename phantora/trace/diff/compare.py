@@ -127,7 +127,7 @@ class Difference:
     inconclusive: bool = False
     """The real step lies within the error bars of the simulated one."""
     rates: list[Change] = field(default_factory=list)
-    """What the jobs get through: tokens/s, samples/s, MFU; of what both logs show."""
+    """Throughput of the jobs: tokens/s, samples/s, MFU, as far as both logs show it."""
     format: int = DIFF_FORMAT
 
     @property
