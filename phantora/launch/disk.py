@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from phantora.errors import PhantoraError
-from phantora.launch.clock import Runtime
+from phantora.launch.clock import NEXT_TO_PYTHON, Runtime
 from phantora.launch.importhook import after_import
 from phantora.launch.tensor_files import timed_class
 from phantora.spec import rank_spec
@@ -114,7 +114,7 @@ class Checkpoints:
             module._write_item = self._counted(module._write_item)
             reader.read_data = self._distributed_read(reader.read_data)
         elif module.__name__ == _SAFETENSORS:
-            _replace(module, "safe_open", timed_class(module.safe_open, functools.partial(self._read, mapped=True)))
+            _replace(module, "safe_open", timed_class(module.safe_open, self._read))
         elif module.__name__ == _TENSORS:
             _replace(module, "save_file", self._file(module.save_file, 1, "filename", summed=False))
         else:
@@ -224,12 +224,16 @@ class Checkpoints:
         return timed
 
     def _distributed_read(self, read: Any) -> Any:
+        from phantora.wire.layout import Api
+
         @functools.wraps(read)
         def timed(this: Any, plan: Any, planner: Any) -> Any:
-            with self._filling():
-                result = read(this, plan, planner)
+            result = read(this, plan, planner)
             size = sum(this.storage_data[item.storage_index].length for item in plan.items)
             self._read(size, this.path, self._ranks)
+            if self._moves() and not self._disk.free:
+                # A record goes through an object of Python, which is read and written. Caches read what is written.
+                self._runtime.advance(self._runtime.bytes_ns(Api.HOST_MOVE_GIB, 3 * size))
             return result
 
         return timed
@@ -287,9 +291,10 @@ class Checkpoints:
         result = future.result
         python = 0 if self._disk.free else self._runtime.times_ns(Api.FILE_TENSOR, self._tensors)
         in_memory = began + python + self._to_memory(size, folder)
-        locked = python + (0 if self._disk.free else self._runtime.bytes_ns(Api.FILE_LOCKED_GIB, size))
-        if locked:
-            self._runtime.contend(in_memory, (in_memory - began) / max(1, in_memory - began - locked))
+        locked = 0 if self._disk.free else self._runtime.bytes_ns(Api.FILE_LOCKED_GIB, size)
+        if python or locked:
+            planned, written = began + python, in_memory - began - python
+            self._runtime.contend(planned, NEXT_TO_PYTHON, in_memory, written / max(1, written - locked))
         on_disk = self._to_disk(size, self._ranks, in_memory)
         ends = on_disk if synchronised or self._disk.shared else in_memory
 

@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from phantora.errors import PhantoraError
-from phantora.launch.clock import Runtime
+from phantora.launch.clock import NEXT_TO_PYTHON, Runtime
 from phantora.launch.importhook import after_import, excluded
 from phantora.launch.messages import tell
 from phantora.spec import rank_spec
@@ -220,6 +220,7 @@ class Loading:
                 f"{OPTION} measured: what this DataLoader's workers do cannot be measured, since they are not forked; "
                 f"give the time of a batch, for example {OPTION} 12ms"
             )
+        self._pinned(iterator, batch.data)
         ready = workers.delivers(worker, self._cost.of(batch.cpu_ns))
         now = self._runtime.now()
         if self._cost.counts and ready > now:
@@ -235,6 +236,14 @@ class Loading:
             workers.held = _bytes(batch.data) * len(workers.asked) * int(getattr(iterator, "_prefetch_factor", 0) or 0)
             self._runtime.hold(workers.held, False)
         return batch.data
+
+    def _pinned(self, iterator: Any, data: Any) -> None:
+        """The loader's thread copies the next batch to pinned memory meanwhile, and has Python's lock."""
+        from phantora.wire.layout import Api
+
+        if self._cost.counts and getattr(iterator, "_pin_memory", False):
+            until = self._runtime.now() + self._runtime.bytes_ns(Api.PIN_BATCH_GIB, _bytes(data))
+            self._runtime.contend(until, NEXT_TO_PYTHON, until, 1.0)
 
     def notes(self) -> list[str]:
         """What a user should know whose run would have waited for data."""

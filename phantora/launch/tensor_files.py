@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
-Read = Callable[[int, Any], None]
-"""Takes the bytes that were read, and the path of their file."""
+Read = Callable[..., None]
+"""Takes the bytes that were read, the path of their file, and as ``mapped`` whether they are only mapped: tensors for a
+GPU are read into pinned memory (safetensors 0.8)."""
+
+
+def _on_gpu(tensor: Any) -> bool:
+    return bool(getattr(tensor, "is_cuda", False))  # arrays of NumPy are not
 
 
 class _Class(type):
@@ -38,16 +44,16 @@ def timed_class(original: type, read: Read) -> type:
 
         def get_tensor(self, name: str) -> Any:
             found = self._opened.get_tensor(name)
-            read(found.nbytes, self._path)
+            read(found.nbytes, self._path, mapped=not _on_gpu(found))
             return found
 
         def get_tensors(self) -> Any:
             found = self._opened.get_tensors()
-            read(sum(tensor.nbytes for tensor in found.values()), self._path)
+            read(sum(t.nbytes for t in found.values()), self._path, mapped=not any(map(_on_gpu, found.values())))
             return found
 
         def get_slice(self, name: str) -> _Slice:
-            return _Slice(self._opened.get_slice(name), lambda size: read(size, self._path))
+            return _Slice(self._opened.get_slice(name), functools.partial(read, path=self._path))
 
     Opened.original = original
     Opened.__name__ = Opened.__qualname__ = original.__name__
@@ -58,7 +64,7 @@ def timed_class(original: type, read: Read) -> type:
 class _Slice:
     """A tensor of a file of which parts are read."""
 
-    def __init__(self, tensor: Any, read: Callable[[int], None]) -> None:
+    def __init__(self, tensor: Any, read: Read) -> None:
         self._tensor, self._read = tensor, read
 
     def __getattr__(self, name: str) -> Any:
@@ -66,5 +72,5 @@ class _Slice:
 
     def __getitem__(self, place: Any) -> Any:
         found = self._tensor[place]
-        self._read(found.nbytes)
+        self._read(found.nbytes, mapped=not _on_gpu(found))
         return found

@@ -21,6 +21,7 @@ from phantora.units import GIB, MIB
 ROUNDS = 5
 FILE_ROUNDS = 3
 TENSOR, FILE, PIECE = 256 * MIB, 512 * MIB, 64 * MIB
+TENSORS = 256
 THREADS = 32  # more do not make memory faster
 
 
@@ -44,6 +45,8 @@ class Rates:
     """`torch.save` over this file, on top of both."""
     read: float
     """This file, into memory that is not new."""
+    tensor: float
+    """Seconds of Python for a tensor of a distributed checkpoint."""
     disk: float
     """Of a file that is synchronised, once it is in the host's memory."""
 
@@ -53,6 +56,7 @@ class Rates:
             "HOST_MOVE_GIB": self.move, "HOST_SATURATED_GIB": self.saturated, "HOST_FAULT_GIB": self.fault,
             "HOST_FAULT_SATURATED_GIB": self.fault_saturated, "FILE_WRITE_GIB": self.write, "FILE_SUM_GIB": self.sums,
             "FILE_REPLACE_GIB": self.replace, "FILE_READ_GIB": self.read,
+            "FILE_TENSOR": self.tensor,
         }  # fmt: skip
         return {name: round(seconds * 1e9) for name, seconds in found.items()}
 
@@ -90,6 +94,25 @@ def shared(by_threads: dict[int, float]) -> float:
     alone = by_threads[1]
     limits = [(time - alone / n) / (1 - 1 / n) for n, time in by_threads.items() if n > 1]
     return max(statistics.median(limits), 0.0) if limits else alone
+
+
+def python_of_checkpoints(folder: Path) -> float:
+    """Seconds of this thread's CPU per sharded tensor of a distributed checkpoint; all are tiny."""
+    import torch
+    import torch.distributed as dist
+    import torch.distributed.checkpoint as dcp
+    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    mesh = init_device_mesh("cpu", (1,))
+    state = {f"weight{i}": distribute_tensor(torch.zeros(64, 4), mesh, [Shard(0)]) for i in range(TENSORS)}
+    times = []
+    for i in range(1 + FILE_ROUNDS):
+        began = time.thread_time()
+        dcp.save(state, checkpoint_id=folder / f"checkpoint{i}")
+        times.append(time.thread_time() - began)
+    dist.destroy_process_group()
+    return statistics.median(times[1:]) / TENSORS
 
 
 def measure(folder: Path) -> Rates:
@@ -132,7 +155,7 @@ def measure(folder: Path) -> Rates:
     return Rates(
         by_threads[1], shared(by_threads), faults[1], shared(faults), written / size,
         max(saves[0] - written, 0.0) / size, max(statistics.median(saves[1:]) - saves[0], 0.0) / size,
-        seconds(read, FILE_ROUNDS) / size, disk / size,
+        seconds(read, FILE_ROUNDS) / size, python_of_checkpoints(folder), disk / size,
     )  # fmt: skip
 
 

@@ -189,6 +189,9 @@ Api = Enum("ph_api", "PH_API_", (
     ("HOST_MOVE_GIB", "memory that an operator on CPU tensors reads and writes, per GiB and thread"),
     ("HOST_SATURATED_GIB", "and by many threads together, of all ranks of a host, which share its memory"),
     ("HOST_FAULT_SATURATED_GIB", "HOST_FAULT_GIB on many threads of a process"),
+    ("PAGEABLE_H2D_GIB", "a copy of pageable memory to a GPU, per GiB: the host's part, next to the copy"),
+    ("PAGEABLE_D2H_GIB", "and of one back"),
+    ("PIN_BATCH_GIB", "a batch of a DataLoader that its thread copies to pinned memory with Python's lock, per GiB"),
     ("FILE_WRITE_GIB", "a file that is written into the host's memory, per GiB"),
     ("FILE_LOCKED_GIB", "and for which its writer has Python's lock"),
     ("FILE_TENSOR", "a tensor that a distributed checkpoint plans and writes in the background: Python's work"),
@@ -246,7 +249,7 @@ Header = Struct("ph_header", (
     ("uint64_t", "control_offset", 1, "of ph_control[world_size]"), ("uint64_t", "ring_offset", 1, "of the rings"),
     ("uint64_t", "reply_offset", 1, "of ph_reply[world_size][PH_REPLY_SLOTS]"),
     ("uint64_t", "workspace_offset", 1, "of ph_workspace[workspace_count], by key and batch"), ("uint64_t", "workspace_count", 1, "0: not measured for this GPU"),
-    ("int64_t", "api_ns", 96, "host cost by enum ph_api"),
+    ("int64_t", "api_ns", 112, "host cost by enum ph_api"),
     ("ph_device", "device", 1, "every GPU of the cluster is of this make"),
 ))
 

@@ -82,7 +82,8 @@ int64_t ph_times_ns(enum ph_api api, size_t times);   // the cost of `times` cal
 // An operator of the host's CPU that moves `bytes`, of which `fresh` are new memory, on `threads` threads;
 // 0: this rank's share of 24.
 void ph_charge_memory(size_t moved, size_t fresh, int threads);
-void ph_contend(int64_t until, double factor);  // what the host does until then takes `factor` times as long
+// What the host does takes `first` times as long until `planned`, and `then` times until `until`. Factors are at least 1.
+void ph_contend(int64_t planned, double first, int64_t until, double then);
 bool ph_moves_clock(void);            // does this thread move it?
 // Every stub entry point is bracketed. CPU time between brackets is the program's: the measured mode counts it, the
 // modelled one notes what it does not count.

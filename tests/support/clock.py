@@ -23,6 +23,6 @@ class Clock:
         return Runtime(
             connected=lambda: True, null_mode=lambda: False, moves_clock=lambda: True, now=lambda: self.time,
             advance=move, sleep=move, bytes_ns=lambda _, size: size, times_ns=lambda _, times: 0,
-            contend=lambda until, factor: None, hold=self.hold, follows=lambda: 0, latest=lambda: self.time,
+            contend=lambda *stretches: None, hold=self.hold, follows=lambda: 0, latest=lambda: self.time,
             reach=lambda time: None,
         )  # fmt: skip

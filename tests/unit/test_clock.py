@@ -30,7 +30,9 @@ bool ph_moves_clock(void) { return pthread_equal(fake_main, pthread_self()); }
 int64_t ph_bytes_ns(enum ph_api api, size_t bytes) { (void)api; return (int64_t)bytes; }
 int64_t ph_times_ns(enum ph_api api, size_t times) { (void)api; return (int64_t)times; }
 void ph_host_memory(int64_t bytes, bool pinned) { (void)bytes; (void)pinned; }
-void ph_contend(int64_t until, double factor) { (void)until; (void)factor; }
+void ph_contend(int64_t planned, double first, int64_t until, double then) {
+  (void)planned, (void)first, (void)until, (void)then;
+}
 void ph_enter(void) { fake_now += 1000; }
 void ph_leave(void) {}
 enum ph_front ph_follows(void) { return PH_FRONT_REAL; }

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from phantora.launch.clock import NEXT_TO_PYTHON
 from phantora.launch.disk import Checkpoints, parse
 from phantora.wire.layout import Api
 from tests.support.clock import Clock
@@ -56,16 +57,17 @@ def test_files_of_this_run_are_in_memory(tmp_path: Path) -> None:
 
 
 def test_a_save_in_the_background_slows_its_rank_down() -> None:
-    """Tensors take no Python of their own here; the thread has the lock for half of the way to memory."""
+    """Its thread runs Python for a second, then has the lock for half of the way to memory."""
     host = Host("1GB/s")
-    asked: list[tuple[int, float]] = []
+    asked: list[tuple[float, ...]] = []
     runtime = replace(
-        host.runtime(), contend=lambda until, factor: asked.append((until, factor)),
+        host.runtime(), contend=lambda *stretches: asked.append(stretches),
         bytes_ns=lambda api, size: size // 2 if api != Api.FILE_READ_GIB else size,
+        times_ns=lambda api, times: WRITTEN // 2,
     )  # fmt: skip
     files = Checkpoints(parse("1GB/s"), runtime, lambda: None, nullcontext)
     future: Future[None] = Future()
     future.set_result(None)
     files._in_background(future, WRITTEN, "folder", True)
-    assert asked == [(WRITTEN, 2.0)]
+    assert asked == [(WRITTEN // 2, NEXT_TO_PYTHON, WRITTEN // 2 + WRITTEN, 2.0)]
     assert not future.done(), "the disk needs as long again"

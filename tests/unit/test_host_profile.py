@@ -115,7 +115,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return probe(2.0), None
 
     monkeypatch.setattr(probing, "run_probes", run_probes)
-    rates = memory_probe.Rates(0.1, 0.005, 0.2, 0.01, 0.5, 0.25, 0.2, 0.25, 2.0)
+    rates = memory_probe.Rates(0.1, 0.005, 0.2, 0.01, 0.5, 0.25, 0.2, 0.25, 2e-4, 2.0)
     monkeypatch.setattr(memory_probe, "measure_apart", lambda folder: rates)
     out = tmp_path / "mine.toml"
     done = CliRunner().invoke(command.profile, ["host", "--out", str(out), "--rounds", "5"], catch_exceptions=False)
@@ -136,7 +136,7 @@ def test_rates_of_memory_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         rates = memory_probe.measure(tmp_path)
     finally:
         torch.set_num_threads(threads)
-    assert rates.saturated >= 0 and min(rates.move, rates.write, rates.read, rates.disk) > 0
+    assert rates.saturated >= 0 and min(rates.move, rates.write, rates.read, rates.tensor, rates.disk) > 0
     assert memory_probe.shared({1: 8.0, 2: 4.5, 4: 2.75}) == 1.0, "half a second more on two threads"
 
 

@@ -246,8 +246,50 @@ def batches() -> None:
     say("batch", s=times)
 
 
+def operators() -> None:
+    for threads in (1, 4, 8, 16):
+        if threads > (os.cpu_count() or 1):
+            break
+        torch.set_num_threads(threads)
+        for mib in (1, 8, 32, 128):
+            n = mib << 18
+            p, g, m, v, d = (torch.rand(n) + 0.1 for _ in range(5))
+            h = torch.zeros(n, dtype=torch.bfloat16)
+            for name, call in (("mul_", lambda: p.mul_(1.0)), ("copy_", lambda: p.copy_(g)), ("add_ tensor", lambda: p.add_(g)), ("lerp_", lambda: m.lerp_(g, 0.1)),
+                               ("addcmul_", lambda: v.addcmul_(g, g, value=1e-9)), ("addcdiv_", lambda: p.addcdiv_(m, d, value=-1e-9)), ("sqrt new", lambda: v.sqrt()),
+                               ("to bf16", lambda: h.copy_(p)), ("from bf16", lambda: p.copy_(h)), ("sum", lambda: p.sum()), ("norm", lambda: p.norm())):
+                say("operator " + name, threads=threads, mib=mib, s=timed(call, 3))
+    torch.set_num_threads(1)
+
+
+def loaders() -> None:
+    """Small operators of the main thread while a loader's batches arrive, which it drops."""
+    from validation.workloads import unseen_jobs
+
+    data = unseen_jobs.Scenes()
+    torch.set_num_threads(1)
+    say("batch", s=timed(lambda: torch.utils.data.default_collate([data[i] for i in range(unseen_jobs.BATCH)]), 4))
+    small = torch.zeros(64, device="cuda")
+    for pinned in (True, False):
+        batches = iter(torch.utils.data.DataLoader(data, unseen_jobs.BATCH, num_workers=8, pin_memory=pinned))
+        next(batches)
+        for apart in (0.02, 0.04):
+            count, waited, began = 0, 0.0, time.perf_counter()
+            for _ in range(12):
+                until = time.perf_counter() + apart
+                while time.perf_counter() < until:
+                    small.add_(1)
+                    count += 1
+                at = time.perf_counter()
+                next(batches)
+                waited += time.perf_counter() - at
+            spent = time.perf_counter() - began
+            say("small operators next to a loader", pinned=pinned, apart=apart, per_s=count / (spent - waited), waited=waited / 12)
+        del batches
+
+
 def main() -> None:
-    for part in (memory, copies, files, batches):
+    for part in (memory, copies, operators, files, batches, loaders):
         began = time.perf_counter()
         part()
         say("part", part=part.__name__, s=time.perf_counter() - began)

@@ -78,7 +78,11 @@ static cudaError_t copy_emit(const void *dst, const void *src, size_t bytes, ph_
     return 0;
   }
   record.flags = PH_F_SYNC | phc_helper_flag();
+  int64_t host = kind == PH_COPY_H2D_PAGEABLE ? ph_bytes_ns(PH_API_PAGEABLE_H2D_GIB, bytes)
+                 : kind == PH_COPY_D2H_PAGEABLE ? ph_bytes_ns(PH_API_PAGEABLE_D2H_GIB, bytes) : 0;
+  int64_t staged = ph_now() + host;
   if (ph_request(&record, NULL, 0).status < 0) return phc_request_failed();
+  if (host > 0) ph_advance(staged - ph_now());
   phc_waited_for_stream(stream);
   phc_finish_host_calls();
   return 0;

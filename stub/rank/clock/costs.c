@@ -36,21 +36,26 @@ static int64_t worked;
 // What leaves the caches depends on the work that is done, however long a slow host takes for it.
 static void work(int64_t ns) { worked += (int64_t)((double)ns / ph_rt.header->host_scale); }
 
-// A background thread of the program that has Python's lock for a part of the time.
-static int64_t contended_until;
-static double contended_factor = 1.0;
-void ph_contend(int64_t until, double factor) {
-  contended_until = until;
-  contended_factor = factor < 1.0 ? 1.0 : factor;
+// A background thread of the program has Python's lock for a part of the time, first for one share and then for another.
+static struct stretch {
+  int64_t until;
+  double factor;
+} contended[2];
+void ph_contend(int64_t planned, double first, int64_t until, double then) {
+  contended[0] = (struct stretch){planned, first};
+  contended[1] = (struct stretch){until, then};
 }
 
 // Moves the clock by what the host does alone in `ns`.
 static void spend(int64_t ns) {
   if (ns <= 0) return;
-  int64_t left = contended_until ? contended_until - ph_now() : 0;
-  if (left > 0) {
-    int64_t longer = (int64_t)((double)ns * contended_factor);
-    ns = longer <= left ? longer : left + ns - (int64_t)((double)left / contended_factor);
+  for (size_t i = 0; i < 2; ++i) {
+    int64_t left = contended[i].until ? contended[i].until - ph_now() : 0;
+    if (left <= 0) continue;
+    int64_t longer = (int64_t)((double)ns * contended[i].factor);
+    if (longer <= left) return ph_move_clock(longer);
+    ph_move_clock(left);
+    ns -= (int64_t)((double)left / contended[i].factor);
   }
   ph_move_clock(ns);
 }
