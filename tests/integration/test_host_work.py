@@ -129,7 +129,7 @@ def test_a_backward_pass_on_a_gpu_wakes_a_thread(run: Run) -> None:
 
 def test_checkpoints_take_the_bytes_that_they_write_and_read(run: Run) -> None:
     times = run.report()
-    assert 83 < times["file"] < 95, "8 MiB at 100 MB/s"
+    assert 83 < times["file"] < 105, "8 MiB at 100 MB/s, and new memory of a copy"
     assert 83 < times["distributed"] < 150, "two ranks write 4 MiB each to one disk"
     for name in ("load", "load mapped", "load safetensors", "load tensor", "load distributed"):
         assert 83 < times[name] < 150, name
