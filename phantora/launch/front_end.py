@@ -18,17 +18,22 @@ REAL, LATEST, REACHED = range(3)  # enum ph_front of stub/rank/rank.h
 _CLOCKS = re.compile(r"\b(perf_counter|monotonic|time\.time|time_ns)\b")
 _WORKER = ("ray", "_private", "workers", "default_worker.py")
 
+_follows = False
+
 
 def follow(how: int) -> None:
     """Gives this process the clock `how`, until it becomes a rank."""
+    global _follows
     ctypes.CDLL(None).ph_follow(how)
+    _follows = True
 
 
 def note_clock() -> None:
     """Prints a note at the end of a process that holds no GPU, if its script reads a clock."""
     if rank_spec().place >= 0 or not reads_clock():
         return
-    tell(f"{Path(sys.argv[0]).name} holds no GPU: it has the clock of its workers, and its own work takes no time")
+    virtual, real = "it has the clock of its workers, and its own work takes no time", "its times are not simulated"
+    tell(f"{Path(sys.argv[0]).name} holds no GPU: {virtual if _follows else real}")
 
 
 def is_installed() -> bool:

@@ -75,7 +75,9 @@ def _join() -> None:
     from phantora.launch import front_end
 
     atexit.register(_end, os.getpid())
-    if front_end.reads_clock():
+    if importlib.util.find_spec("torch") is None:  # a launcher of its own
+        sys.meta_path.insert(0, _Users(_USERS))
+    elif front_end.reads_clock():
         from phantora.launch.hook import see
 
         see()
