@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -217,7 +217,7 @@ class Checkpoints:
         def timed(f: Any, *args: Any, **kwargs: Any) -> Any:
             before = 0 if isinstance(f, (str, os.PathLike)) else _position(f)
             mapped = bool(kwargs.get("mmap"))
-            with self._filling():
+            with nullcontext() if getattr(self._inside, "read", False) else self._filling():
                 result = load(f, *args, **kwargs)
             self._read(_size(f) - before, f, mapped=mapped)
             return result
@@ -229,7 +229,11 @@ class Checkpoints:
 
         @functools.wraps(read)
         def timed(this: Any, plan: Any, planner: Any) -> Any:
-            result = read(this, plan, planner)
+            self._inside.read = True  # its tensors are small parts, whose memory is used again
+            try:
+                result = read(this, plan, planner)
+            finally:
+                self._inside.read = False
             size = sum(this.storage_data[item.storage_index].length for item in plan.items)
             self._read(size, this.path, self._ranks)
             if self._moves() and not self._disk.free:
