@@ -21,7 +21,7 @@ KEYS = {
     "length": "tokens of a generated sequence: N, uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA[:MAX]",
     "eos": "the token that ends a sequence (default: the one that the program compares sampled tokens with)",
     "accept": "the share of accepted draft tokens, 0 to 1",
-    "iterations": "N or N@FILE:LINE: an unknown flag at that line ends its loop at the N-th read (default 1)",
+    "iterations": "N or N@FILE:LINE: an unknown flag or number at that line ends its loop at the N-th read (default 1)",
     "clip": "always (default: unknown gradient norms exceed the clipping limit) or never",
 }
 

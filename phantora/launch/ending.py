@@ -72,7 +72,7 @@ class Outcome:
     log_path: str = ""
     """File with the failed rank's output, if it is kept."""
     last_words: str = ""
-    """Last line of the failed rank's standard error."""
+    """What ended the failed rank: the last line of its standard error, or the message of its C++ exception."""
     interrupted: int = 0
     """Number of the signal that ended the run, 0 if none did."""
     startup_seconds: float = 0.0

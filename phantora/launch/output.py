@@ -19,7 +19,9 @@ from phantora.launch.plan import STDERR, STDOUT, Plan, parse_streams, rank_log_d
 
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|[\r\n])")  # progress bars end their lines with a carriage return
 _READ_BYTES = 1 << 16
-_END_BYTES = 2048
+_END_BYTES = 8192
+_UNCAUGHT = re.compile(rb"what\(\): +([^\r\n]+)")
+_MOST_OF_MESSAGE = 300
 
 
 class TerminalGone(PhantoraError):
@@ -141,8 +143,11 @@ class Stream:
         return False
 
     @property
-    def last_line(self) -> str:
-        """That has text."""
+    def last_words(self) -> str:
+        """The message of an uncaught C++ exception (a time limit of NCCL's watchdog), else the last line with text."""
+        uncaught = _UNCAUGHT.findall(self.end)
+        if uncaught:
+            return str(uncaught[-1].decode(errors="replace")[:_MOST_OF_MESSAGE])
         lines = [line.strip() for line in self.end.decode(errors="replace").splitlines()]
         return next((line for line in reversed(lines) if line), "")
 

@@ -71,6 +71,7 @@ class RankSupervisor:
         self._ending = Ending()
         self._selector = selectors.DefaultSelector()
         self._streams: dict[int, list[Stream]] = {}
+        self._last_words: dict[int, str] = {}
         self._alive: dict[int, int] = {}  # rank -> pid
         self._ended: dict[int, float] = {}  # rank -> when
         self._started = False
@@ -136,6 +137,8 @@ class RankSupervisor:
             self._fail(error.exit_status, str(error), reason=error.reason)
         finally:
             self.close()
+        if self._outcome.failed_rank is not None:
+            self._outcome.last_words = self._last_words.get(self._outcome.failed_rank, "")
         self._outcome.wall_seconds = time.monotonic() - self._begin
         return self._outcome
 
@@ -326,8 +329,8 @@ class RankSupervisor:
         self._selector.unregister(stream.fd)
         stream.close()
         self._streams[rank].remove(stream)
-        if stream.number == STDERR and rank == self._outcome.failed_rank:
-            self._outcome.last_words = stream.last_line
+        if stream.number == STDERR:
+            self._last_words[rank] = stream.last_words
         if not self._streams[rank]:
             del self._streams[rank]
 

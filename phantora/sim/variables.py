@@ -13,6 +13,8 @@ TORCH_READS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA
 
 NOT_SIMULATED = {
     "CUDA_LAUNCH_BLOCKING": "launches do not wait for their kernels",
+    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "kernels use all SMs of a GPU",
+    "CUDA_SCALE_LAUNCH_QUEUES": "a stream takes 1,024 launches ahead of its GPU",
     "CUDA_MODULE_LOADING": "kernels take memory and time when they are first used, as with LAZY",
     "CUBLAS_WORKSPACE_CONFIG": "torch allocates the workspace that it gives; products keep their algorithms",
     "CUBLASLT_WORKSPACE_SIZE": "torch allocates the workspace that it gives; products keep their algorithms",

@@ -24,6 +24,10 @@ struct Python {
   void *(*attribute)(void *, void *);
   const char *(*text)(void *);
   void (*drop)(void *);
+  void *(*interpreter)();
+  void *(*threads)(void *);
+  void *(*next)(void *);
+  void *(*frame_of)(void *);
 };
 
 static const Python *python() {
@@ -33,7 +37,9 @@ static const Python *python() {
     bool all = take(&p->ensure, "PyGILState_Ensure") && take(&p->release, "PyGILState_Release") &&
                take(&p->frame, "PyEval_GetFrame") && take(&p->back, "PyFrame_GetBack") && take(&p->code, "PyFrame_GetCode") &&
                take(&p->line, "PyFrame_GetLineNumber") && take(&p->intern, "PyUnicode_InternFromString") &&
-               take(&p->attribute, "PyObject_GetAttr") && take(&p->text, "PyUnicode_AsUTF8") && take(&p->drop, "Py_DecRef");
+               take(&p->attribute, "PyObject_GetAttr") && take(&p->text, "PyUnicode_AsUTF8") && take(&p->drop, "Py_DecRef") &&
+               take(&p->interpreter, "PyInterpreterState_Get") && take(&p->threads, "PyInterpreterState_ThreadHead") &&
+               take(&p->next, "PyThreadState_Next") && take(&p->frame_of, "PyThreadState_GetFrame");
     return all ? p : nullptr;
   }();
   return found;
@@ -65,7 +71,7 @@ static bool is_program(const char *file) {  // not what stands between the progr
   return file[0] != '<';
 }
 
-// A walk over this thread's Python frames from the innermost outward. Holds the interpreter's lock.
+// A walk over a thread's Python frames from the innermost outward, first of this thread's. Holds the interpreter's lock.
 class Frames {
  public:
   explicit Frames(const Python &python) : p(python), state(p.ensure()), frame(p.frame()) {}
@@ -95,6 +101,17 @@ class Frames {
     return text ? text : "?";
   }
 
+  // To those of the main thread, which waits in backward() while autograd's threads run. False: it has none.
+  bool to_main_thread() {
+    void *main = p.threads(p.interpreter());
+    for (void *older; main && (older = p.next(main));) main = older;
+    void *first = main ? p.frame_of(main) : nullptr;
+    if (!first) return false;
+    if (held) p.drop(held);
+    frame = held = first;
+    return true;
+  }
+
   std::string line() const { return shortened(file()) + ":" + std::to_string(p.line(frame)); }
 
  private:
@@ -116,12 +133,16 @@ std::string place() {
 // The innermost line of a library and of the script.
 static void find_lines(const Python &p, std::string &library, std::string &script) {
   Frames frames(p);
-  for (bool more = frames.any(); more && script.empty(); more = frames.outward()) {
-    const char *file = frames.file();
-    if (!is_program(file)) continue;
-    if (!is_library(file)) script = frames.line();
-    else if (library.empty()) library = frames.line();
-  }
+  auto walk = [&](bool more) {
+    for (; more && script.empty(); more = frames.outward()) {
+      const char *file = frames.file();
+      if (!is_program(file)) continue;
+      if (!is_library(file)) script = frames.line();
+      else if (library.empty()) library = frames.line();
+    }
+  };
+  walk(frames.any());
+  if (script.empty() && !library.empty()) walk(frames.to_main_thread());
 }
 
 // "LIBRARY.py:LINE, from SCRIPT.py:LINE, module NAME": the library and the module only where there is one.

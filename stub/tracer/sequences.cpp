@@ -202,7 +202,7 @@ bool sample(const Frame &f, const Tensor &result) {
   int64_t count = sampled_rows(s, f, result);
   if (!count) return false;
   if (lengths.kind == Lengths::UNSET) {
-    s.tokens = {s.largest / 2};  // row 0's choice (assumptions.cpp)
+    if (s.table) s.tokens = {s.largest / 2};  // row 0's choice (assumptions.cpp); a router needs no embedding
     return false;
   }
   // What is then chosen among several is no sample of its own, nor is a multinomial of more than the argmax below it.

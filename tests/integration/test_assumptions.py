@@ -275,6 +275,13 @@ def test_sequences_end_at_assumed_lengths() -> None:
     assert "no sampled token is 7 (--assume length)" in said(run(GENERATION))
 
 
+def test_a_router_samples_no_tokens() -> None:
+    """Its loop compares the chosen experts with each expert."""
+    text = "top = torch.nn.Linear(2048, 8).cuda()(torch.ones(4096, 2048, device='cuda')).topk(2).indices\n"
+    found = said(run(text + "for expert in range(8): (top == expert).nonzero()\n"))
+    assert found == ["nonzero finds 1024 in 8192 elements"] * 8
+
+
 def test_a_run_reports_its_assumptions(tmp_path: Path, stub_set: Any) -> None:
     (tmp_path / "guess.py").write_text(
         "import os, torch; torch.cuda.set_device(int(os.environ['RANK']))\n"

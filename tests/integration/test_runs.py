@@ -320,9 +320,17 @@ def test_mismatched_collectives(tmp_path: Path) -> None:
     run = broken(tmp_path, "dist.all_reduce(x[: 8 - rank]); torch.cuda.synchronize()\n")
     assert "mismatched collectives in group (ranks 0-2), sequence number 1" in run.err
     assert len(re.findall(r"calls all_reduce of [678] float32 \(called at broken.py:\d+\)", run.err)) == 2
-    body = "(dist.all_reduce if rank else dist.broadcast)(x, *([] if rank else [0]))\n"
+    (tmp_path / "a-packages").mkdir()
+    library = "import torch.distributed as d\ndef hook(x): d.all_reduce(x.contiguous())\n"
+    (tmp_path / "a-packages" / "library.py").write_text(library)
+    body = (  # a library's hook in a backward pass: the script's line is that of the main thread
+        "import sys; sys.path.insert(0, 'a-packages'); import library\n"
+        "y = x.detach().requires_grad_() * 2; y.register_hook(library.hook)\n"
+        "dist.broadcast(x, 0) if rank == 0 else y.sum().backward()\n"
+    )
     run = broken(tmp_path, body + "torch.cuda.synchronize()\n")
     assert "calls broadcast of 8 float32, root 0" in run.err
+    assert re.search(r"calls all_reduce of 8 float32 \(called at library.py:2, from broken.py:\d+\)", run.err)
 
 
 def test_two_sends_that_fit_into_buffers_need_no_receive(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from phantora.trace import writer
 from phantora.trace.analysis.analyze import Filters
 from phantora.trace.analysis.analyze import analyze as analyze_log
 from phantora.trace.analysis.interval_scan import sweep
-from phantora.trace.analysis.render import render
+from phantora.trace.analysis.render import render, render_summary
 from phantora.trace.analysis.report import Report, to_json
 from phantora.trace.reader import open_log
 from tests.support.fakelog import PEAK, FakeRun, Kind, small_run
@@ -214,6 +214,9 @@ def test_nccl_variables_are_named_once(tmp_path: Path) -> None:
     render(report_of(run, tmp_path), Console(file=out, width=100))
     lines = "NCCL with NCCL_ALGO=Ring\nNCCL_CROSS_NIC ignored: rings keep to their rail in any case\n"
     assert out.getvalue().count(lines) == 1
+    out.truncate(0)
+    render_summary(report_of(run, tmp_path), Console(file=out, width=100))
+    assert "ENV       not simulated: NCCL_CROSS_NIC (phantora analyze)\n" in out.getvalue()
 
 
 @pytest.mark.parametrize("run", [small_run(), small_run(ranks=20, steps=15), small_run(profiler=False)])

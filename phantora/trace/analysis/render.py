@@ -93,6 +93,14 @@ def _environment(variables: dict[str, dict[str, str]], console: Console) -> None
         console.print(f"{name} is not simulated: {instead}", highlight=False, markup=False)
 
 
+def _not_simulated(report: Report, console: Console) -> None:
+    """In a summary the names alone: what happens instead is in the report (`phantora analyze`)."""
+    extra = report.metadata.get("extra", {})
+    names = [name for part in ("environment", "nccl") for name in extra.get(part, {}).get("ignored", {})]
+    if names:
+        console.print(f"[bold]ENV[/bold]       not simulated: {', '.join(names)} (phantora analyze)", highlight=False)
+
+
 def _table(title: str, *columns: str, left: int = 1) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for i, column in enumerate(columns):
@@ -171,6 +179,7 @@ def render_summary(report: Report, console: Console) -> None:
         _out_of_memory(report.details, console)
     for text in assumed(report.assumptions):
         console.print(f"[bold]ASSUMED[/bold]   {escape(text)}", highlight=False)
+    _not_simulated(report, console)
     _races(report, console)
     for word, text in lines(report):
         console.print(f"[bold]{word:8}[/bold]  {text}", highlight=False)
