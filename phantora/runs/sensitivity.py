@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from phantora.errors import PhantoraError
 from phantora.outputs import unnamed
-from phantora.runs.assemble import Recorded, Simulation, pace_of
+from phantora.runs.assemble import Recorded, Simulation
 from phantora.runs.setup import Setup
 from phantora.trace.analysis.steps import Steps, find_steps
 from phantora.trace.reader import Log, open_log
@@ -82,13 +82,13 @@ def simulated_again(
     recording comes from, if that is another.
 
     `settled`, where power limits the run: ns of the settled steps by number, and where the time of a steady one goes.
-    `host_sensitivity`: ns of settled steps by factor on the host's time, between which factors hosts lie that pass for
-    this one, and `pace_of`. `skipped` in either says why there is none. Without `hosts` the first alone."""
+    `host_sensitivity`: ns of settled steps by factor on the host's time, and between which factors hosts lie that pass
+    for this one. `skipped` in either says why there is none. Without `hosts` the first alone."""
     log, spec, host = simulation.log, setup.spec, setup.cluster.host
     if log is None or not log.rows or not recorded.records:
         return {}
     hosts = hosts and spec.host_time == "modelled"
-    about = {"spread": list(host.spread), "measured": host.measured, "pace": pace_of(setup)}
+    about = {"spread": list(host.spread), "measured": host.measured}
     if setup.fold and setup.fold.world_size > MOST_FOLDED:
         skipped = f"the folded run has {setup.fold.world_size:,} ranks, {MOST_FOLDED:,} at most"
         return {"host_sensitivity": {**about, "skipped": skipped}} if hosts else {}

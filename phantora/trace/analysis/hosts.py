@@ -33,8 +33,6 @@ class OtherHosts:
     """On the slowest."""
     measured: bool
     """The host was measured by `phantora profile host`."""
-    pace: float = 1.0
-    """Host time of the slowest rank of a host over the typical one, which all ranks get (``rank_spread``)."""
 
     def jitter(self, step: float) -> float:
         """What single steps of a real run spread by around a median of `step` ns, as a share of it: 8 in 10 lie within.
@@ -68,8 +66,7 @@ def other_hosts(trailer: dict[str, Any], steady: Collection[int], step: float) -
     reported = trailer["host_sensitivity"]
     low, high = reported["spread"]
     slower, faster, lowest, highest = (step_on(by_host, step, factor) for factor in (1.5, 1 / 1.5, low, high))
-    pace = float(reported.get("pace", 1.0))
-    return OtherHosts(faster, slower, min(lowest, step), max(highest, step), bool(reported["measured"]), pace)
+    return OtherHosts(faster, slower, min(lowest, step), max(highest, step), bool(reported["measured"]))
 
 
 def step_on(by_host: Mapping[float, float], step: float, factor: float) -> float:

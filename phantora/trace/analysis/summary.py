@@ -84,8 +84,9 @@ def _host(report: Report) -> str:
     if not time or by_host < _HOST_DECIDES * time:
         return ""
     remedy = "" if hosts is None or hosts.measured else "; see phantora profile host"
-    pace = "" if hosts is None or hosts.pace < 1.01 else f"; slowest rank x {hosts.pace:.2f} (rank_spread)"
-    return f"limits the step and its range{pace}{remedy}"
+    pace = float(report.metadata.get("extra", {}).get("host", {}).get("pace", 1.0))
+    slowest = f"; slowest rank x {pace:.2f} (rank_spread)" if pace > 1.005 else ""
+    return f"limits the step and its range{slowest}{remedy}"
 
 
 def step_with_bar(h: Headline) -> str:
