@@ -62,7 +62,10 @@ def _products(
 
 
 class _Grouped(torch.autograd.Function):
-    """Rows [rows, in] in the order of the experts times each expert's [out, in], a weight each."""
+    """Rows [rows, in] in the order of the experts times each expert's [out, in], a weight each.
+
+    One pass makes the rows of all experts narrow, as one call of Transformer Engine does.
+    """
 
     @staticmethod
     def forward(
@@ -70,7 +73,7 @@ class _Grouped(torch.autograd.Function):
         *weights: torch.Tensor,
     ) -> torch.Tensor:  # fmt: skip
         of_weights = [each.of(weight, how) for each, weight in zip(narrow, weights, strict=True)]
-        own = [quantise(part, how) for part in torch.split(given, counts)]
+        own = split(quantise(given, how), counts, how)
         out = given.new_empty((given.size(0), weights[0].size(-2)))
         left, right = [each.along_rows for each in own], [each.along_rows for each in of_weights]
         _products(left, right, how, torch.split(out, counts))
@@ -80,7 +83,7 @@ class _Grouped(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         how, counts, weights = ctx.how, ctx.counts, ctx.weights
-        gradient = [quantise(part, how) for part in torch.split(gradients[0], counts)]
+        gradient = split(quantise(gradients[0], how), counts, how)
         into = gradients[0].new_empty((gradients[0].size(0), weights[0].size(-1)))
         left, right = [each.along_rows for each in gradient], [each.along_columns for each in ctx.of_weights]
         _products(left, right, how, torch.split(into, counts))
