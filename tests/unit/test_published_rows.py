@@ -32,6 +32,15 @@ def test_experts_exchange_tokens_as_the_recipe_of_the_gpu_does() -> None:
     assert (hybrid.words[-1], nccl.words[-1]) == ("hybridep", "alltoall")
 
 
+def test_a_hybrid_model_runs_with_all_its_layers_and_the_passes_of_its_recipe() -> None:
+    row = {**ROW, "model": "Nemotron_3_Super", "TP": "1", "PP": "1", "VP": "n/a", "EP": "64"}
+    run, again = expressed(row), expressed({**row, "System": "DGX-B200"})
+    assert isinstance(run, Run) and isinstance(again, Run)
+    assert (run.points, run.rounds) == ((88,), (1, 2))
+    assert ("--recompute" in run.words, again.words[-7:-4]) == (False, ("--recompute", "moe_act", "layernorm"))
+
+
 def test_a_row_that_is_not_simulated_has_a_reason() -> None:
-    assert expressed({**ROW, "model": "Nemotron_3_Nano"}) == "Mamba layers: the workload does not have it"
+    reason = "sparse attention: the workload does not have it"
+    assert expressed({**ROW, "model": "DeepSeekV4 Flash"}) == reason
     assert expressed({**ROW, "section": "Fine-Tuning Performance"}) == "fine-tuning: the workload pretrains"
