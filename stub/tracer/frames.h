@@ -28,7 +28,7 @@ struct Frame {
   bool unsettled = false;      // its tensors are true, but no CPU form took them: the operator around it may know
   bool below_unsettled = false;
   bool unsaved = false;        // a small tensor that it changes in place was still to be computed: no snapshot was taken
-  bool outer = false;          // another operator began inside it
+  bool below_accessed = false; // an operator below it has its accesses to pinned memory compared
   bool carried = false;        // a copy from the host whose bytes are kept
   bool below_mutated = false;  // an operator below it changed a large tensor that it changes in place
   bool backward = false;

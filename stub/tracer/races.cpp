@@ -230,15 +230,30 @@ static std::vector<Operand> operands_of(const Frame &f, Values outputs, bool on_
   return all;
 }
 
+// An operator that returns a view looks at no element.
+static bool returns_view(const Frame &f, Values outputs) {
+  bool found = false, changes = false;
+  for (size_t i = 0; i < f.args.size(); ++i)
+    each_tensor(f.args[i], [&](const Tensor &t) {
+      changes |= f.op->arguments[i].mutated;
+      if (!pinned(t)) return;
+      for (const IValue &out : outputs) each_tensor(out, [&](const Tensor &o) { found |= o.defined() && o.is_alias_of(t); });
+    });
+  return found && !changes;
+}
+
 static void note(const Frame &f, Values outputs, bool below_launched) {
   bool own = f.ph.instance && f.ph.order && !f.ph.captured && !f.ph.mixed;
-  if (!own && (below_launched || f.outer || !f.op || looks_at_none(*f.op))) return;
+  Thread &thread = this_thread();  // whose innermost frame is that of the operator around this one
+  if (f.below_accessed && thread.depth) thread.frames[thread.depth - 1]->below_accessed = true;
+  if (!own && (below_launched || f.below_accessed || !f.op || looks_at_none(*f.op) || returns_view(f, outputs))) return;
   std::vector<Operand> operands;
   if (f.op) operands = operands_of(f, outputs, own);
   for (const ph_operand &o : f.operands)  // of a Triton kernel
     if (!f.op)
       operands.push_back({reinterpret_cast<uintptr_t>(o.data), o.bytes, o.changed, std::to_string(o.bytes) + " bytes"});
   if (operands.empty()) return;
+  if (!own && thread.depth) thread.frames[thread.depth - 1]->below_accessed = true;
   std::string site = (f.op ? f.op->name.substr(f.op->name.rfind(':') + 1) : "a compiled kernel") + " at " + place();
   std::vector<std::string> reports;
   {

@@ -65,9 +65,8 @@ static Frame &open_frame(Thread &thread, const at::RecordFunction *owner, Operat
   Frame &f = *thread.frames[thread.depth];
   f.owner = owner;
   f.op = op;
-  f.pushed = f.carried = f.unsaved = f.outer = false;
+  f.pushed = f.carried = f.unsaved = f.below_accessed = false;
   f.moved_host = false;
-  if (thread.depth) thread.frames[thread.depth - 1]->outer = true;
   f.below_launched = f.unsettled = f.below_unsettled = f.below_mutated = false;
   f.start = ph_now();
   charge(thread, op, inputs);

@@ -35,6 +35,7 @@ def no_record_stream():
 def early_read():
     pinned.copy_(x, non_blocking=True)
     pinned[5].item()  # reads pinned
+    pinned + 1  # adds to pinned
 def early_write():
     x.copy_(pinned, non_blocking=True)
     pinned.fill_(1)  # writes pinned
@@ -48,6 +49,7 @@ def ordered():
     x * 3
     main.wait_stream(side)
     pinned.copy_(z, non_blocking=True)
+    pinned.flatten().chunk(2)
     event = torch.cuda.Event()
     event.record()
     event.synchronize()
@@ -69,6 +71,7 @@ RACES = {
     "y + 1  # reads y": "waits for no event of the default stream",
     "x * 3  # takes its memory": "was freed and allocated again without record_stream",
     "pinned[5].item()  # reads pinned": "the host has not waited for the default stream",
+    "pinned + 1  # adds to pinned": "the host has not waited for the default stream",
     "pinned.fill_(1)  # writes pinned": "the host has not waited for the default stream",
 }
 
