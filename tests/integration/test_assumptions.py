@@ -330,9 +330,11 @@ def test_a_summary_names_what_decides_work_first() -> None:
     splits = Assumption("unknown Longs are read at a.py:8", 4)
     assert assumed([splits, *found[2:]]) == ["unknown Longs are read at a.py:8, 4 times, and 1 more (docs/values.md)"]
     ends = Assumption("the real 0 is read at a.py:9", 2, ends_loop=True)
-    threads = Assumption(f"{HOST_THREADS} of 8 threads of the host at a.py:3", 40)
+    threads = Assumption(f"{HOST_THREADS} 24 threads at a.py:3", 40)
+    assert HOST_THREADS in (Path(__file__).parents[2] / "stub/tracer/host_cost.cpp").read_text()
     assert assumed(sorted([threads, found[2], ends], key=lambda each: each.rank)) == [
-        "the real 0 is read at a.py:9 and ends a loop (--assume iterations=N), 2 times, and 2 more (docs/values.md)"
+        "the real 0 is read at a.py:9 and ends a loop (--assume iterations=N@FILE:LINE), 2 times, "
+        "and 2 more (docs/values.md)"
     ]
     assert assumed([found[2], threads]) == ["0 is read at a.py:7, and 1 more (docs/values.md)"]
 

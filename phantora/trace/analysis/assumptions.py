@@ -16,7 +16,7 @@ from phantora.trace.reader import Log
 
 PREFIX = "assumed: "  # as in stub/tracer/assumptions.cpp
 REAL = "the real 0 is read at "
-HOST_THREADS = "operators on CPU tensors have their share"  # decides host time, not work (stub/tracer/host_cost.cpp)
+HOST_THREADS = "CPU operators run on"  # decides host time, not work (stub/tracer/host_cost.cpp)
 _READ = re.compile(r" (is|are) read at ")  # what it decides is not known, except the end of a loop
 _LISTS = ("unknown Longs are read at ", "unknown Ints are read at ")  # counts and lengths: sizes follow from them
 
@@ -75,7 +75,7 @@ def assumed(found: Sequence[Assumption]) -> list[str]:
     shown = [each for each in found if each.rank == 0] or list(found[:1])
     for each in shown:
         if each.ends_loop:
-            what = f"{each.what} and ends a loop (--assume iterations=N)"
+            what = f"{each.what} and ends a loop (--assume iterations=N@FILE:LINE)"
         else:
             placed = each.rank == 1 or each.what.startswith(_LISTS)
             what = each.what if placed else each.what.rpartition(" at ")[0] or each.what
