@@ -256,6 +256,9 @@ def test_products_outside_the_usual_kernels(name: str, dtype: str, m: int, n: in
         ("upsample_trilinear3d", (tensor(1, 128, 8, 12, 12, dtype="float32"), (16, 24, 24)), 60800),
         ("upsample_nearest2d_backward", (tensor(32, 3, 48, 48), (48, 48), (32, 3, 32, 32)), 39008),
         ("native_batch_norm", (tensor(1, 16384, 52, 52), None, None, None, None, True), 278993),
+        ("cudnn_batch_norm", (tensor(1, 32768, 4, 4, dtype="float32"), None, None, None, None, True), 237600),
+        ("cudnn_batch_norm", (tensor(1, 8192, 16, 16, dtype="float32"), None, None, None, None, True), 63300),
+        ("cudnn_batch_norm_backward", (*[tensor(1, 32768, 4, 4, dtype="float32")] * 2,), 264000),
         ("_fft_r2c", (tensor(16, 549, 400, dtype="float32"), (2,), 0, True), 26352),
     ],
 )

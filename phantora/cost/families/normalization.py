@@ -41,6 +41,9 @@ BLOCKS_PER_SM = 4
 # A wave of its blocks, however few pixels a channel has, forward (both kernels) and backward: 17 operators on an H200
 # with up to 20,480 channels (validation/probes/program_operators.py).
 CHANNEL_WAVE_NS = (2200.0, 1000.0)
+# A channel of cuDNN's batch norm, which has a block of its own, forward and backward: SM cycles however few pixels it
+# has, from instance norms of 8,192 to 32,768 channels on an H200 (torch.profiler).
+CUDNN_CHANNEL_CYCLES = (1900.0, 2120.0)
 # SyncBatchNorm runs the kernels of batch norm one by one. Of each: tensors of the input's size that it reads or writes.
 PASSES = {"stats": 1, "elemt": 2, "backward_reduce": 2, "backward_elemt": 3}
 # Evaluation, channels first (35 popular programs): one pass, a block for each channel of an image.
@@ -165,7 +168,8 @@ def batch_norm(machine: Machine, signature: OperatorSignature, name: str, kernel
     if name.startswith("native_batch_norm") or part in PASSES:
         return _by_channel(machine, x, part, backward, moved)
     used = min(1.0, channels / (machine.gpu.sms * (1.75 if backward else 1.1)))
-    return Estimate(machine.fit.floor_ns + machine.memory_ns(moved, 0.72 * used), moved)
+    channels_ns = machine.cycles_ns(channels * CUDNN_CHANNEL_CYCLES[backward])
+    return Estimate(machine.fit.floor_ns + max(channels_ns, machine.memory_ns(moved, 0.72 * used)), moved)
 
 
 def _evaluated(machine: Machine, x: TensorSpec, cudnn: bool) -> Estimate:
