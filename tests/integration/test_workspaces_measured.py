@@ -90,3 +90,20 @@ def test_a_users_table_of_another_gpu(tmp_path: Path, cache: Path) -> None:
     run = trace(tmp_path, "--cluster", "1x1xA100", "oblong.py")
     assert "bytes 54321" in run.out
     assert note not in subprocess.run(analyze, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+
+def test_packed_sequences_keep_what_their_tokens_take(tmp_path: Path) -> None:
+    """As an H200 did, to the byte. The outputs are next to it, and two states before and after."""
+    (tmp_path / "lstm.py").write_text(
+        "import torch\n"
+        "lstm = torch.nn.LSTM(256, 512, 2, bidirectional=True, dropout=0.2, device='cuda')\n"
+        "x, lengths = torch.empty(88, 64, 256, device='cuda'), [88] + [51] * 7 + [50] * 56\n"
+        "packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths)\n"
+        "lstm(packed)\n"
+        "before = torch.cuda.memory_stats()['requested_bytes.all.current']\n"
+        "results = lstm(packed)\n"
+        "print('kept', torch.cuda.memory_stats()['requested_bytes.all.current'] - before)\n"
+    )
+    run = trace(tmp_path, "--cluster", "1x1xH200", "lstm.py")
+    kept = next(int(line.split()[1]) for line in run.out.splitlines() if line.startswith("kept "))
+    assert kept == 147_648_768 + 4 * (3245 * 1024 + 4 * 4 * 64 * 512)
