@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
+import pyarrow as pa
+
+from phantora.run_process import PHANTORA
 from tests.support.runs import trace
 
 # Rank 2 receives from 0 and 1 in one batch, rank 1 sends only after it has received. Rank 0's batch waits for rank 2.
@@ -18,6 +22,7 @@ def batch(*ops):
     for work in dist.batch_isend_irecv([dist.P2POp(*op) for op in ops]):
         work.wait()
 if os.environ.get("APART"):  # connections of their own first: then each pair waits for itself alone
+    batch((dist.isend, t, (rank + 1) % 3), (dist.irecv, t.clone(), (rank - 1) % 3))
     for source, target in ((0, 1), (0, 2), (1, 2)):
         if rank in (source, target):
             batch((dist.isend, t, target) if rank == source else (dist.irecv, t, source))
@@ -34,11 +39,15 @@ dist.destroy_process_group()
 """
 
 
-def test_a_skip_connection_in_one_batch_hangs(tmp_path: Path) -> None:
+def test_a_skip_connection_in_one_batch_hangs_and_connections_replay(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     done = trace(tmp_path, "--cluster", "1x3xH100", "--hang-timeout", "3", "train.py", check=False)
     assert done.status != 0
     waits = re.findall(r"rank (\d) waits in its first send or receive with rank (\d)", done.err)
     assert waits == [("0", "2"), ("1", "0"), ("2", "1")]
     (tmp_path / "apart.py").write_text('import os\nos.environ["APART"] = "1"\n' + PROGRAM)
-    trace(tmp_path, "--cluster", "1x3xH100", "apart.py")
+    run = trace(tmp_path, "--cluster", "1x3xH100", "apart.py", recording=True)
+    again = tmp_path / "again.arrow"
+    command = [*PHANTORA, "replay", str(run.log), "-q", "--no-summary", "-o", str(again)]
+    assert subprocess.run(command, timeout=120, check=False).returncode == 0
+    assert pa.ipc.open_file(again).read_all() == pa.ipc.open_file(run.log).read_all()

@@ -71,7 +71,9 @@ void Payloads::finish(const Exchange &x) {
   auto all = std::make_shared<const std::string>(std::move(joined));
   for (auto &[to, record] : x.waiting) {
     const ph_record &asked = record;
-    auto mine = [&](const Request &q) { return q.record.kind == PH_EXCHANGE && q.record.slot == asked.slot; };
+    auto mine = [&](const Request &q) {
+      return q.record.kind == PH_EXCHANGE && q.record.slot == asked.slot && q.record.thread == asked.thread;
+    };
     to->requests.erase(std::remove_if(to->requests.begin(), to->requests.end(), mine), to->requests.end());
     int64_t at = std::max(x.latest, to->control->floor);
     if (!(record.flags & PH_F_HELPER)) {

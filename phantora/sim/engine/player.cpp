@@ -2,8 +2,6 @@
 
 #include <math.h>
 
-#include "recorder.h"
-
 namespace phe {
 
 void Player::say(ph_record &r) {

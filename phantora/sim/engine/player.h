@@ -2,6 +2,7 @@
 // waits the host takes as long as it did, after a wait it goes on when the answer has come.
 #pragma once
 #include "rank.h"
+#include "recorder.h"
 
 namespace phe {
 
@@ -11,7 +12,7 @@ class Player {
   // A MOVED record is not due: the rank sleeps outside CUDA.
   bool sleeps() const { return sleeps_; }
   // What came while the host waited (from a helper thread) does not wait for the answer.
-  bool may_say(const ph_record &r) const { return !waits_ || r.time < resumes_; }
+  bool may_say(const ph_record &r) const { return !waits_ || r.time < resumes_ || meets(r); }
   // Makes the recorded `r` what the rank says now.
   void say(ph_record &r);
   // A sleep outside CUDA ends when the rank that it waited for, directly or not, is released. False: not yet.

@@ -6,7 +6,8 @@ namespace {
 bool forgotten(const ph_record &r) {
   if (r.kind == PH_PAYLOAD || r.kind == PH_NOP || r.kind == PH_SITE || r.kind == PH_CLOCK) return true;
   if (r.kind == PH_CORRELATE || of_profiler(r)) return true;
-  return r.slot != PH_NO_SLOT && (r.flags & PH_F_HELPER) && r.kind != PH_MEMCPY && r.kind != PH_MEMSET;
+  if (r.kind == PH_MEMCPY || r.kind == PH_MEMSET || meets(r)) return false;
+  return r.slot != PH_NO_SLOT && (r.flags & PH_F_HELPER);
 }
 
 bool takes_text(const ph_record &r) {
