@@ -62,10 +62,7 @@ def _products(
 
 
 class _Grouped(torch.autograd.Function):
-    """Rows [rows, in] in the order of the experts times each expert's [out, in], a weight each.
-
-    One pass makes the rows of all experts narrow, as one call of Transformer Engine does.
-    """
+    """Rows [rows, in] in the order of the experts times each expert's [out, in], a weight each."""
 
     @staticmethod
     def forward(
@@ -73,7 +70,7 @@ class _Grouped(torch.autograd.Function):
         *weights: torch.Tensor,
     ) -> torch.Tensor:  # fmt: skip
         of_weights = [each.of(weight, how) for each, weight in zip(narrow, weights, strict=True)]
-        own = split(quantise(given, how), counts, how)
+        own = [quantise(part, how) for part in torch.split(given, counts)]
         out = given.new_empty((given.size(0), weights[0].size(-2)))
         left, right = [each.along_rows for each in own], [each.along_rows for each in of_weights]
         _products(left, right, how, torch.split(out, counts))
@@ -83,7 +80,7 @@ class _Grouped(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         how, counts, weights = ctx.how, ctx.counts, ctx.weights
-        gradient = split(quantise(gradients[0], how), counts, how)
+        gradient = [quantise(part, how) for part in torch.split(gradients[0], counts)]
         into = gradients[0].new_empty((gradients[0].size(0), weights[0].size(-1)))
         left, right = [each.along_rows for each in gradient], [each.along_columns for each in ctx.of_weights]
         _products(left, right, how, torch.split(into, counts))
