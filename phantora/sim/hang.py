@@ -35,7 +35,7 @@ def working(seconds: float, places: Mapping[int, Place], stopped: Mapping[int, i
     (rank to process)."""
     where = [f"rank {rank} is stopped; `kill -CONT {pid}` lets it go on" for rank, pid in sorted(stopped.items())]
     where += [f"rank {rank} computes on the CPU at {place}" for rank, place in sorted(places.items())]
-    return f"for {seconds:.0f} s nothing has been launched: " + "; ".join(where[:4])
+    return f"for {seconds:.0f} s nothing has been launched: " + ("; ".join(where[:4]) or "no rank's place is known")
 
 
 def _remedy(diagnosis: str, places: Mapping[int, Place]) -> str:

@@ -61,6 +61,7 @@ def test_working_names_a_few() -> None:
     text = working(30.2, places, {9: 77})
     assert text.startswith("for 30 s nothing has been launched: rank 9 is stopped; `kill -CONT 77`")
     assert text.count("a.py:1 in f") == 3
+    assert working(30, {}, {}).endswith("no rank's place is known")
 
 
 def test_a_blocked_process_answers_and_another_is_left_alone() -> None:
