@@ -146,6 +146,11 @@ def ints_at(args: tuple[Any, ...], index: int) -> tuple[int, ...]:
     return ()
 
 
+def int_tuples(args: tuple[Any, ...]) -> list[tuple[int, ...]]:
+    """The arguments that are lists of integers, empty ones too."""
+    return [value for value in args if isinstance(value, tuple) and all(type(v) is int for v in value)]
+
+
 def returning(signature: OperatorSignature) -> OperatorSignature:
     """An elementwise operator that writes into a tensor it is given (`aten::clamp.out`) as the one that returns it.
 

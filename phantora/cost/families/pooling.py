@@ -9,7 +9,7 @@ from phantora.cost.coordinates import Place
 from phantora.cost.families.elementwise import passes_memory
 from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.machine import Machine
-from phantora.cost.tensors import item_bytes, nbytes, on_gpu
+from phantora.cost.tensors import int_tuples, item_bytes, nbytes, on_gpu
 from phantora.cost.types import OperatorSignature, TensorSpec
 from phantora.ttir.work import WARP
 
@@ -92,7 +92,7 @@ def _adaptive(
     """ns of an adaptive pool; 0 for one whose extents are not as expected."""
     dims, kind, backward = (3 if "3d" in name else 2), "max" if "max" in name else "avg", "backward" in name
     x = given[1] if backward and len(given) > 1 else given[0]
-    sizes = given[0].shape[-dims:] if backward else next((v for v in signature.args if isinstance(v, tuple)), ())
+    sizes = given[0].shape[-dims:] if backward else next(iter(int_tuples(signature.args)), ())
     if len(sizes) != dims or len(x.shape) <= dims or 0 in sizes or 0 in x.shape:
         return 0.0
     planes = prod(x.shape[:-dims])
@@ -139,7 +139,7 @@ _Extents = tuple[int, ...]
 
 def _windows(signature: OperatorSignature, x: TensorSpec, dims: int) -> tuple[_Extents, _Extents, _Extents] | None:
     """Extents of windows, their strides, and the extents of the result; None if the operator gives no such windows."""
-    given = [v for v in signature.args if isinstance(v, tuple) and all(type(n) is int for n in v)]
+    given = int_tuples(signature.args)
     if len(given) < 3 or len(x.shape) <= dims or not given[0]:
         return None
     window, stride, padding = (v * dims if len(v) == 1 else v for v in (given[0], given[1] or given[0], given[2]))
@@ -151,7 +151,7 @@ def _windows(signature: OperatorSignature, x: TensorSpec, dims: int) -> tuple[_E
 
 def _in_windows(signature: OperatorSignature, x: TensorSpec) -> float:
     """Elements of all windows on `x`; 0 where the operator does not say (adaptive ones: windows hardly overlap)."""
-    given = [v for v in signature.args if isinstance(v, tuple) and all(type(n) is int for n in v)]
+    given = int_tuples(signature.args)
     if len(given) < 2 or "adaptive" in signature.name:
         return 0.0
     window, stride = given[0], given[1] or given[0]
@@ -163,7 +163,7 @@ def _in_windows(signature: OperatorSignature, x: TensorSpec) -> float:
 
 def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
     """Rows, by the extents and strides of windows."""
-    windows = [v for v in signature.args if isinstance(v, tuple) and all(type(n) is int for n in v)][:2]
+    windows = int_tuples(signature.args)[:2]
     if len(windows) == 2 and not windows[1]:
         windows[1] = windows[0]  # the stride of windows that lie one after the other
     return coordinates.by_rows(signature, name, launches, str(windows), wider=True, images="norm" in name)
