@@ -153,7 +153,7 @@ typedef struct ph_frame {
   void *data;
   uint32_t kernels;         // of the launches, those that are kernels (ph_launch counts both)
   uint32_t readback;        // the operator reads answers of up to this many 8-byte words back (the size of
-  int64_t readback_value;   // nonzero's result): ph_memory_copy() of so many bytes from device to host, in this
+  int64_t readback_value;   // nonzero's result): ph_memory_copy() of that size from device to host, in this
                             // frame or one below it, stores this value and zeros
   uint32_t signature;       // set by begin, with PH_F_BACKWARD or 0: what a graph's launches say again
   uint8_t flags;

@@ -199,7 +199,8 @@ def main() -> None:
         mamba_parts.install()
         from validation.workloads import hybrid_model
 
-        Kernels.adjust = partial(hybrid_model.set_precisions, precision=own.precision)
+        if name in bridge_models.MIXED:
+            Kernels.adjust = partial(hybrid_model.set_precisions, precision=own.precision)
         hybrid_model.install(bridge_models.PATTERNS[name])
     optimizer.Adam, optimizer.USING_PYTORCH_OPTIMIZER = Adam, False
     multi_latent_attention.ColumnParallelLinear = narrow_layers.NarrowColumn  # which it knows by name

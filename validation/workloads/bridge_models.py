@@ -60,6 +60,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """Of one model; `dense`: first layers without experts."""
+MIXED = {"nemotron-3-super"}
+"""Hybrid models whose recipes give single layers another precision."""
 WINDOWS = {"gpt-oss-120b": 128}
 """Tokens that every second layer attends to."""
 BIASED = {"gpt-oss-120b"}

@@ -1,4 +1,4 @@
-"""What `mamba-ssm` imports of compiled CUDA code, for its time only. Its scan is Triton and runs as it is.
+"""`mamba-ssm` without compiled CUDA code. Its scan is Triton and runs as it is; the convolution is for its time only.
 
     MAMBA_FORCE_BUILD=TRUE MAMBA_SKIP_CUDA_BUILD=TRUE pip install --no-build-isolation --no-deps mamba-ssm==2.2.6.post3
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -33,8 +34,13 @@ def _stand_in(name: str, **members: Callable[..., Any]) -> None:
 
 
 def install() -> None:
-    """To call before Megatron-Core's Mamba layers are imported."""
-    _stand_in("selective_scan_cuda")
+    """To call before Megatron-Core's Mamba layers are imported. Raises ModuleNotFoundError without `mamba-ssm`."""
+    found = find_spec("mamba_ssm")
+    if found is None or not found.submodule_search_locations:
+        raise ModuleNotFoundError("mamba-ssm is not installed; validation/workloads/mamba_parts.py says how to")
+    package = ModuleType("mamba_ssm")  # its own imports models, which need further packages
+    package.__path__ = list(found.submodule_search_locations)
+    sys.modules["mamba_ssm"] = package
     _stand_in("causal_conv1d", causal_conv1d_fn=_convolved, causal_conv1d_update=_convolved)
     _stand_in("causal_conv1d.causal_conv1d_varlen", causal_conv1d_varlen_states=_convolved)
     _stand_in(

@@ -24,7 +24,7 @@ import torch.nn.functional as F
 
 from validation.workloads.jobs import Times, loss_of, now
 
-FOLDER = os.environ.get("JOBS_FOLDER", "/tmp/jobs2_files")
+FOLDER = os.environ.get("JOBS_FOLDER", "/tmp/unseen_jobs")
 BATCH = 48
 
 

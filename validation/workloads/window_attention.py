@@ -6,13 +6,14 @@ cuDNN computes tiles of 128 queries and keys: those of a window of 128 are two f
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 
-class CoreAttention(torch.nn.Module):
+class CoreAttention(torch.nn.Module, ABC):
     """Query, key and value are [sequence, batch, heads, head_dim]; the output is [sequence, batch, heads * head_dim]."""
 
     window = 0
@@ -27,8 +28,9 @@ class CoreAttention(torch.nn.Module):
     ) -> torch.Tensor:  # fmt: skip
         return self.attend(query, key, value)
 
+    @abstractmethod
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
+        """The output for one layer."""
 
 
 class WindowAttention(CoreAttention):

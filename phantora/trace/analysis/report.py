@@ -65,7 +65,7 @@ class Times:
 
     @property
     def host(self) -> float:
-        """ns in which the GPU is idle and waits for its host, which has not launched or waited for the GPU."""
+        """ns without compute before the host has launched the next kernel, synchronisations included."""
         return self.stalls.get("host", 0.0) + self.stalls.get("synchronisation", 0.0)
 
     @property
