@@ -92,7 +92,7 @@ class Runtime:
     hold: Callable[[int, bool], None]
     """The rank takes this many bytes of the host's memory; are they pinned?"""
     follows: Callable[[], int]
-    """Of a process that holds no GPU a ``ph_front`` of ``rank.h``: 0 if its clock is this machine's."""
+    """Of a process that uses no GPU a ``ph_front`` of ``rank.h``: 0 if its clock is this machine's."""
     latest: Callable[[], int]
     """The latest clock of all ranks (ns)."""
     reach: Callable[[int], None]
@@ -263,7 +263,7 @@ def _make_sleep(runtime: Runtime, real_sleep: Callable[[float], None]) -> Callab
 
 
 def _sleep_in_front(runtime: Runtime, real_sleep: Callable[[float], None], seconds: float) -> None:
-    """A sleep of a process that holds no GPU counts if no rank goes on meanwhile; else it waits for one."""
+    """A sleep of a process that uses no GPU counts if no rank goes on meanwhile; else it waits for one."""
     before = runtime.latest()
     real_sleep(seconds)
     if runtime.latest() == before:

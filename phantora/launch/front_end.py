@@ -1,4 +1,4 @@
-"""Processes of a command that hold no GPU, such as the driver of workers, and the clock that they read.
+"""Processes of a command that use no GPU, such as the driver of workers, and the clock that they read.
 
 Such a process has the latest clock of all ranks. Where Ray starts the workers, its clock is that of the results that it
 has taken (``launch/shims/ray.py``). What it computes itself takes no time.
@@ -29,11 +29,11 @@ def follow(how: int) -> None:
 
 
 def note_clock() -> None:
-    """Prints a note at the end of a process that holds no GPU, if its script reads a clock."""
+    """Prints a note at the end of a process that uses no GPU, if its script reads a clock."""
     if rank_spec().place >= 0 or not reads_clock():
         return
     virtual, real = "it has the clock of its workers, and its own work takes no time", "its times are not simulated"
-    tell(f"{Path(sys.argv[0]).name} holds no GPU: {virtual if _follows else real}")
+    tell(f"{Path(sys.argv[0]).name} uses no GPU: {virtual if _follows else real}")
 
 
 def is_installed() -> bool:

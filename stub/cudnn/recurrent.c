@@ -138,7 +138,7 @@ static size_t dropout_masks(const rnn_descriptor *r, size_t units) {
   bool drops = r->layers > 1 && r->dropout && r->dropout->probability > 0;
   return drops ? units * (size_t)(r->layers - 1) / 4 + 256 : 0;
 }
-// The workspace holds the gates of one pass over the input.
+// The workspace contains the gates of one pass over the input.
 PH_EXPORT int cudnnGetRNNTempSpaceSizes(handle *self, rnn_descriptor *r, int mode, rnn_data_descriptor *x,
                                         size_t *workspace, size_t *reserve) {
   CHECK_HANDLE(self);

@@ -71,7 +71,7 @@ int ph_join(int gpu) {
   return result;
 }
 
-// ---------------------------------------------------------------- the clock of a process that holds no GPU
+// ---------------------------------------------------------------- the clock of a process that uses no GPU
 static _Atomic int follows;
 
 void ph_follow(enum ph_front how) { atomic_store(&follows, how); }

@@ -70,7 +70,7 @@ const uint64_t *ph_charge_levels(void);  // by cold level: operators, then units
 void ph_advance(int64_t ns);          // advance by ns
 void ph_sleep(int64_t ns);            // the same, and NCCL's watchdogs make the rounds that fall into it
 void ph_reach(int64_t time);          // something has happened then that this process has waited for
-// The clock of a process that sees GPUs and holds none (a driver of workers, a client of an engine).
+// The clock of a process that sees GPUs and uses none (a driver of workers, a client of an engine).
 enum ph_front { PH_FRONT_REAL, PH_FRONT_LATEST, PH_FRONT_REACHED };  // this machine's; the latest rank's; as ph_reach() says
 void ph_follow(enum ph_front how);
 enum ph_front ph_follows(void);       // PH_FRONT_REAL of a rank

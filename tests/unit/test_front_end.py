@@ -36,7 +36,7 @@ def test_a_driver_that_reads_a_clock_is_reported(
     monkeypatch.setattr("sys.argv", [str(path)])
     monkeypatch.setenv(VARIABLE, RankSpec(session="/none").to_json())
     front_end.note_clock()
-    assert ("holds no GPU" in capsys.readouterr().err) == reported
+    assert ("uses no GPU" in capsys.readouterr().err) == reported
     monkeypatch.setenv(VARIABLE, RankSpec(session="/none", place=0).to_json())
     front_end.note_clock()
     assert not capsys.readouterr().err
