@@ -1,7 +1,7 @@
 """Weights of Gaussian processes, cached on disk: a system of thousands of training points takes a second to solve.
 
 Weights of the shipped tables are a file of the package, which ``validation/fits/gp_weights.py`` writes. Others are in
-the cache of this machine.
+the cache of this machine. Weights are float32: prices differ from those of float64 weights by less than 0.1 %.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ WORTH_KEEPING = 500  # unknowns: fewer are solved in less time than a file takes
 
 
 def folder() -> Path:
-    """Where this machine's solutions lie."""
+    """The folder with the weights that this machine has solved for."""
     return cache_directory() / "fields"
 
 
 @cache
 def shipped() -> dict[str, Floats]:
-    """Solutions of the shipped tables."""
+    """Weights of the shipped tables, by name."""
     if not SHIPPED.exists():
         return {}
     with np.load(SHIPPED, allow_pickle=False) as archive:
@@ -36,12 +36,12 @@ def shipped() -> dict[str, Floats]:
 
 
 def write_shipped(solved: dict[str, Floats]) -> None:
-    """Writes the file of those that are shipped."""
-    np.savez_compressed(SHIPPED, **{name: solved[name] for name in sorted(solved)})  # type: ignore[arg-type]
+    """Writes the file of the package: weights by name."""
+    np.savez_compressed(SHIPPED, **{name: solved[name].astype(np.float32) for name in sorted(solved)})  # type: ignore[arg-type]
 
 
 def find(name: str, solve: Callable[[], Floats]) -> Floats:
-    """The solution called `name`, from `solve` if no file has it."""
+    """The weights called `name`, from `solve` if no file has them."""
     known = shipped().get(name)
     if known is not None:
         return known
@@ -49,7 +49,7 @@ def find(name: str, solve: Callable[[], Floats]) -> Floats:
     with suppress(OSError, ValueError):  # missing, or not written to the end
         found: Floats = np.load(path, allow_pickle=False)
         return found
-    solved = solve()
+    solved = solve().astype(np.float32)
     if len(solved) >= WORTH_KEEPING:
         with suppress(OSError):  # a folder that cannot be written to costs time only
             make_folder(path.parent)
