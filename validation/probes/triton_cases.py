@@ -418,8 +418,114 @@ def apart_cases() -> Iterator[Case]:
         yield f"float8_layouts {name}", partial(lambda f, i: f(*i), compiled, inputs)
 
 
-SECTIONS = {"apart": apart_cases, "own": own_cases, "liger": liger_cases, "fla": fla_cases, "flex": flex_cases, "inductor": inductor_cases}
-PARTS = {"apart": 6, "own": 6, "liger": 3, "flex": 2, "fla": 4, "inductor": 1}
+TILES = (
+    (16, 64, 64), (16, 128, 64), (32, 32, 32), (32, 64, 32), (32, 128, 64), (64, 32, 32), (64, 64, 16), (64, 64, 32),
+    (64, 64, 64), (64, 128, 32), (64, 128, 64), (64, 256, 32), (128, 32, 32), (128, 64, 32), (128, 64, 64),
+    (128, 128, 32), (128, 128, 64), (128, 256, 64), (256, 128, 32), (256, 64, 64),
+)  # fmt: skip
+WARPS_STAGES = ((4, 3), (8, 3), (4, 1))
+OTHER_TILES = ((32, 64, 64), (64, 64, 64), (64, 128, 64), (128, 128, 64), (128, 256, 64))
+
+
+def product(m: int, n: int, k: int, tile: tuple[int, int, int], how: tuple[int, int], dtype: torch.dtype) -> Case:
+    """A product by `own.matmul`; of float8 the second operand is transposed, as the tensor cores need it."""
+    wide = F32 if dtype == F32 else BF16
+    narrow = dtype.itemsize == 1
+    a = rand(m, k, dtype=wide).to(dtype)
+    b = rand(n, k, dtype=wide).to(dtype).t() if narrow else rand(k, n, dtype=wide).to(dtype)
+    c = torch.empty(m, n, device="cuda", dtype=wide)
+    (bm, bn, bk), (warps, stages) = tile, how
+    grid = (triton.cdiv(m, bm) * triton.cdiv(n, bn),)
+
+    def call() -> None:
+        own.matmul[grid](
+            c, a, b, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), c.stride(0), BM=bm, BN=bn, BK=bk,
+            GROUP=8, EVEN=k % bk == 0, num_warps=warps, num_stages=stages,
+        )  # fmt: skip
+
+    return f"tiles {m} {n} {k} {bm} {bn} {bk} {warps} {stages} {str(dtype).removeprefix('torch.')}", call
+
+
+def tiles_cases() -> Iterator[Case]:
+    """Products by tile, warps and stages; then by format; then of few programs and of sizes without a vector's width."""
+    for tile in TILES:
+        for how in WARPS_STAGES:
+            yield product(4096, 4096, 2048, tile, how, BF16)
+    for dtype in (F16, F32, torch.float8_e4m3fn):
+        for tile in OTHER_TILES:
+            yield product(4096, 4096, 2048, tile if dtype != F32 else (*tile[:2], 32), (4 if tile[1] < 256 else 8, 3), dtype)
+    for size in ((2048, 512, 1024), (1024, 1024, 8192), (16384, 768, 256), (500, 3000, 1000), (1001, 1003, 999)):
+        for tile in ((64, 64, 32), (64, 128, 64), (128, 128, 64)):
+            yield product(*size, tile, (4, 3), BF16)
+
+
+def fed_cases() -> Iterator[Case]:
+    """Products with elements before and after them, as chunked scans and attention have."""
+    m, n, k = 4096, 2048, 2048
+    a, b, c = rand(m, k), rand(k, n), rand(m, n)
+    rows, columns = rand(m, dtype=F32), rand(max(n, k), dtype=F32)
+    for bm, bn, bk, warps, stages in (
+        (64, 64, 32, 2, 4), (64, 64, 32, 4, 4), (128, 64, 32, 4, 4), (64, 128, 64, 4, 3), (128, 128, 64, 8, 3), (32, 64, 32, 2, 5),
+    ):  # fmt: skip
+        for scaled, masked, exchanged in (
+            (False, False, False), (True, False, False), (True, True, False), (False, False, True), (True, False, True),
+        ):  # fmt: skip
+            yield f"matmul_fed {bm} {bn} {bk} {warps} {stages} {scaled:d}{masked:d}{exchanged:d}", (
+                partial(lambda t, w, s, how: own.matmul_fed[(m // t[0], n // t[1])](
+                    c, a, b, rows, columns, m, n, k, *t, *how, num_warps=w, num_stages=s
+                ), (bm, bn, bk), warps, stages, (scaled, masked, exchanged))
+            )  # fmt: skip
+    many, out = 33792, rand(33792, dtype=F32)
+    for width in (64, 128):
+        a, b, rows = rand(many, width), rand(512, width), rand(many, dtype=F32)
+        for bm, bn, warps in ((32, 64, 4), (64, 64, 4), (128, 64, 4), (128, 128, 8), (64, 128, 8)):
+            for scanned in (False, True):
+                yield f"matmul_then {bm} {bn} {width} {warps} {scanned:d}", (
+                    partial(lambda a, b, r, t, w, s: own.matmul_then[(many // t[0],)](
+                        out, a, b, r, many, 512, t[2], *t, s, num_warps=w, num_stages=3
+                    ), a, b, rows, (bm, bn, width), warps, scanned)
+                )  # fmt: skip
+    for heads, length, head, bm, bn, warps, stages, causal in (
+        (32, 2048, 64, 64, 32, 4, 3, True), (32, 2048, 64, 128, 128, 8, 2, True), (32, 2048, 128, 64, 64, 4, 2, True),
+        (32, 2048, 128, 128, 32, 4, 4, False), (32, 2048, 64, 32, 64, 2, 3, False), (32, 2048, 128, 128, 128, 8, 2, False),
+    ):  # fmt: skip
+        q, v, w = (rand(heads, length, head) for _ in range(3))
+        o = torch.empty_like(q)
+        yield f"fed attention {heads} {length} {head} {bm} {bn} {warps} {stages} {causal:d}", (
+            partial(lambda q, k, v, o, t, w, s, c: own.attention[(q.shape[1] // t[0], q.shape[0])](
+                o, q, k, v, 0.1, q.shape[1], HEAD=q.shape[2], BM=t[0], BN=t[1], CAUSAL=c, num_warps=w, num_stages=s
+            ), q, v, w, o, (bm, bn), warps, stages, causal)
+        )  # fmt: skip
+
+
+CONFIGURATION = {"place": 0.5}
+"""Which configuration of an autotuned kernel runs, of all in their order: 0 the first, below 1."""
+
+
+def mamba_cases() -> Iterator[Case]:
+    """Mamba 2's scan with several configurations of each kernel."""
+    from validation.probes.mamba_scan import SHAPES, scan
+    from validation.workloads import mamba_parts
+
+    mamba_parts.install()
+
+    def placed(place: float, shape: tuple[int, ...]) -> None:
+        CONFIGURATION["place"] = place
+        scan(*shape)
+
+    for shape, places in ((SHAPES[0], range(1, 11)), (SHAPES[5], (1, 4, 8))):
+        for place in places:
+            yield f"mamba {' '.join(map(str, shape))} {place}", partial(placed, (place + 0.5) / 11, shape)
+
+
+SECTIONS = {
+    "apart": apart_cases, "own": own_cases, "liger": liger_cases, "fla": fla_cases, "flex": flex_cases,
+    "inductor": inductor_cases, "tiles": tiles_cases, "fed": fed_cases, "mamba": mamba_cases,
+}  # fmt: skip
+PARTS = {"apart": 6, "own": 6, "liger": 3, "flex": 2, "fla": 4, "inductor": 1, "tiles": 4, "fed": 4, "mamba": 7}
 """Processes that compile a section."""
-SHARE = {"apart": 1.0, "own": 0.45, "liger": 0.35, "flex": 0.35, "inductor": 0.35, "fla": 0.4, "tune": 1.0}
+SHARE = {
+    "apart": 1.0, "own": 0.45, "liger": 0.35, "flex": 0.35, "inductor": 0.35, "fla": 0.4, "tune": 1.0, "tiles": 0.6,
+    "fed": 0.6, "mamba": 1.0,
+}  # fmt: skip
 """Of the time that is left when a section begins."""

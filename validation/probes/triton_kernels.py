@@ -1,6 +1,6 @@
 """Triton kernels of any origin on a real GPU, with all that a price of them needs. Writes two files into the folder given.
 
-    python -m validation.probes.triton_kernels OUT [--sections own,liger,fla,flex,inductor,tune] [--budget 140]
+    python -m validation.probes.triton_kernels OUT [--sections own,liger,fla,flex,inductor,tune,tiles,fed,mamba] [--budget 140]
 
 `triton.jsonl`: a line per case with its kernels in order: name, ns with cold and with warm L2 (medians of CUPTI's times),
 and of each Triton kernel its launch: grid, warps, stages, registers, shared memory, arguments. In section `tune` a line per
@@ -8,7 +8,7 @@ candidate of Inductor's max-autotune: its kernels' ns, and what Inductor's bench
 launches name (`ir`), and of the integer tensors that launches read (`data`, base64), compressed.
 
 Needs torch and Triton; sections `liger` and `fla` also the wheels liger-kernel 0.8.5, flash-linear-attention 0.6.0, fla-core 0.6.0
-and einops (pure Python; ``pip install --no-deps --target DIR`` and PYTHONPATH=DIR; without them the section is left out).
+and einops, section `mamba` mamba-ssm (pure Python; ``pip install --no-deps --target DIR`` and PYTHONPATH=DIR; without them the section is left out).
 Kernels are compiled by processes of their own first, so that the measuring one finds them in Triton's cache.
 """
 
@@ -88,6 +88,8 @@ RECORDER = Recorder()
 
 
 def install() -> None:
+    from validation.probes import triton_cases
+
     handles, launch = CompiledKernel._init_handles, CudaLauncher.__call__
 
     def with_kernel(self: Any) -> None:
@@ -112,8 +114,9 @@ def install() -> None:
     tune = Autotuner.run
 
     def one(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Its middle configuration: which one tuning would choose does not matter here, and its time does."""
-        self.configs = self.configs[len(self.configs) // 2 :][:1]
+        """One configuration, the middle one if a case asks for no other: the choice of tuning does not matter here."""
+        every = self.__dict__.setdefault("every", self.configs)
+        self.configs = [every[int(triton_cases.CONFIGURATION["place"] * len(every))]]
         return tune(self, *args, **kwargs)
 
     Autotuner.run = one

@@ -308,6 +308,54 @@ def matmul(
 
 
 @triton.jit
+def matmul_fed(
+    c, a, b, rows, columns, m, n, k,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SCALED: tl.constexpr, MASKED: tl.constexpr,
+    EXCHANGED: tl.constexpr,
+):  # fmt: skip
+    """A product whose first operand is computed: cast, `SCALED` by an exponential of its place, `MASKED` by its place;
+    `EXCHANGED`: it lies in memory column by column."""
+    i = tl.program_id(0) * BM + tl.arange(0, BM)
+    j = tl.program_id(1) * BN + tl.arange(0, BN)
+    at = tl.arange(0, BK)
+    pa = a + i[:, None] + at[None, :] * m if EXCHANGED else a + i[:, None] * k + at[None, :]
+    pb = b + at[:, None] * n + j[None, :]
+    total = tl.zeros((BM, BN), tl.float32)
+    high = tl.load(rows + i)
+    for start in range(0, k, BK):
+        x, y = tl.load(pa).to(tl.float32), tl.load(pb)
+        if SCALED:
+            low = tl.load(columns + start + at)
+            x *= tl.exp(tl.minimum(high[:, None] - low[None, :], 0.0))
+        if MASKED:
+            x = tl.where(i[:, None] >= start + at[None, :], x, 0.0)
+        total += tl.dot(x.to(y.dtype), y)
+        pa += BK * m if EXCHANGED else BK
+        pb += BK * n
+    tl.store(c + i[:, None] * n + j[None, :], total.to(c.dtype.element_ty))
+
+
+@triton.jit
+def matmul_then(c, a, b, rows, m, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SCANNED: tl.constexpr):
+    """Products of one row of tiles, each followed by elements, a reduction and (`SCANNED`) a running sum."""
+    i = tl.program_id(0) * BM + tl.arange(0, BM)
+    at = tl.arange(0, BK)
+    x = tl.load(a + i[:, None] * k + at[None, :])
+    high = tl.load(rows + i)
+    total = tl.zeros((BM,), tl.float32)
+    for start in range(0, n, BN):
+        j = start + tl.arange(0, BN)
+        y = tl.load(b + j[None, :] * k + at[:, None])
+        found = tl.dot(x, y)
+        found *= tl.exp(tl.minimum(high[:, None] - tl.load(rows + j)[None, :], 0.0))
+        found = tl.where(i[:, None] >= j[None, :], found, 0.0)
+        if SCANNED:
+            found = tl.cumsum(found, axis=1)
+        total += tl.sum(found, axis=1)
+    tl.store(c + i, total)
+
+
+@triton.jit
 def matmul_persistent(
     c, a, b, m, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
