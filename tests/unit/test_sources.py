@@ -44,7 +44,7 @@ THEIRS = {
 # Files that a build or a measurement makes, and those of examples, which a user has.
 MADE = {"dist/sbom.json", "phantora_wire.h", "phantora_engine.h", "triton.jsonl", "triton_ir.xz", "run.groups.json"}
 EXAMPLES = {
-    ".github/workflows/step-time.yml", "fails.py", "lab.toml", "phantora/cost/families/rope.py", "run.arrow",
+    "fails.py", "lab.toml", "phantora/cost/families/rope.py", "run.arrow",
     "run.toml", "spawn.py", "sweep.toml", "train.arrow", "train-2.arrow", "train.py", "traces/*.json.gz",
 }  # fmt: skip
 # Commands write files and name those of their user.
@@ -109,4 +109,3 @@ def test_the_names_of_others_are_cited() -> None:
     """The lists above hold nothing that no comment names any more."""
     names = {name for path, _, name in cited() if path != Path(__file__)}
     assert sorted((THEIRS | MADE | EXAMPLES) - names) == []
-
