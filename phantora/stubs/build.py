@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import json
 import os
-import re
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import phantora
 from phantora.errors import PhantoraError
-from phantora.stubs import elf, imports
+from phantora.stubs import elf
 from phantora.stubs.find import (
     OWN_CXX,
     TESTED,
@@ -27,6 +22,15 @@ from phantora.stubs.find import (
     cxx_standard,
     header_version,
     nvidia_libraries,
+)
+from phantora.stubs.sources import (
+    engine_directory,
+    engine_sources,
+    library_key,
+    other_limits,
+    sanitizers,
+    source_directory,
+    sources_of,
 )
 from phantora.wire import engine as engine_interface
 from phantora.wire import layout
@@ -68,12 +72,14 @@ class Coverage:
 
 @dataclass(frozen=True)
 class StubSet:
-    """A finished build. `libraries` are in the order in which they must be loaded."""
+    """A finished build. `libraries` are in the order in which they must be loaded; `keys` (by file) name what each
+    library is made of."""
 
     directory: Path
     torch_version: str
     cuda: str
     coverage: tuple[Coverage, ...]
+    keys: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def libraries(self) -> tuple[Path, ...]:
@@ -96,35 +102,6 @@ class StubSet:
         return self.directory / "libphantora_engine.so"
 
 
-def source_directory() -> Path:
-    """The folder with the C sources: of the checkout, or of the installed package."""
-    next_to = Path(phantora.__file__).parent.parent / "stub"
-    if (next_to / "rank" / "rank.h").exists():
-        return next_to
-    spec = importlib.util.find_spec("phantora._stub")
-    for location in (spec.submodule_search_locations or ()) if spec else ():
-        if (Path(location) / "rank" / "rank.h").exists():
-            return Path(location)
-    raise PhantoraError(
-        "the sources of the stub libraries are missing from the installation; install phantora again"
-    )
-
-
-def engine_directory() -> Path:
-    """The folder with the C++ sources of the simulator's engine."""
-    return Path(phantora.__file__).parent / "sim" / "engine"
-
-
-def engine_sources() -> list[Path]:
-    """The files of the engine that are compiled."""
-    return [*sources_of(engine_directory()), *sources_of(engine_directory() / "fold")]
-
-
-def sources_of(folder: Path) -> list[Path]:
-    """The files of a folder that are compiled, in the order of their names."""
-    return sorted(path for path in folder.iterdir() if path.suffix in (".c", ".cpp"))
-
-
 def file_name(soname: str) -> str:
     """The file that holds a stub; a link of the name `soname` points to it.
 
@@ -136,28 +113,6 @@ def file_name(soname: str) -> str:
         if soname.startswith("libcudart.so.")
         else soname
     )
-
-
-def _sources() -> list[tuple[str, Path]]:
-    """Every source with its path below the folder of the stubs or of the engine."""
-    return sorted(
-        (str(path.relative_to(root)), path)
-        for root in (source_directory(), engine_directory())
-        for path in root.rglob("*")
-        if path.suffix in (".c", ".cpp", ".h")
-    )
-
-
-def source_digest() -> str:
-    """Names what is compiled, and how."""
-    digest = hashlib.sha256()
-    for name, path in _sources():
-        digest.update(name.encode() + b"\0" + path.read_bytes())
-    digest.update((layout.c_header() + engine_interface.c_header()).encode())
-    for path in (Path(__file__), Path(imports.__file__), *sorted(imports.FOLDER.glob("*.txt"))):
-        digest.update(path.read_bytes())
-    digest.update(" ".join([*other_limits(), *sanitizers()]).encode())
-    return digest.hexdigest()
 
 
 def compilers() -> dict[str, str | None]:
@@ -184,7 +139,7 @@ def read_set(directory: Path) -> StubSet | None:
         Coverage(item["soname"], tuple(item["implemented"]), tuple(item["trapped"]))
         for item in data["libraries"]
     )
-    return StubSet(directory, data["torch"], data["cuda"], coverage)
+    return StubSet(directory, data["torch"], data["cuda"], coverage, data.get("keys", {}))
 
 
 def _run(command: list[str], remedy: str = "this compiler may be too old: see `phantora doctor`") -> None:
@@ -217,21 +172,105 @@ WARNINGS = "warnings.txt"
 _PROGRESS_SECONDS = 10.0
 
 
-def build(torch: Torch, work: Path, built: Callable[[int, int], None] | None = None) -> None:
-    """Compiles all libraries into `work`; `built` is called every ten seconds with how many are done, and of how many.
-    Raises PhantoraError where the compiler refuses."""
-    sources = source_directory()
+@dataclass(frozen=True)
+class _Part:
+    """One library of a build. `make` compiles it; the coverage is that of a stub of NVIDIA's."""
+
+    file: str
+    key: str
+    make: Callable[[], Coverage | None]
+
+
+def _reuse(part: _Part, earlier: Iterable[StubSet], work: Path) -> StubSet | None:
+    """The earlier build with a library of the same key, which is copied to `work`. Not from builds with warnings."""
+    for found in earlier:
+        if found.keys.get(part.file) == part.key and not (found.directory / WARNINGS).exists():
+            shutil.copy2(found.directory / part.file, work / part.file)
+            return found
+    return None
+
+
+def build(
+    torch: Torch, work: Path, earlier: Iterable[StubSet] = (), built: Callable[[int, int], None] | None = None
+) -> None:
+    """Makes all libraries in `work`: copies from `earlier` builds, and compiles the others. `built` is called every ten
+    seconds with the number of compiled libraries and of those to compile. Raises PhantoraError where the compiler
+    refuses."""
     (work / "phantora_wire.h").write_text(layout.c_header())
+    parts = _parts(torch, work)
+    earlier = list(earlier)
+    coverage: dict[str, Coverage | None] = {}
+    compiled: list[_Part] = []
+    for part in parts:
+        if found := _reuse(part, earlier, work):
+            coverage[part.file] = next((item for item in found.coverage if file_name(item.soname) == part.file), None)
+        else:
+            compiled.append(part)
+    if compiled and compiled[0] is parts[0]:  # the rank runtime: what the others link
+        coverage[parts[0].file] = parts[0].make()
+    with ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as pool:
+        tasks = {part.file: pool.submit(part.make) for part in compiled if part is not parts[0]}
+        left: set[Future[Coverage | None]] = set(tasks.values())
+        while left:
+            _, left = wait(left, _PROGRESS_SECONDS)
+            if left and built:
+                built(len(compiled) - len(left), len(compiled))
+        coverage.update({file: task.result() for file, task in tasks.items()})
+    stubs = [item for part in parts if (item := coverage[part.file])]
+    for item in stubs:
+        if file_name(item.soname) != item.soname:
+            (work / item.soname).symlink_to(file_name(item.soname))
+    (work / "build.json").write_text(
+        json.dumps({
+            "torch": torch.version, "cuda": torch.cuda,
+            "libraries": [vars(item) for item in stubs],
+            "files": {part.file: (work / part.file).stat().st_size for part in parts},
+            "keys": {part.file: part.key for part in parts},
+        })
+    )  # fmt: skip
+
+
+def _parts(torch: Torch, work: Path) -> list[_Part]:
+    """All libraries: the rank runtime first, which the others link; then those that take longest."""
+    sources = source_directory()
     include = ["-I", str(work), "-I", str(sources)]
     macros = defines(torch)
     link_rank = ["-L", str(work), "-lphantora_rank", "-Wl,-rpath,$ORIGIN", "-Wl,-z,now"]
+    common = (*map(str, compilers().values()), layout.c_header(), *macros)
 
-    def c_library(folders: tuple[str, ...], target: str, *extra: str) -> None:
-        files = [str(path) for folder in folders for path in sources_of(sources / folder)]
-        command = [*_C, *macros, *include, "-shared", *extra, "-o", str(work / target), *files]
-        _run([*command, "-lpthread", "-ldl", "-lm"])
+    def c_library(target: str, folders: tuple[str, ...], *extra: str) -> _Part:
+        files = [path for folder in folders for path in sources_of(sources / folder)]
 
-    def tracer() -> None:
+        def make() -> None:
+            command = [*_C, *macros, *include, "-shared", *extra, "-o", str(work / target), *map(str, files)]
+            _run([*command, "-lpthread", "-ldl", "-lm"])
+
+        return _Part(target, library_key(files, *common), make)
+
+    def stub(library: Library) -> _Part:
+        folder = FOLDERS.get(library.stem)
+        files = sources_of(sources / folder) if folder else []
+        symbols = json.dumps([library.soname, sorted(library.symbols.items())])
+        return _Part(
+            file_name(library.soname),
+            library_key([*files, sources / "rank" / "rank.h", sources / "abi" / "export.h"], *common, symbols),
+            lambda: _stub(library, files, work, [*macros, *include], link_rank),
+        )
+
+    return [
+        c_library("libphantora_rank.so", RANK_FOLDERS, "-Wl,-soname,libphantora_rank.so"),
+        _tracer(torch, work, include, link_rank, common),
+        _engine(work, include, common),
+        c_library("libphantora_clock.so", (CLOCK_FOLDER,), *link_rank),
+        *map(stub, nvidia_libraries(torch)),
+    ]
+
+
+def _tracer(torch: Torch, work: Path, include: list[str], link_rank: list[str], common: tuple[str, ...]) -> _Part:
+    sources = source_directory()
+    files = sources_of(sources / TRACER_FOLDER)
+
+    def make() -> None:
         headers = torch.directory / "include"
         torch_flags = [
             "-DNDEBUG", f"-D_GLIBCXX_USE_CXX11_ABI={int(_cxx11_abi(torch))}", "-Wno-unused-parameter",
@@ -242,7 +281,7 @@ def build(torch: Torch, work: Path, built: Callable[[int, int], None] | None = N
         torch_libs = ["-L", str(torch.libraries), "-Wl,--no-as-needed",
                       "-lc10", "-ltorch_cpu", "-lc10_cuda", "-ltorch_cuda", "-Wl,--allow-shlib-undefined",
                       "-Wl,--unresolved-symbols=ignore-in-shared-libs"]  # fmt: skip
-        whole = _together("tracer", sources_of(sources / TRACER_FOLDER), work)
+        whole = _together("tracer", files, work)
         target = str(work / "libphantora_tracer.so")
         _run(
             [*_CXX, *torch_flags, *other_limits(), *include, "-shared", "-o", target, whole, *link_rank, *torch_libs],
@@ -250,39 +289,29 @@ def build(torch: Torch, work: Path, built: Callable[[int, int], None] | None = N
             f"compiler is too old for them take a newer one, if Phantora is: pip install torch=={TESTED}",
         )
 
-    def engine() -> None:
-        whole = _together("engine", engine_sources(), work)
-        interface = work / "interface"
-        interface.mkdir()
-        (interface / "phantora_engine.h").write_text(engine_interface.c_header())
-        target = str(work / "libphantora_engine.so")
-        headers = ["-iquote", str(interface), "-I", str(engine_directory())]
-        standard = f"-std=c++{OWN_CXX}"
-        _run([*_CXX, standard, *include, *headers, "-shared", "-o", target, whole])
+    shim = sorted(path for path in (sources / "abi" / "torch_shim").rglob("*") if path.is_file())
+    return _Part("libphantora_tracer.so", library_key([*files, *shim], *common, installed(torch)), make)
 
-    c_library(RANK_FOLDERS, "libphantora_rank.so", "-Wl,-soname,libphantora_rank.so")
-    libraries = nvidia_libraries(torch)
-    with ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as pool:
-        others = [pool.submit(tracer), pool.submit(engine)]
-        others.append(pool.submit(c_library, (CLOCK_FOLDER,), "libphantora_clock.so", *link_rank))
-        stubs = [pool.submit(_stub, library, sources, work, macros, include, link_rank) for library in libraries]
-        left: set[Future[Any]] = {*others, *stubs}
-        total = len(left)
-        while left:
-            _, left = wait(left, _PROGRESS_SECONDS)
-            if left and built:
-                built(total - len(left), total)
-        for task in others:
-            task.result()
-        coverage = [stub.result() for stub in stubs]
-    whole = {path.name: path.stat().st_size for path in sorted(work.glob("*.so*")) if not path.is_symlink()}
-    (work / "build.json").write_text(
-        json.dumps({
-            "torch": torch.version, "cuda": torch.cuda,
-            "libraries": [vars(item) for item in coverage],
-            "files": whole,
-        })
-    )  # fmt: skip
+
+def _engine(work: Path, include: list[str], common: tuple[str, ...]) -> _Part:
+    interface = engine_interface.c_header()
+
+    def make() -> None:
+        folder = work / "interface"
+        folder.mkdir()
+        (folder / "phantora_engine.h").write_text(interface)
+        whole = _together("engine", engine_sources(), work)
+        headers = ["-iquote", str(folder), "-I", str(engine_directory())]
+        target = str(work / "libphantora_engine.so")
+        _run([*_CXX, f"-std=c++{OWN_CXX}", *include, *headers, "-shared", "-o", target, whole])
+
+    return _Part("libphantora_engine.so", library_key(engine_sources(), *common, interface), make)
+
+
+def installed(torch: Torch) -> str:
+    """Names an installed torch: its folder, and the size and time of its largest library."""
+    stamp = (torch.libraries / "libtorch_cuda.so").stat()
+    return f"{torch.directory} {stamp.st_size} {stamp.st_mtime_ns}"
 
 
 def defines(torch: Torch) -> list[str]:
@@ -304,45 +333,19 @@ def defines(torch: Torch) -> list[str]:
     return found + other_limits()
 
 
-def other_limits() -> list[str]:
-    """Macros of `PHANTORA_DEFINES` (NAME=NUMBER ...): limits of the stubs other than their own, for experiments on what
-    they cost, such as PH_SMALL_ELEMENTS. Raises PhantoraError for anything else."""
-    words = os.environ.get("PHANTORA_DEFINES", "").split()
-    for word in words:
-        if not re.fullmatch(r"PH_[A-Z_]+=\d+", word):
-            raise PhantoraError(f"PHANTORA_DEFINES: {word!r} is not of the form PH_NAME=NUMBER")
-    return [f"-D{word}" for word in words]
-
-
-def sanitizers() -> list[str]:
-    """Options of the compiler for `PHANTORA_SANITIZE`: ``address``, ``undefined``, ``address,undefined`` or ``thread``.
-
-    The sanitizer's runtime must be loaded first (docs/reliability.md). Raises PhantoraError for anything else."""
-    chosen = os.environ.get("PHANTORA_SANITIZE", "")
-    if chosen not in ("", "address", "undefined", "address,undefined", "thread"):
-        raise PhantoraError(f"PHANTORA_SANITIZE: {chosen!r} is not address, undefined, address,undefined or thread")
-    return [f"-fsanitize={chosen}", "-fno-omit-frame-pointer"] if chosen else []
-
-
-def is_usual() -> bool:
-    """Whether the environment asks for the stubs as they are, and not for an experiment or for sanitizers."""
-    return not other_limits() and not sanitizers()
-
-
 def _cxx11_abi(torch: Torch) -> bool:
     return any("__cxx11" in item.name for item in elf.read_dynamic(torch.libraries / "libc10.so").defined)
 
 
 def _stub(
-    library: Library, sources: Path, work: Path, defines: list[str], include: list[str], link_rank: list[str]
+    library: Library, sources: list[Path], work: Path, options: list[str], link_rank: list[str]
 ) -> Coverage:
     """One stub library: its sources, traps for the rest, under the real library's names and versions."""
-    folder = FOLDERS.get(library.stem)
     objects: list[str] = []
     defined: set[str] = set()
-    for source in sources_of(sources / folder) if folder else ():
+    for source in sources:
         obj = work / f"{library.soname}.{source.stem}.o"
-        _run([*_C, *defines, *include, "-c", "-o", str(obj), str(source)])
+        _run([*_C, *options, "-c", "-o", str(obj), str(source)])
         defined |= set(elf.object_exports(obj))
         objects.append(str(obj))
     trapped = sorted(set(library.symbols) - defined)
@@ -373,11 +376,9 @@ def _stub(
         )
     target = work / file_name(library.soname)
     _run([
-        *_C, *include, "-shared", f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={script}",
+        *_C, *options, "-shared", f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={script}",
         "-o", str(target), *objects, str(traps), *link_rank, "-lpthread", "-ldl", "-lm",
     ])  # fmt: skip
-    if target.name != library.soname:
-        (work / library.soname).symlink_to(target.name)
     for leftover in (traps, script, *map(Path, objects)):
         leftover.unlink(missing_ok=True)
     implemented = tuple(sorted(set(library.symbols) & defined))

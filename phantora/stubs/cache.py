@@ -8,12 +8,12 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from phantora.cache import cache_directory, make_folder
 from phantora.errors import PhantoraError
-from phantora.stubs import build
+from phantora.stubs import build, sources
 from phantora.stubs.build import StubSet
 from phantora.stubs.find import Torch, find_torch
 from phantora.stubs.prebuilt import find_prebuilt, unpack
@@ -21,8 +21,7 @@ from phantora.stubs.prebuilt import find_prebuilt, unpack
 
 def cache_key(torch: Torch) -> str:
     """Names a build: by torch's version and place, the sources and the wire layout."""
-    stamp = (torch.libraries / "libtorch_cuda.so").stat()
-    facts = f"{torch.directory} {stamp.st_size} {stamp.st_mtime_ns} {build.source_digest()}"
+    facts = f"{build.installed(torch)} {sources.source_digest()}"
     return f"torch-{torch.version}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
 
 
@@ -38,7 +37,7 @@ def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
     target = cache / cache_key(torch)
     if found := build.read_set(target):
         return found
-    prebuilt = find_prebuilt(torch) if build.is_usual() else None
+    prebuilt = find_prebuilt(torch) if sources.is_usual() else None
     missing = [name for name, version in build.compilers().items() if version is None]
     if missing and not prebuilt:
         raise PhantoraError(
@@ -60,7 +59,7 @@ def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
                 if prebuilt:
                     unpack(prebuilt, work)
                 else:
-                    build.build(torch, work, _counted(progress))
+                    build.build(torch, work, _earlier(cache), _counted(progress))
                 _make_durable(work)
                 shutil.rmtree(target, ignore_errors=True)  # a build of which part was lost
                 work.rename(target)
@@ -74,6 +73,12 @@ def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
     found = build.read_set(target)
     assert found is not None
     return found
+
+
+def _earlier(cache: Path) -> Iterator[StubSet]:
+    """The finished builds in the cache, the newest first."""
+    folders = sorted(cache.glob("torch-*"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return filter(None, map(build.read_set, folders))
 
 
 def _counted(progress: Callable[[str], None] | None) -> Callable[[int, int], None]:

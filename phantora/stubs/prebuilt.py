@@ -11,8 +11,9 @@ import json
 import shutil
 from pathlib import Path
 
-from phantora.stubs.build import StubSet, defines, file_name, read_set, source_digest
+from phantora.stubs.build import StubSet, defines, file_name, read_set
 from phantora.stubs.find import Torch, find_torch
+from phantora.stubs.sources import source_digest
 
 FOLDER = Path(__file__).parent / "prebuilt"
 

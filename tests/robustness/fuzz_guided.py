@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from phantora.stubs import build
+from phantora.stubs import build, sources
 from phantora.wire import engine, layout
 from tests.robustness import fuzz_corpora
 
@@ -45,7 +45,7 @@ LINE = re.compile(rb"^#\d+\s+(\w+)\s+cov: (\d+) .*?corp: (\d+)", re.MULTILINE)
 
 def engine_program() -> Path:
     """Where the engine's fuzzer of these sources is, or will be made."""
-    digest = hashlib.sha256(build.source_digest().encode() + " ".join(FLAGS).encode())
+    digest = hashlib.sha256(sources.source_digest().encode() + " ".join(FLAGS).encode())
     for path in sorted(HERE.glob("engine_*")):
         digest.update(path.read_bytes())
     return HERE.parents[1] / "build" / f"engine_fuzzer-{digest.hexdigest()[:16]}"
@@ -61,10 +61,9 @@ def compile_engine(made: Path) -> Path:
         folder = Path(work)
         (folder / "phantora_wire.h").write_text(layout.c_header())
         (folder / "phantora_engine.h").write_text(engine.c_header())
-        sources = build.engine_directory()
-        files = (*build.engine_sources(), HERE / "engine_fuzzer.cpp", HERE / "engine_mutations.cpp")
+        files = (*sources.engine_sources(), HERE / "engine_fuzzer.cpp", HERE / "engine_mutations.cpp")
         (folder / "whole.cpp").write_text("".join(f'#include "{path}"\n' for path in files))
-        include = [f"-I{path}" for path in (folder, HERE, build.source_directory(), sources)]
+        include = [f"-I{path}" for path in (folder, HERE, sources.source_directory(), sources.engine_directory())]
         command = [compiler, f"-std=c++{build.OWN_CXX}", *FLAGS, *include, "-o", str(made), str(folder / "whole.cpp")]
         subprocess.run(command, check=True)
     return made

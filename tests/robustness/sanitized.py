@@ -22,7 +22,7 @@ from pathlib import Path
 
 from phantora import stubs
 from phantora.cache import cache_directory
-from phantora.stubs import build
+from phantora.stubs import build, sources
 from phantora.stubs.find import find_torch
 from phantora.wire import engine, layout
 from tests.robustness import sanitizers
@@ -35,17 +35,17 @@ def compiled(folder: Path, way: sanitizers.Way) -> Path:
     """The program without Python, made in `folder`."""
     (folder / "phantora_wire.h").write_text(layout.c_header())
     (folder / "phantora_engine.h").write_text(engine.c_header())
-    sources, native = build.source_directory(), build.engine_directory()
+    stub, native = sources.source_directory(), sources.engine_directory()
     flags = [f"-fsanitize={way.sanitize}"] if way.sanitize else []
     level = "-O0" if "undefined" in way.sanitize else "-O1"  # 18 s of CPU for the engine, or 70
     common = [*flags, level, "-g", "-fno-omit-frame-pointer", *build.defines(find_torch()), "-I", str(folder),
-              "-I", str(sources), "-I", str(native)]  # fmt: skip
+              "-I", str(stub), "-I", str(native)]  # fmt: skip
     whole = folder / "whole.cpp"
-    files = (*build.engine_sources(), Path(__file__).with_name("ring_driver.cpp"))
+    files = (*sources.engine_sources(), Path(__file__).with_name("ring_driver.cpp"))
     whole.write_text("".join(f'#include "{path}"\n' for path in files))
     objects = []
     for part in build.RANK_FOLDERS:
-        for source in build.sources_of(sources / part):
+        for source in sources.sources_of(stub / part):
             objects.append(str(folder / f"{part.replace('/', '-')}-{source.stem}.o"))
             subprocess.run(["gcc", "-std=gnu11", *common, "-c", "-o", objects[-1], str(source)], check=True)
     made = folder / "ring_driver"
@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
         reports.mkdir(parents=True)
         begin = time.monotonic()
         status = start(way, command, reports) if command else drive(way, folder, reports, given.rounds)
-        ours = (build.source_directory(), build.engine_directory(), cache_directory())
+        ours = (sources.source_directory(), sources.engine_directory(), cache_directory())
         found = sanitizers.found(reports, ours)
     for text, times in found.items():
         print(f"\n---- {times} times:\n{text}")

@@ -17,7 +17,7 @@ import pytest
 from phantora import stubs
 from phantora.cli.doctor import table_distances
 from phantora.errors import PhantoraError
-from phantora.stubs import build, cache, elf, find, imports
+from phantora.stubs import build, cache, elf, find, imports, sources
 
 REPOSITORY = Path(__file__).parent.parent.parent
 
@@ -38,7 +38,7 @@ def quick_build(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty cache and a build that takes no compiler: it counts its runs in a file."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
-    def fake(torch: find.Torch, work: Path, built: object = None) -> None:
+    def fake(torch: find.Torch, work: Path, earlier: object, built: object) -> None:
         with open(tmp_path / "runs", "a") as runs:
             runs.write("x")
         (work / "build.json").write_text('{"torch": "t", "cuda": "c", "libraries": [], "files": {}}')
@@ -58,7 +58,7 @@ def test_second_build_comes_from_the_cache(quick_build: Path) -> None:
 def test_damaged_build_is_made_again(quick_build: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library is cut short, as after a power failure; and what a build that was killed left is taken away."""
 
-    def fake(torch: find.Torch, work: Path, built: object = None) -> None:
+    def fake(torch: find.Torch, work: Path, earlier: object, built: object) -> None:
         (work / "a.so").write_bytes(b"whole")
         (work / "build.json").write_text('{"torch": "t", "cuda": "c", "libraries": [], "files": {"a.so": 5}}')
 
@@ -87,7 +87,7 @@ def test_concurrent_builds_happen_once(quick_build: Path) -> None:
 
 
 def test_failed_build_leaves_nothing(quick_build: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(torch: find.Torch, work: Path, built: object = None) -> None:
+    def fail(torch: find.Torch, work: Path, earlier: object, built: object) -> None:
         (work / "half").write_text("")
         raise PhantoraError("no")
 
@@ -111,12 +111,58 @@ def test_changed_source_changes_the_key(monkeypatch: pytest.MonkeyPatch, tmp_pat
     torch = find.find_torch()
     before = cache.cache_key(torch)
     copy = tmp_path / "stub"
-    shutil.copytree(build.source_directory(), copy)
-    monkeypatch.setattr(build, "source_directory", lambda: copy)
+    shutil.copytree(sources.source_directory(), copy)
+    monkeypatch.setattr(sources, "source_directory", lambda: copy)
     assert cache.cache_key(torch) == before
     with open(copy / "rank.c", "a") as file:
         file.write("// changed\n")
     assert cache.cache_key(torch) != before
+
+
+def test_a_library_depends_on_its_sources_and_what_they_include(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "abi").mkdir()
+    for name, text in {
+        "one.c": '#include "two.h"\n#include "abi/far.h"\n', "two.h": '#include "three.h"\n', "three.h": "",
+        "abi/far.h": '#include "near.h"\n', "abi/near.h": "", "other.c": "", "other.h": "",
+    }.items():  # fmt: skip
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(sources, "source_directory", lambda: tmp_path)
+
+    def key() -> str:
+        return sources.library_key([tmp_path / "one.c"])
+
+    before = key()
+    for name in ("other.c", "other.h", "one.c", "three.h", "abi/near.h"):
+        path, matters = tmp_path / name, not name.startswith("other")
+        text = path.read_text()
+        path.write_text(text + "// changed\n")
+        assert (key() != before) is matters, name
+        path.write_text(text)
+    assert sources.library_key([tmp_path / "one.c"], "another compiler") != before
+
+
+def test_only_changed_libraries_are_compiled(
+    stub_set: stubs.StubSet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One library of an earlier build has another key; the others are copied."""
+    changed = "libnvtx3interop.so.1"
+    files = [path.name for path in (stub_set.rank, stub_set.tracer)] + [changed]
+    earlier = replace(stub_set, keys={**stub_set.keys, changed: "other"})
+    made = []
+
+    def part(file: str) -> build._Part:
+        def make() -> None:
+            made.append(file)
+            (tmp_path / file).write_bytes(b"")
+
+        return build._Part(file, stub_set.keys.get(file, ""), make)
+
+    monkeypatch.setattr(build, "_parts", lambda torch, work: list(map(part, files)))
+    build.build(find.find_torch(), tmp_path, [earlier])
+    assert made == [changed]
+    assert (tmp_path / stub_set.rank.name).read_bytes() == stub_set.rank.read_bytes()
 
 
 @pytest.mark.parametrize(("text", "cuda"), [("'13.0'", "13.0"), ("None", None)])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from phantora import stubs
-from phantora.stubs import build
+from phantora.stubs import sources
 from phantora.wire import layout
 from phantora.wire.session import Session
 from tests.support.ringdump import emit, make_session, rank_library, run
@@ -339,7 +339,7 @@ def test_allocations_have_ascending_addresses_in_every_run(rank: Any) -> None:
     assert first == other == sorted(set(first)) and len(first) == 3
 
 
-@pytest.mark.skipif(bool(build.sanitizers()), reason="a sanitizer keeps memory of its own for what is touched")
+@pytest.mark.skipif(bool(sources.sanitizers()), reason="a sanitizer keeps memory of its own for what is touched")
 def test_clearing_untouched_memory_costs_none(rank: Any) -> None:
     def body(library: CDLL) -> tuple[int, int]:
         base = library.ph_memory_alloc(0, 60 << 30)
