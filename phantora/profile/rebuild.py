@@ -242,7 +242,7 @@ def _bound(place: _Place, position: int) -> int:
         return int(args[2])
     if name == "_embedding_bag" and index == 1:
         return _size(place, 0, 0)
-    if name == "_embedding_bag_dense_backward" and index == 1:
+    if name == "_embedding_bag_dense_backward" and index in (1, 4):  # indices, and the largest of each column
         return int(args[5])
     if name.startswith("nll_loss"):
         return _size(place, 1 if "backward" in name else 0, 1)
