@@ -7,8 +7,6 @@ from typing import Any, Protocol
 
 from phantora.ttir.work import Work
 
-Scalar = int | float | bool | str | None
-
 CALIBRATED = "measured (calibration)"
 PROVENANCES = ("measured", CALIBRATED, "interpolated", "scaled", "fitted", "analytic")
 """Source of a duration: this signature measured on this GPU; the same in a trace of the user's; its measured

@@ -137,23 +137,15 @@ class Runtime:
 
 @dataclass
 class Installed:
-    """What was replaced, so that it can be put back (tests) and handed to `REAL_TIME` modules."""
+    """The replaced functions, which `REAL_TIME` modules get."""
 
     library: ctypes.PyDLL
-    originals: dict[str, Any] = field(default_factory=dict)  # name in time -> real function
     replaced: dict[int, Any] = field(default_factory=dict)  # id of our function -> real function
     real: ModuleType = field(default_factory=lambda: ModuleType("time"))
-    hook: Any = None
-    datetime_methods: dict[str, Any] = field(default_factory=dict)
     keep: list[Any] = field(default_factory=list)  # PyMethodDef structures must outlive their functions
 
 
 _installed: Installed | None = None
-
-
-def installed() -> bool:
-    """Does Python see virtual time in this process?"""
-    return _installed is not None
 
 
 def install(clock_library: Path, rank: ctypes.CDLL) -> None:
@@ -185,14 +177,13 @@ def install(clock_library: Path, rank: ctypes.CDLL) -> None:
     new.update(_calendar(runtime, state.real, new["time"]))
     new.update(_clock_gettime(runtime, state.real, new))
     for name, function in new.items():
-        state.originals[name] = getattr(time, name)
-        state.replaced[id(function)] = state.originals[name]
+        state.replaced[id(function)] = getattr(time, name)
         setattr(time, name, function)
     _patch_datetime(runtime, new["time"], state)
     for name, module in list(sys.modules.items()):
         if _keeps_real_time(name):
             _give_real_time(module, state)
-    state.hook = after_import(_keeps_real_time, lambda module: _give_real_time(module, state))
+    after_import(_keeps_real_time, lambda module: _give_real_time(module, state))
     _installed = state
 
 
@@ -207,21 +198,6 @@ def count_frames() -> None:
             f"Python {sys.version.split()[0]} has no hook that counts frames: use CPython 3.10 or newer, or "
             "--host-time measured"
         )
-
-
-def uninstall() -> None:
-    """Puts the real functions back where ``time`` and ``datetime`` hold them."""
-    global _installed
-    if _installed is None:
-        return
-    for name, function in _installed.originals.items():
-        setattr(time, name, function)
-    namespace = _type_dict(datetime.datetime)
-    for name, method in _installed.datetime_methods.items():
-        namespace[name] = method
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(datetime.datetime))
-    sys.meta_path.remove(_installed.hook)
-    _installed = None
 
 
 def _builtin(library: ctypes.PyDLL, name: str, symbol: str, state: Installed) -> Any:
@@ -344,7 +320,6 @@ def _patch_datetime(runtime: Runtime, now_seconds: Callable[[], float], state: I
             return cls.fromtimestamp(now_seconds(), datetime.timezone.utc).replace(tzinfo=None)
         return real_utcnow.__get__(None, cls)()  # type: ignore[no-any-return]
 
-    state.datetime_methods = {"now": real_now, "utcnow": real_utcnow}
     namespace["now"] = classmethod(now)
     namespace["utcnow"] = classmethod(utcnow)
     ctypes.pythonapi.PyType_Modified(ctypes.py_object(datetime.datetime))

@@ -79,7 +79,6 @@ class RankSupervisor:
         self._begin = time.monotonic()
         self._session: SharedArea | None = None
         self._simulator: SimulatorThread | None = None
-        self.store_pid = 0
         process.raise_descriptor_limit()
         process.adopt_orphans()
         self._link, self._server = self._start_server()
@@ -251,7 +250,6 @@ class RankSupervisor:
 
     def _when_store(self, port: int, pid: int) -> None:
         self._store_port = port
-        self.store_pid = pid
         if self._simulator is not None:
             self._simulator.simulator.watch(pid)
         self._outcome.startup_seconds = time.monotonic() - self._begin

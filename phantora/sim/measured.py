@@ -84,4 +84,4 @@ def _most_used(price: CollectivePrice, topology: Topology) -> float:
 
 def fixed(measured_ns: int) -> CollectivePrice:
     """The price of a transfer of unknown bytes: the time that it took."""
-    return CollectivePrice(measured_ns, measured_ns, (), _FIXED, "", 0, 0, 0, REAL, 0.0)
+    return CollectivePrice(measured_ns, measured_ns, (), _FIXED, "", 0, REAL, 0.0)

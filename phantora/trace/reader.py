@@ -221,11 +221,6 @@ class Log:
         return sum(len(self.batch(i, ("kind",))) for i in range(self.num_batches))
 
     @property
-    def lists_operators(self) -> bool:
-        """Does the log have rows of operators?"""
-        return self._operators is not None
-
-    @property
     def out_of_memory(self) -> bool:
         """Did an allocation fail that the run did not survive?"""
         return self.trailer.get("status") != 0 and OOM in self.words("name")

@@ -12,14 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TypeVar
 
 from phantora.launch.smi.nvml import Device, Process
 from phantora.units import MIB
 
 GRAPHICS, SM, MEMORY, VIDEO = range(4)  # nvmlClockType_t
 Value = str | int | None
-S = TypeVar("S")
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,6 @@ from phantora.sim.collectives.tuner import (
     Choice,
     Placement,
     Tuner,
-    wire_share,
 )
 from phantora.wire.layout import NCCL_DTYPE_NAMES, SYMMETRIC, Coll
 
@@ -62,10 +61,6 @@ class CollectivePrice:
     protocol: str
     """LL, LL128 or SIMPLE."""
     channels: int
-    intra_bytes: int
-    """Bytes that the busiest member puts on its NVLink or PCIe port."""
-    inter_bytes: int
-    """Bytes that the busiest member's network port carries one way."""
     provenance: str
     """``measured (calibration)``: by a trace of this machine; ``fitted``: by formulas fitted to measurements of this
     GPU and its links, or to published ones (symmetric memory); ``scaled`` from these; or ``analytic`` (network,
@@ -159,7 +154,7 @@ class CollectiveModel:
         if src == dst:
             place, _ = self._groups((src,))
             time = constants.p2p_ll_base, bytes / OWN_RATE
-            return self._finish(time, Choice(P2P, SIMPLE), 1, place, None, bytes, 0, 0)
+            return self._finish(time, Choice(P2P, SIMPLE), 1, place, None, bytes)
         place, _ = self._groups((src, dst))
         self.topology.begin()
         pattern = patterns.seal(self.topology, [Share(src, dst, self.topology.route(src, dst), 1.0, 1)])
@@ -167,8 +162,7 @@ class CollectiveModel:
         far = self._extra(pattern) if place.hosts > 1 else None
         members = max(members, 2)
         time, protocol, channels = self._timing.p2p(bytes, concurrent, members, duplex, place.nvlink, far)
-        near_bytes, far_bytes = (0, bytes) if place.hosts > 1 else (bytes, 0)
-        price = self._finish(time, Choice(P2P, protocol), channels, place, pattern, bytes, near_bytes, far_bytes)
+        price = self._finish(time, Choice(P2P, protocol), channels, place, pattern, bytes)
         if concurrent == 1 or not price.flows:
             return price
         (_, alone), _, _ = self._timing.p2p(bytes, 1, members, duplex, place.nvlink, far)
@@ -206,7 +200,7 @@ class CollectiveModel:
         moved = work.share * bytes * (place.members - 1 if len(pairs) > 1 else 1)
         time = work.base * (self._timing.link_latency if place.nvlink else 1.0), moved / work.rate
         choice = Choice(work.algorithm, SIMPLE)
-        price = self._finish(time, choice, work.blocks, place, pattern, bytes, moved, 0.0)
+        price = self._finish(time, choice, work.blocks, place, pattern, bytes)
         return replace(price, provenance="fitted", own_error=work.error)
 
     # ------------------------------------------------------------------ members, channels, flows
@@ -247,9 +241,8 @@ class CollectiveModel:
         place: Placement,
         pattern: Pattern | None,
         bytes: int,
-        intra: float,
-        inter: float,
     ) -> CollectivePrice:
+        """The price of what takes `time` (latency and transfer, us) with the links to itself."""
         latency, transfer = time
         provenance = "analytic"
         if place.nvlink and place.hosts == 1:
@@ -268,17 +261,7 @@ class CollectiveModel:
                 Flow(each.src, each.dst, each.links, each.share * bytes, each.share * bytes * per_second, each.count)
                 for each in pattern.shares
             )
-        return CollectivePrice(
-            duration_ns,
-            latency_ns,
-            flows,
-            choice.algorithm,
-            choice.protocol,
-            channels,
-            round(intra),
-            round(inter),
-            provenance,
-        )
+        return CollectivePrice(duration_ns, latency_ns, flows, choice.algorithm, choice.protocol, channels, provenance)
 
     # ------------------------------------------------------------------ prices
 
@@ -298,7 +281,7 @@ class CollectiveModel:
         place, _ = self._groups(ranks)
         if place.members == 1:
             copied = bytes / (self.cluster.gpu.hbm_bandwidth / 2e6)
-            return self._finish((LATENCY_NS / 1e3, copied), Choice(DIRECT, SIMPLE), 1, place, None, bytes, 0, 0)
+            return self._finish((LATENCY_NS / 1e3, copied), Choice(DIRECT, SIMPLE), 1, place, None, bytes)
         if name in ("ALL_TO_ALL", "GATHER", "SCATTER"):
             return self._exchange(kind, ranks, bytes, root)
         if kind in SYMMETRIC:
@@ -308,14 +291,9 @@ class CollectiveModel:
         choice = self._timing.tuner.choose(kind, place, channels, bytes)
         pattern = self._patterns(kind, ranks, choice.algorithm, root)
         extra = self._extra(pattern)
-        wire = wire_share(kind, place.members) * bytes
-        # A ring enters and leaves each host once per channel, spread over the host's ports.
-        inter = wire / place.rails if place.hosts > 1 else 0.0
-        intra = wire if place.hosts == 1 or place.most_local > 1 else 0.0
         if choice.algorithm in (NVLS, NVLS_TREE):
             channels = NVLS_CHANNELS.get(self._timing.tuner.generation, 16)
             time = self._timing.nvls(kind, place, bytes, choice.algorithm, extra, channels)
-            intra = bytes * (1 + 1 / place.most_local)
         elif choice.algorithm == PAT:
             time = self._timing.pat(kind, place, bytes, extra)
         elif choice.algorithm == TREE:
@@ -324,7 +302,7 @@ class CollectiveModel:
         else:
             chunk = self.environment.buffer_bytes / 2  # a channel's buffer holds two slices
             time = self._timing.ring(kind, place, channels, bytes, choice.protocol, extra, chunk)
-        return self._finish(time, choice, channels, place, pattern, bytes, intra, inter)
+        return self._finish(time, choice, channels, place, pattern, bytes)
 
     def _exchange(self, kind: int, ranks: tuple[int, ...], bytes: int, root: int) -> CollectivePrice:
         """All-to-all; and gather and scatter, in which everything passes the root's ports."""
@@ -341,9 +319,7 @@ class CollectiveModel:
             far = self._extra(pattern)
             times.append(self._timing.p2p(part, far_peers, place.members, everyone, place.nvlink, far))
         time, protocol, channels = max(times, key=lambda way: sum(way[0]))
-        return self._finish(
-            time, Choice(P2P, protocol), channels, place, pattern, bytes, part * near_peers, part * far_peers
-        )
+        return self._finish(time, Choice(P2P, protocol), channels, place, pattern, bytes)
 
     def _experts(self, kind: int, ranks: tuple[int, ...], bytes: int, sms: int, rows: Rows) -> CollectivePrice:
         """`bytes` in `rows` of the member that moves most, by a kernel on `sms` SMs."""
@@ -372,8 +348,7 @@ class CollectiveModel:
             start += 2 * self._extra(pattern)
             transfer = max(transfer, bytes * pattern.floor * 1e6 / experts.NETWORK_SHARE)
         choice = Choice(Coll.names()[kind].split("_")[0], SIMPLE)
-        far_bytes = bytes * (members - local) / members if low_latency else domains * rows.tokens * rows.row_bytes
-        price = self._finish((start, transfer), choice, sms, place, pattern, bytes, bytes * near, far_bytes)
+        price = self._finish((start, transfer), choice, sms, place, pattern, bytes)
         error = kernel.error if own else experts.OTHER_GPU_ERROR
         return replace(
             price, provenance="fitted" if own else "scaled",
