@@ -62,7 +62,7 @@ class Run:
 
     @cached_property
     def report(self) -> Report:
-        """All that ``phantora analyze`` says."""
+        """All numbers of ``phantora analyze``."""
         return analyze(self.log)
 
     def summary(self, price: float | None = None) -> dict[str, Any]:
@@ -356,7 +356,7 @@ def sweep(
 ) -> pa.Table:
     """Runs a script in many layouts as ``phantora sweep`` does; a row per point, the best first (docs/sweeps.md).
 
-    `space` is a sweep file, or what one says as a mapping. `settings` are values of axes or of computed names, one or
+    `space` is a sweep file, or its content as a mapping. `settings` are values of axes or of computed names, one or
     a list each. Others are as on the command line. Times are in ns, sizes in bytes. Raises PhantoraError."""
     from phantora.cli.trace import read_command
     from phantora.sweep.objective import Objective, parse_prices

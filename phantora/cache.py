@@ -22,7 +22,7 @@ def cache_directory() -> Path:
 def _checked(root: Path) -> Path:
     try:
         found = root.stat()
-    except OSError:  # made by `make_folder`, which says why if it cannot
+    except OSError:  # `make_folder` makes it, or raises with the reason
         return root
     if found.st_uid not in (os.geteuid(), 0):
         raise PhantoraError(

@@ -35,7 +35,7 @@ class Reason(str, enum.Enum):
 
 
 class PhantoraError(Exception):
-    """An error that the user can fix. The message says what, where, and how to fix it."""
+    """An error that the user can fix. The message has what, where, and how to fix it."""
 
     exit_status = 1
 

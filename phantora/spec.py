@@ -200,7 +200,7 @@ class RunSpec(_Json):
     hang_timeout: float = 30.0
     """Seconds in which nothing moves before the run counts as hung."""
     live: bool = False
-    """Measure operators that no table knows on this machine's GPU."""
+    """Measure operators that no table has on this machine's GPU."""
     null: bool = False
     """Run on the stubs without simulating; writes no log."""
     preload: tuple[str, ...] = ()

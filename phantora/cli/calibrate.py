@@ -14,7 +14,7 @@ from phantora.errors import PhantoraError
 if TYPE_CHECKING:
     from phantora.calibrate import Calibration
 
-_UNSTEADY = 0.1  # distance of a step from the median of which the user hears
+_UNSTEADY = 0.1  # distance of a step from the median that is reported
 
 
 @click.command(

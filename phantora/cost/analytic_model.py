@@ -55,7 +55,7 @@ class AnalyticModel:
                 least = triton_work.by_tensors(self.machine, signature, bool(signature.work.dots))
                 done = replace(done, ns=max(done.ns, least.ns), error=least.error)
             return self._price(done, kernels, triton_work.class_of(name, signature.work))
-        if signature.name.startswith(OF_PROGRAMS):  # what it does could not be followed: its name says nothing
+        if signature.name.startswith(OF_PROGRAMS):  # a program whose work is unknown: the name has no class
             return self._price(triton_work.by_tensors(self.machine, signature, signature.products), kernels, "other")
         family, cls = identify(name)
         kernels = tuple(family.call_of(signature, kernel) for kernel in kernels)

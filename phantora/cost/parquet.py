@@ -29,7 +29,7 @@ def read_columns(source: Path | pa.BufferReader, columns: Sequence[str]) -> pa.T
             chunks = about.row_group(group)
             if not 0 <= chunks.num_rows <= MOST_ROWS:
                 raise ValueError(f"a group of {chunks.num_rows} rows")
-            unpacked += max(0, chunks.total_byte_size)  # what a column says of itself may end the process: pyarrow 26
+            unpacked += max(0, chunks.total_byte_size)  # a column's own sizes may end the process: pyarrow 26
         if unpacked > MOST_BYTES:
             raise ValueError(f"it takes {unpacked >> 20} MiB, and {MOST_BYTES >> 20} are the most")
         known = [name for name in columns if name in file.schema_arrow.names]

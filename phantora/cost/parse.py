@@ -25,7 +25,7 @@ LARGEST, LONGEST = 1 << 50, 1 << 22  # elements of a tensor, and of a list
 EVEN = 16  # elements: sizes of rebuilt tensors are multiples, or kernels could not vectorise
 
 UNREADABLE = "phantora::unreadable"
-"""The name of an operator whose signature says nothing."""
+"""The name of an operator without a signature."""
 
 
 def parse_signature(text: str | bytes) -> OperatorSignature:

@@ -155,7 +155,7 @@ def returning(signature: OperatorSignature) -> OperatorSignature:
     """An elementwise operator that writes into a tensor it is given (`aten::clamp.out`) as the one that returns it.
 
     That tensor is not read. Others are as they are: where an operand has another shape or dtype than the result, the
-    result says more than its operands (`aten::_chunk_cat.out`), and tables hold it.
+    result determines the work (`aten::_chunk_cat.out`), and tables contain it.
     """
     name, _, overload = signature.name.partition(".")
     if not (overload == "out" or overload.endswith("_out")) or not signature.args:

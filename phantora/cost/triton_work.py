@@ -104,7 +104,7 @@ def by_tensors(machine: Machine, signature: OperatorSignature, products: bool | 
 
 
 def class_of(name: str, work: Work) -> str:
-    """The class (of ``types.CLASSES``) of a Triton kernel: by what it does, and by its name where that says it."""
+    """The class (of ``types.CLASSES``) of a Triton kernel: by its work, and by its name if that gives a class."""
     if work.dots:
         several = (
             len({(d.m, d.n, d.k) for d in work.dots}) > 1

@@ -1,6 +1,6 @@
 """Which operators a run used, as a file: what ``phantora profile`` measures.
 
-JSON lines. The first says what it is; each other one holds an operator's signature as the tracer
+JSON lines. The first names the format; each other one is an operator's signature as the tracer
 wrote it, whether its library call multiplies float32 as ``tf32``, and what the run made
 of it: class, provenance, error bar, instances and ns in all.
 """
@@ -50,7 +50,7 @@ def with_kernel(entry: Wanted) -> Wanted:
 
 
 def write_wanted(path: Path, wanted: Iterable[Wanted], **about: Any) -> None:
-    """Writes `wanted` to `path`; `about` says where they are from (GPU, torch)."""
+    """Writes `wanted` to `path`; `about` is their source (GPU, torch)."""
     lines = [{"kind": KIND, "version": VERSION, **about}, *(asdict(entry) for entry in wanted)]
     try:
         path.write_bytes(b"\n".join(orjson.dumps(line) for line in lines) + b"\n")
@@ -89,5 +89,5 @@ def _line(path: Path, number: int, line: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise PhantoraError(f"{path}, line {number} is not JSON ({error}); write the file anew") from error
     if not isinstance(table, dict):
-        raise PhantoraError(f"{path}, line {number} holds no object; write the file anew")
+        raise PhantoraError(f"{path}, line {number} is no object; write the file anew")
     return table

@@ -1,4 +1,4 @@
-"""What decides how long a job takes. Times are seconds unless a name says otherwise."""
+"""What decides how long a job takes. Times are seconds unless a name has another unit."""
 
 from __future__ import annotations
 

@@ -194,7 +194,7 @@ def _count(table: dict[str, Any], key: str, default: int | None, place: toml.Pla
 
 
 def _section(default: Any, table: dict[str, Any], key: str, place: toml.Place) -> Any:
-    """`default`, a dataclass, with what section `key` of the file says otherwise."""
+    """`default`, a dataclass, with the values of section `key` of the file."""
     given = table.get(key, {})
     if not isinstance(given, dict):
         raise PhantoraError(f"{place / key} must be a table: [{key}]")
@@ -203,7 +203,7 @@ def _section(default: Any, table: dict[str, Any], key: str, place: toml.Place) -
 
 
 def _check(cluster: Cluster, place: toml.Place, nvlink_given: bool) -> None:
-    """Refuses what cannot be, by the line that says it. `nvlink_given`: the file gives intra.bandwidth."""
+    """Refuses impossible values, with their line. `nvlink_given`: the file gives intra.bandwidth."""
     wiring, fabric = cluster.wiring, cluster.fabric
     for section, key, value, known in (
         ("wiring", "kind", wiring.kind, WIRINGS),

@@ -1,4 +1,4 @@
-"""The GPUs that Phantora knows: ``data/gpus/*.toml``."""
+"""The built-in GPUs: ``data/gpus/*.toml``."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class Calibration:
     l2: float
     """Rate of L2 hits, as a multiple of the memory bandwidth."""
     l2_reach: float
-    """Share of the L2 cache that still holds a kernel's input when the kernel starts."""
+    """Share of the L2 cache that still contains a kernel's input when the kernel starts."""
     element_cycles: float
     """SM cycles per element of kernels that compute an index per element (strided, casting)."""
     byte_cycles: float

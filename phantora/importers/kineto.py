@@ -301,7 +301,7 @@ def _collective_bytes(args: Event) -> int:
 
 def read_kineto(path: str, words: Vocabulary, position: int = 0) -> list[RankTrace]:
     """The traces in the file `path`: one, or one for each GPU of a process that uses several. The first rank is what
-    the file says, else what its name says, else `position`.
+    the file has, else the one in its name, else `position`.
 
     Raises PhantoraError for a file that is no trace of torch.profiler."""
     file = EventFile(path)

@@ -80,7 +80,7 @@ class Timeline:
 
 @dataclass(frozen=True)
 class Schedule:
-    """What a rank launched and waited for, where the source says it instead of calls and times."""
+    """Launches and waits of a rank, from a source that has them instead of calls and times."""
 
     line: Timeline
     joints: dict[int, Joint]

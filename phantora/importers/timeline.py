@@ -197,7 +197,7 @@ class _Builder:
         return found
 
     def _awaited(self, position: int, start: int, end: int, of_stream: bool) -> int:
-        """The launch that a wait of the host ended with; -1 if nothing tells it."""
+        """The launch that a wait of the host ended with; -1 if unknown."""
         own = np.flatnonzero(self._links.call[self._rows] == position)  # a copy that waits for itself
         if len(own):
             return int(own[-1])

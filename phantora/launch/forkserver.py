@@ -46,7 +46,7 @@ from phantora.spec import VARIABLE
 MESSAGE_BYTES = 1 << 17
 # The interpreter must not find modules of the current directory before the ones installed, and
 # finds phantora itself wherever the parent found it. SIGINT ends it without a traceback, also while it imports; the
-# parent says what happened.
+# parent reports the cause.
 BOOTSTRAP = (
     "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
     "parent, fd, root = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]; "

@@ -112,7 +112,7 @@ def _attach() -> StubSet:
     shims.install()
     loading.install()
     unmodelled_cpu.install()
-    process.at_exit(library.ph_exit)  # says nothing unless the process has become a rank
+    process.at_exit(library.ph_exit)  # does nothing unless the process has become a rank
     return stub_set
 
 
@@ -142,7 +142,7 @@ def _on_join() -> None:
 
 
 _JOINED = ctypes.CFUNCTYPE(None)
-_joined = _JOINED(_on_join)  # kept alive: the runtime holds its address
+_joined = _JOINED(_on_join)  # kept alive: the runtime has its address
 
 
 def _join() -> None:

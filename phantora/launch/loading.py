@@ -3,7 +3,7 @@
 What a dataset does (decode, augment, tokenize) runs for real, in worker processes or in the script itself. None of it
 is a CUDA call, so the modelled host clock knows only its Python frames, and only without workers. Here each batch gets
 a time, given or measured. In virtual time it is there no earlier than the worker that makes it could have made it.
-Without a time the batches are measured as well, and a run that would wait for its data says so at its end.
+Without a time the batches are measured as well, and a run that would wait for its data prints a note at its end.
 """
 
 from __future__ import annotations

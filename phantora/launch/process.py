@@ -40,7 +40,7 @@ def fixed_addresses() -> Iterator[None]:
 
     The hash of a class is its address, so the order of a set of classes is too, and with it how many frames of Python a
     loop over that set runs: the package `regex` moved later rows of a log by 20 to 90 ns. Where the system does not
-    allow it (a container's filter), addresses stay random, and `phantora doctor` says so.
+    allow it (a container's filter), addresses stay random, and `phantora doctor` reports it.
     """
     before = _libc.personality(_PERSONALITY_UNCHANGED)
     if before != -1:
@@ -53,7 +53,7 @@ def fixed_addresses() -> Iterator[None]:
 
 
 def addresses_are_fixed() -> bool:
-    """Does the system let :func:`fixed_addresses` do what it says?"""
+    """Does the system allow :func:`fixed_addresses`?"""
     with fixed_addresses():
         now = _libc.personality(_PERSONALITY_UNCHANGED)
     return now != -1 and bool(now & _ADDR_NO_RANDOMIZE)

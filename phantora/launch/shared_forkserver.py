@@ -1,7 +1,7 @@
 """One fork server for many runs (a sweep's): what imports torch once, and forks the fork server of each run.
 
 It listens on a socket of the file system. A run that finds the socket's path in :data:`VARIABLE` connects and speaks
-as with a server of its own (``phantora.launch.forkserver``). Its first message also says its folder and its
+as with a server of its own (``phantora.launch.forkserver``). Its first message also has its folder and its
 environment. Runs that load the same under the same environment share a process that has loaded it, a *base*; the
 bases used last are kept. Folder, variables and messages are the run's; its limits, priority and umask are the server's.
 """
@@ -32,7 +32,7 @@ from phantora.launch.plan import server_environment
 VARIABLE = "PHANTORA_FORK_SERVER"
 """Path of the socket on which the server listens."""
 KEPT = 4
-"""Bases, by default; each holds 0.3 to 0.8 GB."""
+"""Bases, by default; each takes 0.3 to 0.8 GB."""
 FIRST_SECONDS = 5.0
 """How long a run may take to say what it wants, once it has connected: others wait for it."""
 _OF_SHELL = ("PWD", "OLDPWD", "SHLVL", "_")
@@ -180,7 +180,7 @@ def _serve(listener: socket.socket, owner: int, kept: int) -> None:
     received: list[socket.socket | int] = [listener, owner]
     while listener in select.select(received, [], [])[0]:
         link, _ = listener.accept()
-        with link, suppress(PhantoraError, OSError):  # who says nothing, or something else, is let go
+        with link, suppress(PhantoraError, OSError):  # a silent or foreign client is dropped
             link.settimeout(FIRST_SECONDS)
             run = wanted(link.recv(MESSAGE_BYTES))
             link.settimeout(None)

@@ -119,7 +119,7 @@ def _base(path: Path) -> int:
 def replace_functions(path: Path, stub: ctypes.CDLL) -> None:
     """Has those of the loaded library at `path` that `stub` has too begin with a jump there."""
     if platform.machine() != "x86_64":
-        return  # the first call says that such a runtime is not simulated
+        return  # the first call is refused: such a runtime is not simulated
     found = list(_functions(path.read_bytes()))
     base = _base(path)
     for function in found:

@@ -113,7 +113,7 @@ class RankSupervisor:
             raise PhantoraError(
                 f"the script's arguments are too long ({len(data)} bytes); put them in a file"
             )
-        with suppress(BrokenPipeError):  # the loop sees the end of the link and knows what to say
+        with suppress(BrokenPipeError):  # the loop reports the end of the link
             socket.send_fds(link, [data], fds)
 
     # ------------------------------------------------------------------ the loop

@@ -58,7 +58,7 @@ class Kernel:
     broken: str = ""
 
     def understand(self) -> None:
-        """Reads the kernel's IR once; `broken` says why it could not be read."""
+        """Reads the kernel's IR once; `broken`: why it could not be read."""
         if self.functions is not None or self.broken:
             return
         try:
@@ -103,7 +103,7 @@ class Launches:
             self._runtime.ph_memory_mark(where, size, KNOWN)
 
     def _forget(self, value: Any) -> None:
-        """What a kernel stores to keeps its bytes, and is not known: who reads it hears of it (docs/values.md)."""
+        """The memory that a kernel stores to keeps its bytes and counts as unknown (docs/values.md)."""
         tensor = value.base if hasattr(value, "block_shape") else value
         if not hasattr(tensor, "data_ptr") or not tensor.is_cuda or not tensor.numel():
             return
@@ -160,7 +160,7 @@ class Launches:
         )
         try:
             return stores_of(kernel.functions, replace(launch, arguments=arguments))
-        except Exception:  # IR of another Triton, or integers that nobody knows: what is stored is not known
+        except Exception:  # IR of another Triton, or unknown integers: stores are unknown
             return {}
 
     def _describe(
@@ -389,7 +389,7 @@ def _wrap_cuda(module: ModuleType, launches: Launches) -> None:
 
 
 def _from_cache(key: str, name: str) -> str:
-    """The IR that Triton's cache holds for a kernel that another process or run has compiled; empty: none."""
+    """The IR in Triton's cache for a kernel that another process or run has compiled; empty: none."""
     from triton.runtime.cache import get_cache_manager
 
     path = get_cache_manager(key).get_file(f"{name}.ttir")

@@ -1,8 +1,8 @@
 """Autotuners take place on virtual time, without their repetitions, and compilation is shared by ranks.
 
-Prices do not scatter, so one run of a candidate says what a hundred would. The time that the others would have taken
+Prices do not scatter, so one run of a candidate suffices. The time that the others would have taken
 passes on the host's clock. All of it lies in an annotation, `TUNING`: analysis leaves it out. What tuning finds
-goes into no cache on disk: it holds for simulated GPUs, and each rank must log the same whichever came first.
+goes into no cache on disk: it is valid for simulated GPUs only, and each rank must log the same whichever came first.
 
 One rank compiles a kernel, in a thread that moves no clock; others wait and read the result from Triton's cache.
 Inductor's candidates are compiled side by side before they are tried: it compiles them in worker processes, which a

@@ -1,4 +1,4 @@
-"""Pickled objects that did not come read as zeros or as nothing: said by name, with the remedy.
+"""Pickled objects that read as zeros or as nothing are refused by name, with the remedy.
 
 They were too large for what NCCL's stub carries; or nothing is simulated, and then other ranks send nothing.
 """

@@ -122,7 +122,7 @@ def main(parent: int, fd: int, modules: Sequence[str]) -> None:
     process.die_with_parent(parent)
     gc.disable()
     for name in modules:
-        with suppress(ImportError):  # who needs it says so
+        with suppress(ImportError):  # its user reports it
             importlib.import_module(name)
     gc.enable()
     gc.collect()

@@ -38,7 +38,7 @@ class Row:
     shows what a CUDA call costs."""
     call: Callable[[], object]
     count: int
-    """Calls in a round; a round launches fewer kernels than CUDA's queue holds."""
+    """Calls in a round; a round launches fewer kernels than CUDA's queue takes."""
 
 
 class Block(nn.Module):

@@ -1,4 +1,4 @@
-"""Measuring during a run: operators that no table knows, once, into the user's cache."""
+"""Measuring during a run: operators that no table has, once, into the user's cache."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def _ns(entry: Entry) -> float:
 
 
 def _check(path: Path, table: Table) -> None:
-    """Raises PhantoraError if the GPU cannot multiply as fast as the table says."""
+    """Raises PhantoraError if the GPU cannot multiply as fast as in the table."""
     analytic = AnalyticModel(load_gpu(table.about.get("gpu", "")))
     impossible = []
     for entry in table:

@@ -105,7 +105,7 @@ def schema(name: str) -> Any:
 
 
 def _batch_norm_reserve(arguments: list[Any]) -> torch.Tensor:
-    """What cuDNN's forward pass leaves for the backward one: only cuDNN knows its size."""
+    """What cuDNN's forward pass leaves for the backward one, of a size that only cuDNN gives."""
     x, weight, mean, variance, epsilon = arguments[0], arguments[2], arguments[3], arguments[4], arguments[7]
     forward = torch.ops.aten.cudnn_batch_norm
     reserve: torch.Tensor = forward(x, weight, weight, mean, variance, True, 0.1, epsilon)[3]

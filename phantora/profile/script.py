@@ -30,7 +30,7 @@ from phantora.wire.layout import Api
 UNITS = {"PY_CODE": 1e-6, "OP_COLD": 1e-3, "NCCL_COLD": 1e-3, "LIST_COLD": 1e-3}  # of a count; stub/rank/clock/costs.c
 NEXT_TO_CALLS = 1.06  # times the CPU time without CUDA's calls: see `host.COUNTED_BESIDE_CALLS`
 NORMAL_QUARTILES = 1.35  # standard deviations between the quartiles of normal values
-UNCERTAIN = 0.03  # standard error of a script's CPU time of which the user hears
+UNCERTAIN = 0.03  # standard error of a script's CPU time that is reported
 FIRST = 2  # steps that load code
 FEWEST = 3  # steps that count
 SCRIPT_SPREAD = (0.85, 1.15)  # twice the mean error of 17 scripts that were measured so (docs/costs.md, The host)

@@ -39,7 +39,7 @@ SETTLING = 5  # times the limiter's two times: what is left of its first state t
 
 @dataclass(frozen=True)
 class About:
-    """What a log says of its run that the cluster does not give."""
+    """Facts of a run for its log that the cluster does not give."""
 
     command: list[str]
     torch: str
@@ -202,7 +202,7 @@ def assemble(
 
 
 def _nccl(setup: Setup, recorded: Recorded | None) -> tuple[NcclEnvironment, dict[str, Any]]:
-    """NCCL's variables, and what the log says of them."""
+    """NCCL's variables, and their facts for the log."""
     from phantora.sim.collectives import NcclEnvironment
     from phantora.sim.variables import Variables
 
@@ -218,7 +218,7 @@ def _nccl(setup: Setup, recorded: Recorded | None) -> tuple[NcclEnvironment, dic
 
 
 def _facts(setup: Setup, workspaces: Workspaces | None) -> dict[str, Any]:
-    """What the log says of the cluster's prices, of the fold and of what is changed."""
+    """Facts for the log: the cluster's prices, the fold and what is changed."""
     gpu = setup.cluster.gpu
     own = workspaces is not None and workspaces.about.get("gpu") == gpu.product
     found: dict[str, Any] = {"memory_bandwidth": gpu.hbm_bandwidth}  # bytes/s, for rooflines

@@ -86,7 +86,7 @@ class _Run:
     # ------------------------------------------------------------------ running
 
     def _fold(self, stub_set: StubSet) -> None:
-        """Finds the fold, if that is left to us and need be, and says what is folded."""
+        """Finds the fold if the user gives none and the ranks need one, and reports it."""
         spec = self.prepared.spec.fold
         fold = self.setup.fold
         if spec.axes == AUTO and (spec.real_ranks or folding.too_many(self.plan.world_size)):
@@ -102,7 +102,7 @@ class _Run:
             )
 
     def _found(self, stub_set: StubSet) -> Fold | None:
-        """The fold by the process groups; None, with a note, where they tell of none and all ranks may fit."""
+        """The fold by the process groups; None, with a note, where they show none and all ranks may fit."""
         try:
             return folding.find(self.plan, self.setup, self.console, stub_set)
         except PhantoraError as error:

@@ -1,4 +1,4 @@
-"""Whether a run can work on this machine, said before it starts: memory, processes, open files, shared memory."""
+"""Whether a run can work on this machine, checked before it starts: memory, processes, open files, shared memory."""
 
 from __future__ import annotations
 

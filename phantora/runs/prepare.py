@@ -75,7 +75,7 @@ def prepare(spec: RunSpec) -> Prepared:
 
 
 def _started_by_itself(spec: RunSpec) -> tuple[RunSpec, str]:
-    """A command that is a script is one; a script that starts its ranks itself is a command, which a note says."""
+    """A command that is a script is one; a script that starts its ranks itself is a command, with a note."""
     if spec.kind == COMMAND and spec.target.endswith(".py"):
         spec = replace(spec, kind=SCRIPT)
     if spec.kind != SCRIPT or (line := starts_its_ranks(spec.target)) is None:

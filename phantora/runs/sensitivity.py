@@ -70,7 +70,7 @@ class _Settled:
     times: Times
     """Of the last pass."""
     powers: Powers | None
-    """Where the limiters stand; None where power limits nothing, or nothing tells."""
+    """Where the limiters stand; None where power limits nothing, or without a record of it."""
     reported: dict[str, Any]
     """For the trailer."""
 
@@ -83,7 +83,7 @@ def simulated_again(
 
     `settled`, where power limits the run: ns of the settled steps by number, and where the time of a steady one goes.
     `host_sensitivity`: ns of settled steps by factor on the host's time, and between which factors hosts lie that pass
-    for this one. `skipped` in either says why there is none. Without `hosts` the first alone."""
+    for this one. `skipped` in either is the reason why there is none. Without `hosts` the first alone."""
     log, spec, host = simulation.log, setup.spec, setup.cluster.host
     if log is None or not log.rows or not recorded.records:
         return {}

@@ -80,7 +80,7 @@ class _Texts:
         self._blob = b""
 
     def kind_of(self, launch: Records) -> tuple[Any, ...]:
-        """What makes launches equal: all that a record says but its time, stream, operator instance and peer."""
+        """The key of equal launches: all fields of a record but its time, stream, operator instance and peer."""
         kind = int(launch["kind"][0])
         operator = self._operators.get(int(launch["op"][0]), b"")
         named = launch.view(fields(layout.Kind.names()[kind]))

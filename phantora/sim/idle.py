@@ -19,7 +19,7 @@ class Activity:
     asleep: bool
     switches: tuple[str, ...]
     ran: int = 0
-    """Nanoseconds for which the threads have run, where the kernel tells."""
+    """Nanoseconds for which the threads have run, if the kernel reports it."""
 
 
 def _children(pid: int) -> list[int]:

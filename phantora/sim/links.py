@@ -31,7 +31,7 @@ class Links:
         for number, link in enumerate(topology.links):
             members = users(topology, numbers, link)
             if members and number in marked:
-                members = sorted({0, *members})  # rank 0 says when
+                members = sorted({0, *members})  # rank 0 gives the time
             # GPUs that no rank uses put nothing on any link; an empty list would mean everybody.
             # In a folded run any process may be the one whose collective uses the link of a rank that is none.
             present = [] if fold else [gpu for gpu in members if gpu < world_size] or [0] * bool(members)

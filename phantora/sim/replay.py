@@ -76,7 +76,7 @@ class Replayer(Simulator):
             reason = self._turn(0)
             if reason & native.DONE and not reason & native.PRICES and all(voice.done for voice in self._voices):
                 return
-            # Nobody is asleep but those whose recording says so.
+            # Only ranks whose recording has it are asleep.
             if reason == native.IDLE and not self._end_killed() and not self._engine.release_sleepers([]):
                 raise PhantoraError(
                     "deadlock of the recorded ranks:\n"

@@ -120,7 +120,7 @@ class Simulator:
         self._engine.keep_open(True)
 
     def command_ended(self, status: int) -> None:
-        """The process of :meth:`follow` has ended: nobody comes any more; ranks that have not said so are gone."""
+        """The process of :meth:`follow` has ended: no rank joins any more; ranks without a reported end are gone."""
         with self._lock:
             self._ended = True
             self._deaths += [(rank, status) for rank in range(self._session.world_size)]

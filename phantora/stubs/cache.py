@@ -92,7 +92,7 @@ def _counted(progress: Callable[[str], None] | None) -> Callable[[int, int], Non
 
 
 def _make_durable(folder: Path) -> None:
-    """What a folder contains is on the disk before its name says that it is whole."""
+    """The content of a folder is on the disk before the folder gets its final name."""
     for path in folder.iterdir():
         if path.is_file() and not path.is_symlink():
             with open(path, "rb") as file:

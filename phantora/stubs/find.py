@@ -24,7 +24,7 @@ CUDNN_PARTS = (
     "libcudnn_graph", "libcudnn_engines_runtime_compiled", "libcudnn_engines_precompiled", "libcudnn_heuristic",
     "libcudnn_ops", "libcudnn_cnn", "libcudnn_adv",
 )  # fmt: skip
-"""Of which cuDNN is made. Transformer Engine says that it needs them, and takes nothing from them."""
+"""Of which cuDNN is made. Transformer Engine requires them, and takes nothing from them."""
 
 CURAND = "libcurand.so.10"  # with CUDA 12 and 13; torch up to 2.14 links it, CuPy with any torch
 

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from phantora.stubs.find import Torch
 
-RECIPE = "docs/frameworks/megatron.md says how to install it without a GPU"
+RECIPE = "docs/frameworks/megatron.md has its installation without a GPU"
 IMPORT_S = 240.0  # seconds
 _IMPORT = (
     "from phantora import stubs\n"

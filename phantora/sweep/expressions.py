@@ -44,7 +44,7 @@ class _Refused(Exception):
 
 @dataclass(frozen=True)
 class Expression:
-    """A text of the grammar; `where` says where it stands, for messages."""
+    """A text of the grammar; `where` is its place, for messages."""
 
     text: str
     where: str = "rule"

@@ -1,7 +1,7 @@
 """What a sweep has found so far: JSON lines, appended and synced, one for each finished point.
 
 A sweep that is stopped, killed or out of disk leaves whole lines, and at most one torn one at the end, which is cut
-off when the sweep goes on. The first line says what the file is. A lock keeps a second sweep out of the folder.
+off when the sweep goes on. The first line names the format. A lock keeps a second sweep out of the folder.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from phantora.spec import AUTO, OFF
 from phantora.sweep.result import Result
 from phantora.sweep.task import Command, Read, Task, evaluate
 
-# What a simulated run holds of this machine's memory, at most: 64 ranks of an 8B model take 9 GiB.
+# Most memory of this machine that a simulated run takes: 64 ranks of an 8B model take 9 GiB.
 BASE_BYTES, RANK_BYTES = 1 << 30, 150 << 20
 BUSY = 2  # times the cores: ranks wait for each other, and a run's start and end keep one core busy
 TERMINATE_SECONDS = 10.0
@@ -41,7 +41,7 @@ class Engine(Protocol):
         ...
 
     def begin(self, task: Task) -> None:
-        """Starts a task; `has_room` has said yes."""
+        """Starts a task; `has_room` must be true."""
 
     def finished(self) -> list[tuple[Task, Result]]:
         """Waits until at least one task has ended; those that have. Raises PhantoraError for what no task is to blame

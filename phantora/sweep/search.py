@@ -32,7 +32,7 @@ class Better:
 @dataclass
 class Search:
     """At most `trials` points, by the tree-structured Parzen estimator. With one run at a time, and the same results,
-    it asks for the same points; what the journal knows comes first."""
+    it proposes the same points; those of the journal come first."""
 
     space: Space
     objective: Objective

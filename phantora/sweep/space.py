@@ -59,7 +59,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Space:
-    """What a sweep file says, checked."""
+    """The content of a sweep file, checked."""
 
     where: str
     """The file or preset, for messages."""

@@ -23,7 +23,7 @@ def space_from(
     settings: Mapping[str, Sequence[Value]],
     rules: Sequence[str],
 ) -> Space:
-    """A sweep file (or what it says) or a preset, with other values of some axes and more rules. `target` takes the
+    """A sweep file (or its content) or a preset, with other values of some axes and more rules. `target` takes the
     place of the file's, and stands behind the preset's. Raises PhantoraError."""
     if (file is None) == (preset is None):
         raise PhantoraError("name a sweep file or a --preset, one of them (docs/sweeps.md)")

@@ -37,7 +37,7 @@ from phantora.trace.schema import (
 _MAGIC = b"ARROW1\x00\x00"
 _OPERATOR = frozenset(("signature", "operator", "shape", "provenance", "error", "ns"))  # of phantora.cost.wanted.Wanted
 _RENAMED = {"modelled": "fitted", "roofline": "analytic"}  # provenances of earlier logs
-_BROKEN = (pa.ArrowException, OSError, ValueError, IndexError, KeyError)  # what Arrow says of damaged data
+_BROKEN = (pa.ArrowException, OSError, ValueError, IndexError, KeyError)  # what Arrow raises for damaged data
 _MOST_RANKS = 1 << 24  # tables of ranks shall not take all memory
 Array = npt.NDArray[Any]
 
@@ -319,7 +319,7 @@ class Log:
                 yield batch
 
     def recording(self) -> list[Chunk]:
-        """What the ranks said, by rank; empty if it was not kept or the run was killed."""
+        """The records of the ranks, by rank; empty if it was not kept or the run was killed."""
         first = self.num_batches
         try:
             return [Chunk.from_metadata(self._source.metadata(first + i)) for i in range(self._recorded)]

@@ -1,6 +1,6 @@
-"""What the ranks of a run said, kept in its log so that the run can be simulated again.
+"""The records of a run's ranks, kept in its log so that the run can be simulated again.
 
-A chunk holds up to :data:`CHUNK_RECORDS` records (``wire.layout.Record``) of one rank in one zstd frame:
+A chunk has up to :data:`CHUNK_RECORDS` records (``wire.layout.Record``) of one rank in one zstd frame:
 the kinds and the times in order, then every other column sorted by kind, all but the kinds as
 differences, then the texts (BLOB records) as they are, but for their kind. Chunks lie behind the last row,
 ordered by rank, each as the metadata of a batch without rows, so that readers of rows pass over them.

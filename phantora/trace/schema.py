@@ -138,18 +138,18 @@ class RunMetadata:
 
     @property
     def missing(self) -> dict[str, str]:
-        """What the traces of a real run do not hold -> the option of the profiler that adds it."""
+        """Data that the traces of a real run do not contain -> the option of the profiler that adds it."""
         found = self.extra.get("imported", {}).get("missing", {})
         return dict(found) if isinstance(found, dict) else {}
 
     def peak(self) -> float | None:
-        """FLOP/s that the MFU is measured against, or None when the log doesn't know."""
+        """FLOP/s that the MFU is measured against, or None if unknown."""
         return self.peak_flops.get(self.mfu_dtype)
 
 
 @dataclass(frozen=True)
 class PriceRow:
-    """What a price says about every kernel of an operator. `flops` and `bytes` are totals of the
+    """Facts of a price for every kernel of an operator. `flops` and `bytes` are totals of the
     operator; the log gives them to the kernel whose index is `main_part`."""
 
     cls: str

@@ -152,7 +152,7 @@ class LogWriter:
                 self._filled = 0
 
     def record(self, rank: int, records: Rows) -> None:
-        """Adds `records` (``wire.layout.Record``) to what `rank` said; it lies behind the last row."""
+        """Adds `records` (``wire.layout.Record``) to those of `rank`; they follow the last row."""
         self._guard(lambda: self._recording.add(rank, records))
 
     def recording(self) -> list[Chunk]:

@@ -35,7 +35,7 @@ Counts = dict[Any, float]
 
 
 class UnknownIntegers(Exception):
-    """Integers in memory that a kernel computed from what nobody knows."""
+    """Integers in memory that a kernel computed from unknown values."""
 
 
 @dataclass(frozen=True)
@@ -571,7 +571,7 @@ class Walker:
         return plain(np.broadcast_to(found, kind.shape) if kind.shape else found)
 
     def _stand_in(self, memory: int, at: np.ndarray[Any, Any], kind: Type) -> Value:
-        """For integers that nobody knows: those that pick places count up, as the permutation that changes nothing."""
+        """For unknown integers: those that pick places count up, as the permutation that changes nothing."""
         if self.picks is None:
             decides, bound = deciding(self.functions), self._bind(self.kernel)
             places = {m.address: i for i, m in enumerate(self.memories)}

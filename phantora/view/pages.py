@@ -38,7 +38,7 @@ def viewers() -> Path:
 
 
 def report_page(report: Report, served: dict[str, Any] | None = None) -> str:
-    """The report as a page. `served` says what the server behind it offers; None: there is none.
+    """The report as a page. `served`: what the server behind it offers; None: there is none.
 
     Of the critical paths' segments it contains the number only: they outweigh all else."""
     data = encode(report, units=False)
@@ -60,7 +60,7 @@ def _next(report: Report) -> str:
 
 
 def diff_page(difference: Difference, served: dict[str, Any] | None = None) -> str:
-    """The page of a comparison; `served` says what else a local server gives."""
+    """The page of a comparison; `served`: what else a local server offers."""
     data = {"difference": encode(difference, units=False), "headline": headline(difference), "served": served}
     return assemble("diff.html", f"{difference.path_a} and {difference.path_b}", data)
 

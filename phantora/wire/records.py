@@ -1,4 +1,4 @@
-"""What a rank says: one kind of record per thing that can happen, and the fields of each.
+"""The records of a rank: one kind for each event, and its fields.
 
 A record is a head that all kinds share (:data:`HEAD`) and five 8-byte words. What the words hold depends on the
 kind: C and C++ read and write them as members of a union (``record.copy.bytes``), Python as fields of

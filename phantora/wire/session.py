@@ -1,7 +1,7 @@
 """The shared memory of one run: created by the simulator's process, mapped by every rank.
 
 A ``memfd`` has no name in any file system: it needs no ``/dev/shm``, other users cannot open it
-and it vanishes with the last process that holds it, however that process ends.
+and it vanishes with the last process that has it open, however that process ends.
 """
 
 from __future__ import annotations

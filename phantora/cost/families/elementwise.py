@@ -55,7 +55,7 @@ def _triangle(machine: Machine, x: TensorSpec) -> Estimate:
 
 
 def without_operands(machine: Machine, signature: OperatorSignature, kernels: Kernels) -> Estimate | None:
-    """Of a frame that says nothing about its work (an extension's, an autograd function's); None for others."""
+    """Of a frame without information about its work (an extension's, an autograd function's); None for others."""
     if not kernels or on_gpu(signature.args):
         return None
     parts = tuple(unknown_ns(machine, kernel) for kernel in kernels)

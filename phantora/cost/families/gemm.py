@@ -347,7 +347,7 @@ def _tiled(machine: Machine, products: list[Product], found: Estimate) -> Estima
 
 
 def ns_of_arguments(machine: Machine, signature: OperatorSignature, name: str, compute: str) -> float | None:
-    """ns from the arguments alone, in TF32 if `compute` says so; None where they do not say all."""
+    """ns from the arguments alone, in TF32 if `compute` is TF32; None where they do not suffice."""
     products = from_signature(signature, name) if name in PLAIN else []
     if compute == "tf32":
         products = [replace(p, dtype="tfloat32") for p in products]

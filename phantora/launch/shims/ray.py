@@ -1,4 +1,4 @@
-"""Ray: what a process learns by a task or a result has happened before, also by its virtual clock.
+"""Ray: a task or a result that reaches a process has happened before, also by its virtual clock.
 
 Whoever submits a task notes its clock, and whoever runs one notes when it ended, both in a file of the run. A task
 begins after its submission and after the tasks whose results it is given. ``ray.get`` and ``ray.wait`` return after the

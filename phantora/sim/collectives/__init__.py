@@ -1,6 +1,6 @@
 """What a collective, or a send and its receive, costs on a cluster, and which links it loads.
 
-`tuner` decides as NCCL does, `timing` says how long that takes with the links to itself, `patterns` who
+`tuner` decides as NCCL does, `timing` gives the time with the links to itself, `patterns` who
 sends how much to whom. docs/collectives.md derives the formulas and lists the errors.
 
 Units inside: microseconds, bytes, bytes per microsecond (1 GB/s = 1000).

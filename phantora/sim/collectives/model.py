@@ -70,7 +70,7 @@ class CollectivePrice:
 
     @property
     def error(self) -> float:
-        """Relative error bar of the duration: what holds nine times in ten of the comparisons in docs/accuracy.md
+        """Relative error bar of the duration, which contains nine of ten comparisons in docs/accuracy.md
         (the measured host; the other number of GPUs than the one fitted to; published systems). That of a
         calibration is an assumption."""
         return _ERRORS[self.provenance] if self.own_error is None else self.own_error
@@ -300,7 +300,7 @@ class CollectiveModel:
             buffer = self.environment.buffer_bytes
             time = self._timing.tree(place, channels, bytes, choice.protocol, extra, buffer)
         else:
-            chunk = self.environment.buffer_bytes / 2  # a channel's buffer holds two slices
+            chunk = self.environment.buffer_bytes / 2  # a channel's buffer contains two slices
             time = self._timing.ring(kind, place, channels, bytes, choice.protocol, extra, chunk)
         return self._finish(time, choice, channels, place, pattern, bytes)
 

@@ -25,7 +25,7 @@ _KERNEL_DTYPES = {
 def kernel_name(kind: int, redop: int, dtype: int, algorithm: str, protocol: str, members: int = 0) -> str:
     """The name of the device function, as profilers show it with NCCL 2.28.
 
-    NCCL compiles one entry per collective and type: the name says ``Sum`` and ``LL`` whatever
+    NCCL compiles one entry per collective and type: the name has ``Sum`` and ``LL`` whatever
     reduction (`redop`) and `protocol` run inside, and signed integers share the unsigned entry.
     """
     name = Coll.names()[kind]

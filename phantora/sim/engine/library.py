@@ -201,7 +201,7 @@ class Engine:
         return self._rows[:count]
 
     def take_records(self, rank: int, everything: bool, capacity: int = 1 << 16) -> np.ndarray[Any, np.dtype[np.void]]:
-        """Up to `capacity` of the records that `rank` has said; without `everything`, only those that are final."""
+        """Up to `capacity` of the records of `rank`; without `everything`, only those that are final."""
         if len(self._records) < capacity:
             self._records = np.empty(capacity, RECORD)
         count = self._lib.phe_take_records(self._handle, rank, self._records.ctypes.data, capacity, int(everything))

@@ -27,7 +27,7 @@ _CHECKS = frozenset({"isnan", "isinf", "isfinite"})
 
 @dataclass(frozen=True)
 class Assumption:
-    """A value that a program read and that no simulation knows."""
+    """An unknown value that a program read."""
 
     what: str
     """``nonzero finds 0 in 5000 elements at train.py:12``"""

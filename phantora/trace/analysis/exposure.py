@@ -19,7 +19,7 @@ Ints = npt.NDArray[np.int64]
 
 _COMMUNICATION = kind_mask(COMMUNICATION_KINDS)
 _KERNEL = code("kernel")
-# What prepares others tells nothing of who waits.
+# Operators that prepare others do not show what waits.
 _TRIVIAL = re.compile(r"aten::(fill_|zero_|copy_|_to_copy|clone|_foreach_(copy_|zero_)).*")
 Key = tuple[int, int, int]  # communicator, name, operator that waited (-1 none)
 

@@ -1,4 +1,4 @@
-"""What a report says, in words: what holds a step up, largest first."""
+"""The findings of a report as text: the delays of a step, largest first."""
 
 from __future__ import annotations
 

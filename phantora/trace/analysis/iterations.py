@@ -157,7 +157,7 @@ def repeated_annotations(marks: Marks) -> list[str]:
 
 
 def by_optimizer(log: Log, marks: Marks) -> Iterations | None:
-    """Up to the end of each optimizer step, as the module says; None if a rank has none."""
+    """Up to the end of each optimizer step; None if a rank has none."""
     chosen = _chosen(marks, OPTIMIZER_STEP)
     if not chosen or not all(chosen.values()):
         return None

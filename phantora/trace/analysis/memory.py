@@ -218,7 +218,7 @@ def _first_products(log: Log, ranks: Sequence[int]) -> dict[int, int]:
 
 
 def _kinds(rows: _Rows, blocks: _Blocks, position: int, annotations: Annotations, first_product: int) -> Ints:
-    """What each block holds, as index of CATEGORIES; workspaces of single operators are not separated here."""
+    """The use of each block, as index of CATEGORIES; workspaces of single operators are not separated here."""
     start, end, backward = blocks.start, blocks.end, blocks.thread != 0
     words = annotations.names
     spans = annotations.spans[position]

@@ -430,7 +430,7 @@ class Headline:
 
 @dataclass
 class Report:
-    """What a log says, for texts, pages and JSON. Times are ns, memory is bytes."""
+    """The results of a log, for texts, pages and JSON. Times are ns, memory is bytes."""
 
     path: str
     complete: bool
@@ -471,7 +471,7 @@ class Details:
     """What `phantora analyze` adds to the times."""
 
     findings: list[str]
-    """What holds the steps up, in words, largest first."""
+    """The delays of the steps as text, largest first."""
     kernels: list[Work]
     operators: list[Work]
     classes: list[Work]
@@ -484,7 +484,7 @@ class Details:
     """The most used first; empty when the log has no link rows (`phantora trace --flows` writes them)."""
     memory: list[MemoryReport]
     fit: Fit | None
-    """None when the log tells no memory."""
+    """None when the log has no memory rows."""
     critical_paths: list[CriticalPath]
 
 

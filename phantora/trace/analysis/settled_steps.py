@@ -25,9 +25,9 @@ class Settled:
     notes: dict[int, str]
     """By number of a step: it comes too early."""
     predicted: bool = False
-    """No step of the run is settled, and the trailer knows what one takes."""
+    """No step of the run is settled, and the trailer has the time of one."""
     short_ns: float = 0.0
-    """ns of steps by which the run is too short, where nothing tells its settled step."""
+    """ns of steps by which the run is too short, where its settled step is unknown."""
 
 
 def settle(steps: Mapping[int, tuple[int, int, float]], source: str, log: Log) -> Settled:

@@ -79,7 +79,7 @@ class Steps:
     predicted: bool = False
     """The run ends before its GPUs' power limiters settle; the trailer has a settled step (``settling.py``)."""
     short_ns: float = 0.0
-    """By so much the run's steps are too few to settle, where no replay tells the settled step."""
+    """ns by which the run is too short to settle, where no replay gives the settled step."""
 
     def numbers(self) -> list[int]:
         """Numbers of the steps, in order."""

@@ -39,7 +39,7 @@ _KERNEL, _COMMUNICATION = kind_mask(("kernel",)), kind_mask(COMMUNICATION_KINDS)
 
 @dataclass(frozen=True)
 class _Lookup:
-    """What one call of an operator says."""
+    """The sizes of one call of an operator."""
 
     table: int
     tokens: int

@@ -35,7 +35,7 @@ _DEFAULT = {
 _UNKNOWN = 0.4
 _OF_THIS_GPU = ("measured (calibration)", "fitted")  # provenances of prices that no other GPU's decide
 _COLLECTIVES = "communication"  # class
-# Relative errors of a step that no price knows of (docs/accuracy.md, Error bars).
+# Relative errors of a step that no price has (docs/accuracy.md, Error bars).
 COMMON = 0.024
 # The share of the variance that different operators of one class and one provenance have in common.
 TOGETHER = 0.05

@@ -281,10 +281,10 @@ def _rates(a: Report, b: Report) -> list[Change]:
     return [rate for rate in found if rate.a and rate.b]
 
 
-_RUN_ONLY = frozenset(("command",))  # says how the run was started, not what it was
+_RUN_ONLY = frozenset(("command",))  # how the run was started, not what it was
 
 
-_OF_BOTH = ("gpu", "world_size")  # what a trace of a real run tells as well
+_OF_BOTH = ("gpu", "world_size")  # in traces of real runs as well
 
 
 def _settings(a: dict[str, Any], b: dict[str, Any], mixed: bool) -> list[tuple[str, Any, Any]]:

@@ -81,7 +81,7 @@ class Inventory:
         self._parts: list[tuple[Sums, Sums, int]] = []  # compute, communication, ranks; by step, backwards
 
     def begin(self, annotations: Annotations) -> None:
-        """What tells which work is the optimizer's."""
+        """The marks by which work is the optimizer's."""
         self._annotations = annotations
 
     def optimizers(self) -> list[str]:
@@ -104,7 +104,7 @@ class Inventory:
         assert self._annotations is not None
         rows = np.flatnonzero(own & _COMPUTE[window["kind"]])
         op = window["op"][rows].astype(np.int64)
-        kept = (op < 0) | _COPY[window["kind"][rows]]  # a copy's name tells from which memory to which
+        kept = (op < 0) | _COPY[window["kind"][rows]]  # a copy's name has both kinds of memory
         name = np.where(kept, window["name"][rows], -1)
         calls = _first_of_call(window["rank"][rows], window["link"][rows])
         part = self._annotations.within(_OPTIMIZER, window["rank"][rows], window["launch"][rows])

@@ -121,7 +121,7 @@ def _dtype(operation: Operation) -> str:
 
 
 def _family(name: str) -> str:
-    """Fused, for each list of parameters, or for each parameter; and which, where the name says so."""
+    """Fused, for each list of parameters, or for each parameter; and which, if the name has it."""
     text = name.removeprefix("aten::")
     return "fused" if text.startswith("_fused") else "foreach" if text.startswith("_foreach") else "for each parameter"
 

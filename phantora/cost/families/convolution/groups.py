@@ -86,7 +86,7 @@ class Groups:
 
 
 def timed_groups(entry: Entry) -> Iterator[Timed]:
-    """What `entry` says of such convolutions, gradients apart."""
+    """The convolutions that `entry` measures, gradients separately."""
     for part, ran in zip(model.gradients(entry.parsed), _by_gradient(entry), strict=False):
         case = case_of(part, entry.compute)
         if case is None or not uneven(case) or not ran:

@@ -19,7 +19,7 @@ from phantora.cost.types import OperatorSignature, TensorSpec
 
 OUTPUT, INPUT, WEIGHT = "fprop", "dgrad", "wgrad"
 TRANSFORM = "fft2d"  # in names of kernels
-_GENERAL = ("convolution", "_convolution")  # of either kind, as an argument says
+_GENERAL = ("convolution", "_convolution")  # of either kind, by an argument
 # Where an operator's arguments hold stride and dilation.
 _BACKWARD = (4, 6)
 _PLACES = {
@@ -118,5 +118,5 @@ def _pass(signature: OperatorSignature, compute: str) -> Pass | None:
 
 
 def _last(t: TensorSpec) -> bool:
-    """Are its channels last? Those of a contiguous tensor of one pixel are not said to be."""
+    """Are its channels last? False for a contiguous tensor of one pixel."""
     return len(t.stride) > 1 and t.stride[1] == 1 < t.shape[1] and t.stride[-1] == t.shape[1]

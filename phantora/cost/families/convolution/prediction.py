@@ -167,7 +167,7 @@ class Convolutions:
 
 
 def timed_cases(entry: Entry) -> Iterator[Timed]:
-    """What `entry` says of convolutions, gradients apart, without those that are in uneven groups."""
+    """The convolutions that `entry` measures, gradients separately, without those in uneven groups."""
     kernels, parts = own_kernels(entry), model.gradients(entry.parsed)
     if by_transforms(entry):
         return
