@@ -17,8 +17,6 @@ TABLES = {
     "kernels": "validation.compare.kernels",
     "collectives": "validation.compare.collectives",
     "leave-out-h200": "validation.compare.leave_out --gpu H200 --other H100",
-    "leave-out-h100": "validation.compare.leave_out --gpu H100 --other H200",
-    "triton": "validation.compare.triton",
     "published-kernels": "validation.published.kernels",
     "published-collectives": "validation.published.collectives",
     "published-training": "validation.published.training table",

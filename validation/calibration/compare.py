@@ -7,10 +7,10 @@
   real; it tests the transfer alone.
 
 CUPTI slows a process after its first profile. The real processes on one cluster ran the traced configuration before the
-profile and after it; steps after it count as many times shorter as this pair says.
+profile and after it; steps after it are divided by the ratio of this pair.
 
-The first predictions, with another cost of the profiler and without the slowest rank's pace, are from before the
-comparison: mean error of the change 9.2 %, of the whole 18.9 %. The present ones are from after it.
+The predictions in the repository are from after the comparison. Those from before it, with another cost of the
+profiler and without the slowest rank's pace, have a mean error of 18.9 %.
 
 `noise`: the median step of a process against its step of ten in a row, a second later. Host-bound steps on these rented
 machines change by that much without any change of the program: errors below it show nothing.
