@@ -51,7 +51,6 @@ class GpuCostModel:
         close = ScaledFromOtherGpu(self._analytic, lambda: _gpu_tables(same_architecture()))
         table = ExactTable(gpu, self._own)
         traced = gpu.measured.kernels if gpu.measured else ""
-        self._known: dict[str, Price] = {}
         self._sources: tuple[Source, ...] = (
             *([TracedOperators(gpu, read_traced(Path(traced)), table)] if traced else []),
             table,
@@ -95,12 +94,6 @@ class GpuCostModel:
         self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2: L2State | None = None
     ) -> Price:
         """Price of an operator's kernels together. `l2` is None where it is unknown."""
-        key = f"{signature} {kernels} {l2}"  # replays of a run ask again
-        if key not in self._known:
-            self._known[key] = self._operator(signature, kernels, l2)
-        return self._known[key]
-
-    def _operator(self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2: L2State | None) -> Price:
         if any(map(spins, kernels)):
             return self._with_spinning(signature, kernels, l2)
         query = query_of(self._analytic, signature, kernels, l2.hits if l2 else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from phantora.wire.session import Session, SessionConfig
 if TYPE_CHECKING:
     import numpy as np
 
-    from phantora.cost.types import CostModel
+    from phantora.cost.types import CostModel, Price
     from phantora.cost.workspaces import Workspaces
     from phantora.profile.live import LiveProfiler
     from phantora.sim.collectives import NcclEnvironment
@@ -102,6 +102,14 @@ def create_session(
     return Session.create(config, device_fields(cluster.gpu), host.api_ns, blocks)
 
 
+@dataclass(frozen=True)
+class Prices:
+    """A cost model, and the prices that it has given."""
+
+    model: CostModel
+    known: dict[Hashable, Price]
+
+
 @dataclass
 class Simulation:
     """A simulator and its log. Close it whatever happened."""
@@ -146,12 +154,12 @@ def assemble(
     engine: Path,
     *,
     recorded: Recorded | None = None,
-    cost: CostModel | None = None,
+    prices: Prices | None = None,
     progress: Callable[[Stats], None] | None = None,
     notice: Callable[[str], None] | None = None,
 ) -> Simulation:
-    """`engine` is the library of ``sim/engine``; with `recorded` no ranks are needed; `cost` is a cost model that has
-    prices already; `progress` and `notice` are those of :class:`SimulatorConfig`. Raises PhantoraError."""
+    """`engine` is the library of ``sim/engine``; with `recorded` no ranks are needed; `prices` are those of
+    another run on these GPUs; `progress` and `notice` are those of :class:`SimulatorConfig`. Raises PhantoraError."""
     workspaces = _workspaces(setup.cluster)
     session = create_session(setup, workspaces)
     if setup.spec.null:
@@ -167,15 +175,16 @@ def assemble(
 
         cluster, output = setup.cluster, setup.spec.output
         live = _live_profiler(setup)
-        model = cost or model_for(cluster.gpu, cache_folder(), live)
+        prices = prices or Prices(model_for(cluster.gpu, cache_folder(), live), {})
+        model = prices.model
         nccl, facts = _nccl(setup, recorded)
         facts = {**facts, **_facts(setup, workspaces), "common_shares": getattr(model, "common_shares", {})}
         described = _metadata(setup, about, facts, getattr(model, "tables", ()))
         if recorded is not None and recorded.measured is not None and not recorded.measured.known:
             described.peak_flops = {}  # of the model that stands for the GPU
         config = SimulatorConfig(
-            engine, cluster.part(setup.hosts, setup.ranks_per_host), model, nccl, setup.what_if, setup.fold,
-            recorded.measured if recorded else None, output.flows, recorded is not None and recorded.brief,
+            engine, cluster.part(setup.hosts, setup.ranks_per_host), model, prices.known, nccl, setup.what_if,
+            setup.fold, recorded.measured if recorded else None, output.flows, recorded is not None and recorded.brief,
             output.recording, setup.spec.hang_timeout, progress,
             notice,
         )  # fmt: skip
@@ -195,7 +204,7 @@ def assemble(
         raise
 
     def again(path: Path, changed: Setup, records: Recorded) -> Simulation:
-        return assemble(changed, path, about, engine, recorded=records, cost=model)
+        return assemble(changed, path, about, engine, recorded=records, prices=prices)
 
     notes = tuple(model.of_other_builds(about.torch)) if hasattr(model, "of_other_builds") else ()
     return Simulation(session, simulator, log, live, notes, again)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from phantora.cost.types import CostModel
+from phantora.cost.types import CostModel, Price
 from phantora.fold.mesh import Fold
 from phantora.hardware import Cluster
 from phantora.sim.collectives import NcclEnvironment
@@ -52,6 +52,8 @@ class SimulatorConfig:
     """The library of ``sim/engine``."""
     cluster: Cluster
     cost: CostModel
+    prices: dict[Hashable, Price] = field(default_factory=dict)
+    """Prices of `cost` by all that they depend on: a run shares them with its replays."""
     nccl: NcclEnvironment | None = None
     what_if: WhatIf = field(default_factory=WhatIf)
     fold: Fold | None = None

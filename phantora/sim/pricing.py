@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
@@ -64,7 +64,8 @@ class Pricing:
     def __init__(self, engine: native.Engine, tables: Tables, world_size: int, config: SimulatorConfig) -> None:
         cluster, fold, what_if = config.cluster, config.fold, config.what_if
         self._engine = engine
-        self._cost = config.cost
+        self._cost, self._known = config.cost, config.prices
+        self._brief = config.brief
         self._measured = config.measured
         self._same_gpu = config.measured is not None and config.measured.cluster.gpu.name == cluster.gpu.name
         self._machine = Machine(cluster.gpu)
@@ -93,6 +94,8 @@ class Pricing:
                 self._serve_communication(request)
             else:
                 price = self._price(request)
+                if not self._brief:
+                    self._count_operator(request, price)
                 main = max(range(len(price.durations)), key=price.durations.__getitem__)
                 if self._measured is None:
                     self._engine.set_profile(request.id, profile_of(self._machine, price))
@@ -127,15 +130,34 @@ class Pricing:
         return measured.ratio(price, lambda: self._price_by(measured.cost, request))
 
     def _price(self, request: native.PriceRequest) -> Price:
-        price = self._price_by(self._cost, request)
-        if request.kind == native.OPERATOR and request.part == 0 and request.sig >= 0:
-            signature = self._signature(request.sig)
-            kernels = tuple(self._kernel(kernel) for kernel in self._engine.price_kernels(request))
-            self._operators[request.id] = Wanted(
-                self._engine.text(native.SIGNATURES, request.sig), compute_of(kernels), signature.name,
-                signature_text(signature), price.cls, price.provenance, price.error, tuning=signature.tuning,
-            )  # fmt: skip
-        return price
+        if self._measured is not None:
+            return self._price_by(self._cost, request)
+        work = self._work(request)
+        if work not in self._known:
+            self._known[work] = self._price_by(self._cost, request)
+        return self._known[work]
+
+    def _work(self, request: native.PriceRequest) -> Hashable:
+        """All that a price depends on."""
+        signed = request.kind == native.OPERATOR and request.sig >= 0
+        signature = self._engine.text(native.SIGNATURES, request.sig) if signed else ""
+        kernels = tuple(
+            (self._engine.text(native.NAMES, k.name) if k.name >= 0 else "", k.library, k.grid_x, k.grid_y, k.grid_z,
+             k.block_x, k.block_y, k.block_z, k.shared_bytes)
+            for k in (self._engine.price_kernels(request) if request.kernels else ())
+        )  # fmt: skip
+        about = (request.kind, request.sub, request.part, request.bytes, request.l2_hits, request.l2_written)
+        return (about, signature, kernels)
+
+    def _count_operator(self, request: native.PriceRequest, price: Price) -> None:
+        if request.kind != native.OPERATOR or request.part or request.sig < 0:
+            return
+        signature = self._signature(request.sig)
+        kernels = tuple(self._kernel(kernel) for kernel in self._engine.price_kernels(request))
+        self._operators[request.id] = Wanted(
+            self._engine.text(native.SIGNATURES, request.sig), compute_of(kernels), signature.name,
+            signature_text(signature), price.cls, price.provenance, price.error, tuning=signature.tuning,
+        )  # fmt: skip
 
     def _price_by(self, cost: CostModel, request: native.PriceRequest) -> Price:
         if request.kind == native.COPY:
@@ -241,7 +263,9 @@ class Pricing:
         return flows
 
     def count(self, rows: npt.NDArray[np.void]) -> None:
-        """Adds rows of the log to the time that each price stands for."""
+        """Adds rows of the log to the time that each price stands for. Of a brief log nobody asks."""
+        if self._brief:
+            return
         priced = rows[rows["price"] >= 0]
         if not len(priced):
             return

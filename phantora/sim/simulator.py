@@ -34,7 +34,6 @@ _ABSENT_S = 1.0  # all processes of a command sleep for so long: none is about t
 _START_FACTOR = 10  # a rank's start (imports, a cold disk, a busy machine) may take ten hang timeouts
 _GIVE_UP_S = 5.0  # all ranks wait for each other for so long: no other thread of theirs (a watchdog, a timer) aborts it
 _NOTICE_FACTOR = 4  # from one notice of who works to the next
-_FEW = 16  # ranks: to look at each takes less than numpy's smallest step
 _STALL_S = 1.0  # a pause that is shorter may be chance
 _AWAKE_SHARE = 0.05  # of the hang timeout: who was awake for longer was not blocked
 
@@ -158,9 +157,9 @@ class Simulator:
             self._refresh()
             self._engine.close()
 
-    def _turn(self, timeout_us: int) -> int:
-        """Lets the engine go on once and answers its questions; bits of reasons."""
-        reason = self._engine.run(timeout_us)
+    def _turn(self, waiting_us: int, resting_us: int) -> int:
+        """Lets the engine go on and answers its questions; bits of reasons."""
+        reason = self._engine.run(waiting_us, resting_us)
         if reason & native.ERROR:
             folding = self._engine.error_kind() == native.CANNOT_FOLD
             raise PhantoraError(self._engine.error(), Reason.CANNOT_FOLD if folding else Reason.REFUSED)
@@ -181,7 +180,6 @@ class Simulator:
         idle = IdleDetector()
         next_look = 0.0
         waits = self._session.control["waiting"]
-        few = self._session.real if len(self._session.real) <= _FEW else ()
         pause = _SLEEP_US
         while not self._stop.is_set():
             with self._lock:
@@ -190,16 +188,17 @@ class Simulator:
                     self._engine.keep_open(False)
             for rank, status in deaths:
                 self._engine.rank_died(rank, status)
-            waiting = any(map(waits.item, few)) if few else bool(waits.any())
             begin = 0.0 if idle_since is None else time.thread_time()  # a system call
-            reason = self._turn(pause if waiting else _REST_US)
+            reason = self._turn(pause, _REST_US)
             if reason & native.DONE and not reason & native.PRICES:
                 return
-            if reason != native.IDLE:
+            if reason not in (native.IDLE, native.SLEPT):
                 idle_since = self._stalled_at = None
                 self._next_notice = self._config.hang_timeout
                 pause = _SLEEP_US
-                continue
+                if not reason & native.SLEPT:
+                    continue
+            waiting = bool(waits.any())
             turn = time.thread_time() - begin if idle_since is not None else 0.0
             now = time.monotonic()
             if idle_since is None:

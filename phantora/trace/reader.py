@@ -38,6 +38,7 @@ _MAGIC = b"ARROW1\x00\x00"
 _OPERATOR = frozenset(("signature", "operator", "shape", "provenance", "error", "ns"))  # of phantora.cost.wanted.Wanted
 _RENAMED = {"modelled": "fitted", "roofline": "analytic"}  # provenances of earlier logs
 _BROKEN = (pa.ArrowException, OSError, ValueError, IndexError, KeyError)  # what Arrow raises for damaged data
+_MOST_KEPT = 128 << 20  # bytes of columns that are kept unpacked
 _MOST_RANKS = 1 << 24  # tables of ranks shall not take all memory
 Array = npt.NDArray[Any]
 
@@ -196,6 +197,8 @@ class Log:
         self._source = source
         self._words: dict[str, list[str]] = {}
         self._limited: set[int] = set()  # batches that were found to be of no more than the largest size
+        self._kept: dict[int, dict[str, Array]] = {}  # columns, by batch
+        self._kept_bytes = 0
         self.schema: pa.Schema = source.schema
         self.metadata = RunMetadata.from_json(source.schema.metadata[METADATA_KEY])
         self.trailer: dict[str, Any] = json.loads(source.trailer) if source.trailer else {}
@@ -279,17 +282,8 @@ class Log:
             wanted.add("kind")
         if ranks is not None:
             wanted.add("rank")
-        known = self.schema.names
-        order = tuple(sorted(COLUMNS.index(column) for column in wanted if column in known))
-        arrow = self._batch(index, order)
-        data: dict[str, Array] = {column: _unknown(arrow.num_rows) for column in wanted if column not in known}
-        for position, number in enumerate(order):
-            column = arrow.column(position)
-            if pa.types.is_dictionary(column.type):
-                column = column.indices.fill_null(-1)
-            data[COLUMNS[number]] = column.to_numpy(zero_copy_only=False)
-        if "rank" in data and not 0 <= data["rank"].min() <= data["rank"].max() < _MOST_RANKS:
-            raise _damaged(self.path, f"batch {index + 1} of {self.num_batches} names ranks that cannot be")
+        data = self._columns(index, wanted)
+        count = len(next(iter(data.values())))
         mask: Array | None = None
         if kinds is not None:
             chosen = np.zeros(len(KINDS), bool)
@@ -299,9 +293,33 @@ class Log:
             of_rank = np.isin(data["rank"], np.fromiter(ranks, np.int64))
             mask = of_rank if mask is None else mask & of_rank
         if mask is None or bool(mask.all()):
-            return Batch(index, data, np.arange(arrow.num_rows))
+            return Batch(index, data, np.arange(count))
         rows = np.flatnonzero(mask)
         return Batch(index, {name: values[rows] for name, values in data.items()}, rows)
+
+    def _columns(self, index: int, wanted: Collection[str]) -> dict[str, Array]:
+        """Columns of batch `index`. Those of the first batches are kept: an analysis reads them several times."""
+        kept = self._kept.setdefault(index, {})
+        fresh = [column for column in wanted if column not in kept]
+        if not fresh:
+            return {column: kept[column] for column in wanted}
+        known = self.schema.names
+        order = tuple(sorted(COLUMNS.index(column) for column in fresh if column in known))
+        arrow = self._batch(index, order)
+        data: dict[str, Array] = {column: _unknown(arrow.num_rows) for column in fresh if column not in known}
+        for position, number in enumerate(order):
+            column = arrow.column(position)
+            if pa.types.is_dictionary(column.type):
+                column = column.indices.fill_null(-1)
+            data[COLUMNS[number]] = column.to_numpy(zero_copy_only=False)
+        if "rank" in data and not 0 <= data["rank"].min() <= data["rank"].max() < _MOST_RANKS:
+            raise _damaged(self.path, f"batch {index + 1} of {self.num_batches} names ranks that cannot be")
+        found = {column: data[column] if column in data else kept[column] for column in wanted}
+        size = sum(values.nbytes for values in data.values())
+        if self._kept_bytes + size <= _MOST_KEPT:
+            self._kept_bytes += size
+            kept |= data
+        return found
 
     def batches(
         self,

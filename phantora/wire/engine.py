@@ -40,9 +40,10 @@ def _c_struct(cls: _Class) -> _Class:
 
 
 Reason = Enum("phe_reason", "PHE_", (
-    ("IDLE", "nothing moved within the timeout"), ("PRICES", "phe_next_price has requests"),
+    ("IDLE", "nothing moved"), ("PRICES", "phe_next_price has requests"),
     ("ROWS", "many rows wait for phe_take_rows"), ("DONE", "every rank has exited and all their work is done"),
     ("ERROR", "phe_error has a text"), ("MOVED", "something was consumed or answered"),
+    ("SLEPT", "last of all, a timeout in which no rank spoke"),
 ))  # fmt: skip
 PriceKind = Enum("phe_price_kind", "PHE_", (
     ("OPERATOR", ""), ("KERNEL", ""), ("COPY", ""), ("MEMSET", ""), ("COLLECTIVE", ""), ("TRANSFER", ""),
@@ -275,7 +276,8 @@ FUNCTIONS = (
     Function("phe_record", "void", (), "keep what the ranks say, for phe_take_records"),
     Function("phe_play", "void", (("double", "scale"),), "the rings hold recordings; host time is scaled"),
     Function("phe_take_records", "int64_t", (_RANK, ("void *", "out"), ("int64_t", "capacity"), ("int", "everything"))),
-    Function("phe_run", "int", (("int", "timeout_us"),), "returns bits of reasons"),
+    Function("phe_run", "int", (("int", "waiting_us"), ("int", "resting_us")),
+             "sleeps up to this while a rank waits for an answer, or none does; returns bits of reasons"),
     Function("phe_next_price", "int", (("phe_price_request *", "out"),), "0: nothing is wanted"),
     Function("phe_price_kernels", "void", (_PRICE, ("phe_price_kernel *", "out"))),
     Function("phe_set_flows", "void", (

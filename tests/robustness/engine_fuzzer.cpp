@@ -155,7 +155,7 @@ class Run {
 
   bool turns() {
     for (int turn = 0; turn < MOST_TURNS; ++turn) {
-      int reason = phe_run(engine_, 0);
+      int reason = phe_run(engine_, 0, 0);
       if (reason & PHE_ERROR) return false;
       bool asked = false;
       phe_price_request request;

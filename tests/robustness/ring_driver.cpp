@@ -49,7 +49,7 @@ void simulate(void *area, int64_t *rows) {
   phe_set_timing(engine, &timing);
   phe_record(engine);
   for (int reason = 0; !(reason & PHE_DONE) || (reason & PHE_PRICES);) {
-    reason = phe_run(engine, 2000);
+    reason = phe_run(engine, 2000, 2000);
     if (reason & PHE_ERROR) {
       std::fprintf(stderr, "engine: an error\n");
       std::abort();

@@ -9,8 +9,8 @@ void Communication::abort(Rank &rank, uint32_t id, int64_t time) {
   Communicator *comm = used(rank, id, number);
   if (!comm) return;
   auto give_up_in = [&](Stream &s) {
-    for (Item &item : s.queue)
-      if (item.type == Item::COMM && item.comm->end < 0) give_up(rank, *item.comm, number, time);
+    for (size_t i = 0; i < s.queue.size(); ++i)
+      if (Item &item = s.queue[i]; item.type == Item::COMM && item.comm->end < 0) give_up(rank, *item.comm, number, time);
   };
   for (auto &[stream, s] : rank.streams) give_up_in(*s);
   for (auto &s : rank.retired) give_up_in(*s);

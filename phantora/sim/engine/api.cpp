@@ -24,7 +24,7 @@ int64_t phe_take_records(void *engine, int rank, void *out, int64_t capacity, in
 int64_t phe_take_rows(void *engine, void *out, int64_t capacity, int everything) {
   return of(engine).take_rows(static_cast<ph_row *>(out), capacity, everything != 0);
 }
-int phe_run(void *engine, int timeout_us) { return of(engine).run(timeout_us); }
+int phe_run(void *engine, int waiting_us, int resting_us) { return of(engine).run(waiting_us, resting_us); }
 
 int phe_next_price(void *engine, phe_price_request *out) {
   const phe_price_request *request = of(engine).prices().next();

@@ -164,7 +164,8 @@ inline int64_t Device::time_of(const Stream &s, const Item &item) {
 uint64_t Device::next_in_queue() const {
   uint64_t first = UINT64_MAX;
   for (const Stream *s : busy_)
-    for (const Item &item : s->queue) {
+    for (size_t i = 0; i < s->queue.size(); ++i) {
+      const Item &item = s->queue[i];
       if (item.running || !item.issued) continue;
       first = std::min(first, item.issued);
       break;

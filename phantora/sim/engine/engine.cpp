@@ -52,7 +52,25 @@ bool Engine::all_wait() {
   return true;
 }
 
-int Engine::run(int timeout_us) {
+int Engine::run(int waiting_us, int resting_us) {
+  timespec now;
+  int64_t until = 0;
+  int moved = PHE_IDLE;
+  for (;;) {
+    int reason = iterate();
+    if (reason & ~PHE_MOVED) return reason | moved;
+    moved |= reason;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    int64_t ms = now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    if (!until) until = ms + MOST_MS;
+    if (ms >= until) return moved;
+    if (reason & PHE_MOVED && !a_recording_runs_out()) continue;
+    if (reason & PHE_MOVED || waiting_us <= 0) return moved;
+    if (!sleep(a_rank_waits() ? waiting_us : resting_us)) return moved | PHE_SLEPT;
+  }
+}
+
+int Engine::iterate() {
   progress_.moved = false;
   bool any = false;
   for (Rank &rank : rank_table_.ranks()) any |= ingest_.consume(rank);
@@ -74,23 +92,40 @@ int Engine::run(int timeout_us) {
   }
   if (rows_.waiting() >= rows_wanted_) reason |= PHE_ROWS;
   if (reason == PHE_IDLE && all_done()) reason |= PHE_DONE;
-  if (reason != PHE_IDLE || timeout_us <= 0) return reason;
-  sleep(timeout_us);
-  return PHE_IDLE;
+  return reason;
 }
 
-// Until a rank says something.
-void Engine::sleep(int timeout_us) {
+// Until a rank says something; false: none has.
+bool Engine::sleep(int timeout_us) {
   store<uint32_t>(&header_->sim_sleeping, 1);
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
   uint32_t bell = load(&header_->doorbell);
-  bool fresh = false;
-  for (const Rank &rank : rank_table_.ranks()) fresh = fresh || ingest_.behind(rank);
+  bool fresh = a_rank_is_behind();
   if (!fresh) {
     timespec t{timeout_us / 1000000, (timeout_us % 1000000) * 1000};
     futex(&header_->doorbell, FUTEX_WAIT, bell, &t);
+    fresh = a_rank_is_behind();
   }
   store<uint32_t>(&header_->sim_sleeping, 0);
+  return fresh;
+}
+
+bool Engine::a_rank_is_behind() {
+  const auto &ranks = rank_table_.ranks();
+  return std::any_of(ranks.begin(), ranks.end(), [&](const Rank &rank) { return ingest_.behind(rank); });
+}
+
+// Is the ring of a recorded rank less than half full?
+bool Engine::a_recording_runs_out() {
+  const auto &ranks = rank_table_.ranks();
+  return rank_table_.plays() && std::any_of(ranks.begin(), ranks.end(), [&](const Rank &rank) {
+    return !rank.exited && load(&rank.control->head) - ingest_.taken(rank) <= PH_RING_RECORDS / 2;
+  });
+}
+
+bool Engine::a_rank_waits() {
+  const auto &ranks = rank_table_.ranks();
+  return std::any_of(ranks.begin(), ranks.end(), [](const Rank &rank) { return load(&rank.control->waiting) != 0; });
 }
 
 void Engine::price(int32_t id, const int64_t *durations, int count, int32_t name) {

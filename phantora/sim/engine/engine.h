@@ -15,6 +15,7 @@
 namespace phe {
 
 constexpr int64_t ROWS_WANTED = 1 << 17;  // new rows that make it worth calling Python
+constexpr int64_t MOST_MS = 50;           // of Engine::run: Python notes deaths and shows progress
 
 class Engine {
  public:
@@ -39,8 +40,9 @@ class Engine {
   Comparison &comparison() { return comparison_; }
 
   // ---- the run
-  // Consumes, advances, answers; sleeps up to `timeout_us` if nothing moved. Bits of phe_reason.
-  int run(int timeout_us);
+  // Consumes, advances, answers, until Python is needed or MOST_MS have passed. Where nothing moves it sleeps: up to
+  // `waiting_us` while a rank waits for an answer, else up to `resting_us`; 0: it returns. Bits of phe_reason.
+  int run(int waiting_us, int resting_us);
   Prices &prices() { return prices_; }
   void price(int32_t id, const int64_t *durations, int count, int32_t name);
   // Ranks asleep outside CUDA (and those that wait for bytes) hold nobody back any longer. The
@@ -63,12 +65,16 @@ class Engine {
   phe_status status();
 
  private:
+  int iterate();
   void advance();
   bool all_done();
   bool all_wait();
   int64_t frontier();  // nothing earlier can change
   void write_power();
-  void sleep(int timeout_us);
+  bool sleep(int timeout_us);
+  bool a_rank_is_behind();
+  bool a_rank_waits();
+  bool a_recording_runs_out();
   std::vector<Rank *> held(const int32_t *sleepers, int count);
 
   ph_header *header_;

@@ -19,11 +19,11 @@ from phantora.wire.session import Session
 __all__ = [
     "CANNOT_FOLD", "COLLECTIVE", "COPY", "DONE", "ERROR", "EXITED", "IDLE", "KERNEL", "MEMSET", "MOVED", "NAMES",
     "NOT_STARTED", "OPERATOR", "OTHER", "PAIR", "PEER_COPY", "PRICES", "PUT_SIGNAL", "RECORD", "ROW", "ROWS", "RUNS",
-    "SIGNATURES", "TRANSFER", "WAITS", "WAITS_FOR_BYTES", "WAIT_SIGNAL",
+    "SIGNATURES", "SLEPT", "TRANSFER", "WAITS", "WAITS_FOR_BYTES", "WAIT_SIGNAL",
     "Engine", "KernelProfile", "PowerLimit", "PowerState", "PriceKernel", "PriceRequest", "Status", "Timing",
 ]  # fmt: skip
 
-IDLE, PRICES, ROWS, DONE, ERROR, MOVED = (1 << bit >> 1 for bit in range(len(interface.Reason.members)))
+IDLE, PRICES, ROWS, DONE, ERROR, MOVED, SLEPT = (1 << bit >> 1 for bit in range(len(interface.Reason.members)))
 OPERATOR, KERNEL, COPY, MEMSET, COLLECTIVE, TRANSFER = range(len(interface.PriceKind.members))
 PAIR, PEER_COPY, PUT_SIGNAL, WAIT_SIGNAL = range(len(interface.TransferKind.members))
 NAMES, SIGNATURES = range(len(interface.TextTable.members))
@@ -78,9 +78,11 @@ class Engine:
         """The rings hold recordings: the engine keeps the ranks' clocks. Host time is scaled."""
         self._lib.phe_play(self._handle, host_scale)
 
-    def run(self, timeout_us: int) -> int:
-        """Consumes, advances, answers; sleeps up to `timeout_us` if nothing moved. Bits of reasons."""
-        return int(self._lib.phe_run(self._handle, timeout_us))
+    def run(self, waiting_us: int, resting_us: int | None = None) -> int:
+        """Consumes, advances, answers, until the caller is needed or 50 ms have passed. Where nothing moves it sleeps:
+        up to `waiting_us` while a rank waits for an answer, else up to `resting_us` (None: the same); 0: it returns.
+        Bits of reasons."""
+        return int(self._lib.phe_run(self._handle, waiting_us, waiting_us if resting_us is None else resting_us))
 
     def next_price(self) -> PriceRequest | None:
         """What the engine wants a price for; None if nothing."""

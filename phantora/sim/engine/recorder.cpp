@@ -22,7 +22,8 @@ void Recorder::add(const ph_record &said, int64_t block) {
     return;
   }
   ph_record r = said;
-  if (takes_text(r)) kept_.insert(kept_.end(), pieces_.begin(), pieces_.end());
+  if (takes_text(r))
+    for (const ph_record &piece : pieces_) kept_.push_back(piece);
   pieces_.clear();
   if (forgotten(r)) return;
   if (r.slot != PH_NO_SLOT) r.slot = 0;
@@ -57,8 +58,7 @@ int64_t Recorder::take(ph_record *out, int64_t capacity, bool everything) {
   if (!everything)
     for (uint64_t position : asked_)
       if (position) count = std::min(count, position - 1 - taken_);
-  std::copy_n(kept_.begin(), count, out);
-  kept_.erase(kept_.begin(), kept_.begin() + static_cast<long>(count));
+  for (uint64_t i = 0; i < count; ++i, kept_.pop_front()) out[i] = kept_.front();
   taken_ += count;
   return static_cast<int64_t>(count);
 }

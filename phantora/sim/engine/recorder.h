@@ -26,7 +26,7 @@ class Recorder {
   int64_t take(ph_record *out, int64_t capacity, bool everything);
 
  private:
-  std::deque<ph_record> kept_;
+  Queue<ph_record, 512> kept_;
   uint64_t taken_ = 0;             // records that went before `kept_`
   std::vector<ph_record> pieces_;  // of a blob whose taker is still to come
   uint64_t asked_[PH_REPLY_SLOTS] = {};  // position of the request that holds the slot, plus one; 0: none

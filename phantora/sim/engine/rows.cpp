@@ -1,6 +1,5 @@
 #include "rows.h"
 
-#include <algorithm>
 #include <tuple>
 
 namespace phe {
@@ -18,65 +17,65 @@ ph_row RowLog::row(ph_row_kind kind, int rank, int64_t start, int64_t end) {
   return r;
 }
 
-void RowLog::add(const ph_row &r, Lane lane) {
-  places_.push_back({r.end, r.rank, lane, picked_.size()});
-  picked_.push_back(r);
-}
-
-void RowLog::pick(std::deque<ph_row> &list, Lane lane, int64_t until, const std::function<void(ph_row &)> &rename) {
-  while (!list.empty() && (until == NEVER || list.front().end < until)) {
-    add(list.front(), lane);
-    list.pop_front();
-    ph_row &r = picked_.back();
-    if (r.kind == PH_ROW_COLLECTIVE || r.kind == PH_ROW_SENDRECV) rename(r);
-  }
-}
-
-void RowLog::pick_unordered(std::vector<ph_row> &list, Lane lane, int64_t until) {
-  std::vector<ph_row> keep;
-  for (ph_row &r : list) {
-    if (until == NEVER || r.end < until)
-      add(r, lane);
-    else
-      keep.push_back(r);
-  }
-  list.swap(keep);
-}
+static auto communicator_order(const ph_row &r) { return std::make_tuple(r.end, r.rank, r.comm); }
 
 // Of flows (and stretches of links, distinguished by their name) that end together at one rank.
 static auto network_order(const ph_row &r) {
-  return std::make_tuple(r.kind, r.kind == PH_ROW_LINK ? r.name : r.comm, r.seq, r.value, r.part, r.start);
+  return std::make_tuple(r.end, r.rank, r.kind, r.kind == PH_ROW_LINK ? r.name : r.comm, r.seq, r.value, r.part, r.start);
 }
 
-bool RowLog::before(const Place &a, const Place &b) const {
-  if (a.end != b.end) return a.end < b.end;
-  if (a.rank != b.rank) return a.rank < b.rank;
-  if (a.lane != b.lane) return a.lane < b.lane;
-  const ph_row &x = picked_[a.position], &y = picked_[b.position];
-  if (a.lane == COMMUNICATORS) return x.comm < y.comm;
-  if (a.lane == NETWORK) return network_order(x) < network_order(y);
-  return a.position < b.position;
+// Moves what ends before `until` from `list` to `sorted`.
+template <typename Rows, typename Key>
+static void finalize(std::vector<ph_row> &list, Rows &sorted, int64_t until, Key key) {
+  auto rest = std::stable_partition(list.begin(), list.end(), [&](const ph_row &r) { return r.end < until; });
+  std::stable_sort(list.begin(), rest, [&](const ph_row &a, const ph_row &b) { return key(a) < key(b); });
+  std::for_each(list.begin(), rest, [&](const ph_row &r) { sorted.push_back(r); });
+  list.erase(list.begin(), rest);
 }
 
-void RowLog::gather(int64_t until, const std::function<void(ph_row &)> &rename) {
-  picked_.clear();
-  places_.clear();
-  taken_ = 0;
-  pick_unordered(communicators_, COMMUNICATORS, until);
-  pick_unordered(network_, NETWORK, until);
-  for (size_t rank = 0; rank < host_.size(); ++rank) {
-    pick(host_[rank], HOST, until, rename);
-    pick(device_[rank], DEVICE, until, rename);
+void RowLog::gather(int64_t until) {
+  until_ = until;
+  finalize(communicators_, final_communicators_, until, communicator_order);
+  finalize(network_, final_network_, until, network_order);
+  add(final_communicators_, COMMUNICATORS);
+  add(final_network_, NETWORK);
+  for (Rows &rows : host_) add(rows, HOST);
+  for (Rows &rows : device_) add(rows, DEVICE);
+  for (size_t at = lanes_.size() / 2; at-- > 0;) sink(at);
+}
+
+void RowLog::add(Rows &rows, Order order) {
+  if (!rows.empty() && rows.front().end < until_) lanes_.push_back({&rows, order});
+}
+
+// Restores the heap below a lane whose front has changed.
+void RowLog::sink(size_t at) {
+  for (;;) {
+    size_t least = at;
+    for (size_t child = 2 * at + 1; child < std::min(2 * at + 3, lanes_.size()); ++child)
+      if (lanes_[child].before(lanes_[least])) least = child;
+    if (least == at) return;
+    std::swap(lanes_[at], lanes_[least]);
+    at = least;
   }
-  std::sort(places_.begin(), places_.end(), [&](const Place &a, const Place &b) { return before(a, b); });
 }
 
 int64_t RowLog::take(ph_row *out, int64_t capacity, int64_t until, const std::function<void(ph_row &)> &rename) {
-  if (must_gather()) gather(until, rename);
-  int64_t n = 0;
-  while (n < capacity && taken_ < places_.size()) out[n++] = picked_[places_[taken_++].position];
-  count_ -= n;
-  return n;
+  if (must_gather()) gather(until);
+  int64_t taken = 0;
+  for (; taken < capacity && !lanes_.empty(); ++taken) {
+    Rows &rows = *lanes_.front().rows;
+    ph_row &r = out[taken] = rows.front();
+    if (r.kind == PH_ROW_COLLECTIVE || r.kind == PH_ROW_SENDRECV) rename(r);
+    rows.pop_front();
+    if (rows.empty() || rows.front().end >= until_) {
+      lanes_.front() = lanes_.back();
+      lanes_.pop_back();
+    }
+    if (!lanes_.empty()) sink(0);
+  }
+  count_ -= taken;
+  return taken;
 }
 
 }  // namespace phe

@@ -1,11 +1,10 @@
 // The row log: finished work, in the order of the log.
 #pragma once
 #include "basics.h"
+#include "queue.h"
 
 #include <algorithm>
-#include <deque>
 #include <functional>
-#include <iterator>
 #include <vector>
 
 namespace phe {
@@ -21,54 +20,55 @@ class RowLog {
 
   // Rows of a host come in the order of their ends, but for waits that it began together. Those of its GPUs always do.
   void host(const ph_row &r) {
-    latest_ = std::max(latest_, r.end);
-    if (!keeps(r)) return;
-    std::deque<ph_row> &list = host_[static_cast<size_t>(r.rank)];
-    auto at = list.end();
-    while (at != list.begin() && std::prev(at)->end > r.end) --at;
-    list.insert(at, r);
-    ++count_;
+    if (!keep(r)) return;
+    Rows &list = host_[static_cast<size_t>(r.rank)];
+    list.push_back(r);
+    for (size_t at = list.size() - 1; at && list[at - 1].end > list[at].end; --at) std::swap(list[at - 1], list[at]);
   }
-  void device(const ph_row &r) { put(device_[static_cast<size_t>(r.rank)], r); }
+  void device(const ph_row &r) {
+    if (keep(r)) device_[static_cast<size_t>(r.rank)].push_back(r);
+  }
   int64_t latest() const { return latest_; }  // end of all rows so far, also of those that are not kept
   // Rows of communicators and of the network may come in any order.
-  void communicator(const ph_row &r) { put(communicators_, r); }
-  void network(const ph_row &r) { put(network_, r); }
+  void communicator(const ph_row &r) {
+    if (keep(r)) communicators_.push_back(r);
+  }
+  void network(const ph_row &r) {
+    if (keep(r)) network_.push_back(r);
+  }
   int64_t waiting() const { return count_; }
 
   // Up to `capacity` rows that end before `until`; `rename` makes a row's numbers those of the log.
   int64_t take(ph_row *out, int64_t capacity, int64_t until, const std::function<void(ph_row &)> &rename);
-  bool must_gather() const { return taken_ == places_.size(); }
+  bool must_gather() const { return lanes_.empty(); }
 
  private:
-  enum Lane : int32_t { COMMUNICATORS, HOST, DEVICE, NETWORK };
-  struct Place {
-    int64_t end;
-    int32_t rank;
-    Lane lane;
-    size_t position;
-  };
-  bool keeps(const ph_row &r) const {
-    return !brief_ || (r.kind != PH_ROW_MEMORY && r.kind != PH_ROW_RECORD && r.kind != PH_ROW_WAIT);
-  }
-  template <typename List>
-  void put(List &list, const ph_row &r) {
-    latest_ = std::max(latest_, r.end);
-    if (!keeps(r)) return;
-    list.push_back(r);
-    ++count_;
-  }
-  void gather(int64_t until, const std::function<void(ph_row &)> &rename);
-  void pick(std::deque<ph_row> &list, Lane lane, int64_t until, const std::function<void(ph_row &)> &rename);
-  void pick_unordered(std::vector<ph_row> &list, Lane lane, int64_t until);
-  void add(const ph_row &r, Lane lane);
-  bool before(const Place &a, const Place &b) const;
+  using Rows = Queue<ph_row, 256>;
+  enum Order : int32_t { COMMUNICATORS, HOST, DEVICE, NETWORK };  // of rows of one rank that end together
+  struct Lane {  // rows in the order of their ends, some of which are final
+    Rows *rows;
+    Order order;
 
-  std::vector<std::deque<ph_row>> host_, device_;  // by rank
+    bool before(const Lane &other) const {
+      const ph_row &a = rows->front(), &b = other.rows->front();
+      return a.end != b.end ? a.end < b.end : a.rank != b.rank ? a.rank < b.rank : order < other.order;
+    }
+  };
+  bool keep(const ph_row &r) {
+    latest_ = std::max(latest_, r.end);
+    bool kept = !brief_ || (r.kind != PH_ROW_MEMORY && r.kind != PH_ROW_RECORD && r.kind != PH_ROW_WAIT);
+    count_ += kept;
+    return kept;
+  }
+  void gather(int64_t until);
+  void add(Rows &rows, Order order);
+  void sink(size_t at);
+
+  std::vector<Rows> host_, device_;  // by rank
   std::vector<ph_row> communicators_, network_;
-  std::vector<ph_row> picked_;  // final rows
-  std::vector<Place> places_;   // and their order
-  size_t taken_ = 0;            // of them
+  Rows final_communicators_, final_network_;  // of them, in order
+  std::vector<Lane> lanes_;  // a heap of those that have final rows
+  int64_t until_ = 0;        // rows that end before are final
   int64_t count_ = 0, latest_ = 0;
   bool brief_ = false;
 };

@@ -1,8 +1,8 @@
 // What streams hold: kernels, copies, waits and the rest, one item each.
 #pragma once
 #include "basics.h"
+#include "queue.h"
 
-#include <deque>
 #include <memory>
 
 namespace phe {
@@ -61,7 +61,7 @@ struct Stream {
   int64_t gap = 0;          // before the next kernel, copy or memset can start
   int64_t last_id = -1;     // id of the last item enqueued
   int64_t done_id = -1;     // and of the last one completed
-  std::deque<Item> queue;
+  Queue<Item> queue;
 
   // The `seq`-th item, nullptr if it is done or yet to come.
   Item *at(uint64_t seq) {
@@ -72,8 +72,8 @@ struct Stream {
   // Which command has `count` commands behind it; 0: it is done. How many waits are implied is chance, so they do not count.
   uint64_t command_before_last(uint64_t count) const {
     uint64_t seq = enqueued;
-    for (auto item = queue.rbegin(); item != queue.rend(); ++item, --seq)
-      if (item->id > 0 && count-- == 0) return seq;
+    for (size_t left = queue.size(); left-- > 0; --seq)
+      if (queue[left].id > 0 && count-- == 0) return seq;
     return 0;
   }
 };
