@@ -26,6 +26,7 @@ from phantora.runs.outputs import Logged, with_timeline
 from phantora.runs.preflight import preflight
 from phantora.runs.prepare import Prepared, prepare
 from phantora.spec import AUTO, COMMAND, RunSpec
+from phantora.units import MIB
 
 if TYPE_CHECKING:
     from phantora.fold.mesh import Fold
@@ -185,7 +186,8 @@ class _Run:
         outputs = self.prepared.outputs
         rows = simulation.log.rows if simulation.log is not None else 0
         if simulation.simulator is not None and not outcome.status and not rows:
-            outcome.status, outcome.reason, outcome.message = 1, Reason.NO_GPU_WORK, _nothing_on_a_gpu(self._command())
+            outcome.status, outcome.reason = 1, Reason.NO_GPU_WORK
+            outcome.message = _nothing_on_a_gpu(self._command(), simulation.simulator.stats().device_peak)
         report = self._report(outcome, simulation)
         log: Path | None = None
         try:
@@ -253,7 +255,12 @@ def _which_gpu(spec: RunSpec) -> str:
     return f"{asked} is {chosen} here" if chosen else ""
 
 
-def _nothing_on_a_gpu(command: list[str]) -> str:
+def _nothing_on_a_gpu(command: list[str], peak: int) -> str:
+    if peak:
+        return (
+            f"{command[0]} launched nothing on a GPU, so there is nothing to simulate: it took memory "
+            f"({peak / MIB:,.0f} MiB with the CUDA context), but called no operator, copy or collective"
+        )
     return (
         f"{command[0]} put nothing on a GPU, so there is nothing to simulate; move the model and its inputs to one "
         "(`.to('cuda')`; torch.cuda.is_available() is true here)"

@@ -62,15 +62,17 @@ typedef struct operation {
   void *recv;  // NULL: this rank receives nothing
   size_t count;
   uint64_t bytes, send_bytes, recv_bytes;
-  bool carried, launched;
+  bool carried;           // the bytes, known or not
+  bool carried_if_known;  // reals that are too many to be carried in any case
+  bool launched;
   uint64_t rows;          // of experts: that this rank sends or gets back
   double tokens;          // of experts
   uint8_t blocks;         // of experts: SMs
   uint32_t site;          // where the program calls it, a name
-  unsigned flags;         // PH_KNOWN, PH_GUESSED of what comes
-  bool guessed;           // what this rank sends follows from unknown values
+  uint8_t known;          // what this rank knows of the bytes that it gives: PH_F_GUESSED, PH_F_UNKNOWN, PH_F_PARTS
   bool sparse;            // zeros at the end of what is sent stay behind
-  uint64_t ticket;
+  bool travels;           // the bytes that it gives
+  uint64_t ticket;        // of those that it gets; 0: they read as zero
 } operation;
 
 typedef struct job {
@@ -136,6 +138,12 @@ ncclResult_t check_reduction(operation *op);  // exchanges a user's operation fo
 ncclResult_t enqueue(operation op, cudaStream_t stream);
 // Launches what a group gathered: one launch per communicator and stream, in order of first use.
 ncclResult_t launch(operation *ops, size_t count);
+
+// ---------------------------------------------------------------- known.c
+uint8_t known_to_send(const operation *op);     // as flags of a record
+bool expects_known(const operation *op);        // does anything known come?
+uint64_t expected_parts(const operation *op);   // PH_PARTS if not all of it is
+void expect_bytes(const operation *op);         // the receive buffer awaits the ticket's bytes
 
 // ---------------------------------------------------------------- connections.c
 // Waits until the peers of sends and receives that meet for the first time have called too.

@@ -1,8 +1,9 @@
 // One collective, send or receive: checked, turned into a record, launched.
 //
-// Nothing is transferred here. Small collectives and integers carry their bytes (docs/collectives.md): the contribution
-// travels with the record and the result is awaited by whoever reads the receive buffer. All others leave zeros. Of
-// large contributions, true bytes travel, up to the last that is not 0.
+// Nothing is transferred here. Small collectives, integers and known reals carry their bytes (docs/collectives.md): the
+// contribution travels with the record and the result is awaited by whoever reads the receive buffer. All others leave
+// zeros. Of large contributions, true bytes travel, up to the last that is not 0.
+#include <stdatomic.h>
 #include <unistd.h>
 
 #include "nccl/internal.h"
@@ -29,6 +30,13 @@ static ncclResult_t check_buffer(const operation *op, const void *pointer, const
   if (result == ncclSuccess && !ph_memory_find(pointer, &range))
     result = fail(ncclInvalidArgument, "%s : %s %p is not a valid pointer", op->name, argument, pointer);
   return result;
+}
+
+// Collectives that give the bytes of members to members. Others compute; sends of activations are too many to await.
+static bool moves(const operation *op) {
+  return op->kind == PH_COLLECTIVE && !folded_run() &&
+         (op->coll == PH_COLL_BROADCAST || op->coll == PH_COLL_ALL_GATHER || op->coll == PH_COLL_GATHER ||
+          op->coll == PH_COLL_SCATTER || op->coll == PH_COLL_ALL_TO_ALL);
 }
 
 // Sizes of what this rank gives and gets, and whether the bytes are carried. Every member must
@@ -58,6 +66,7 @@ static void measure(operation *op) {
                                                    : PH_CARRIED_BYTES;
   op->carried = give <= limit && get <= limit;
   op->sparse = give > PH_CARRIED_BYTES || get > PH_CARRIED_BYTES;
+  op->carried_if_known = !op->carried && moves(op) && give <= PH_REAL_BYTES && get <= PH_REAL_BYTES;
   op->send_bytes = sends(op) ? give : 0;
   op->recv_bytes = receives(op) ? get : 0;
   if (!op->send_bytes) op->send = NULL;
@@ -128,7 +137,7 @@ static void launch_alone(operation *op) {
 }
 
 static ph_record record_of(const operation *op) {
-  ph_record record = {.kind = op->kind, .flags = op->guessed ? PH_F_GUESSED : 0, .stream = op->stream->id, .id = op->comm->id};
+  ph_record record = {.kind = op->kind, .flags = op->known, .stream = op->stream->id, .id = op->comm->id};
   if (op->kind == PH_COLLECTIVE)
     record.collective = (ph_collective_fields){.coll = (uint8_t)op->coll, .dtype = (uint8_t)op->dtype,
                                                .redop = (uint8_t)op->redop, .blocks = op->blocks, .root = op->peer, .count = op->count,
@@ -140,52 +149,44 @@ static ph_record record_of(const operation *op) {
   return record;
 }
 
-// Does what this rank sends follow from unknown values?
-static bool sends_guesses(const operation *op) {
-  if (!op->send) return false;
-  const unsigned flags = ph_memory_flags(op->send, op->send_bytes);
-  return flags & PH_GUESSED || (op->send_bytes / dtype_bytes[op->dtype] > PH_SMALL_ELEMENTS && !(flags & PH_KNOWN));
-}
-
-// What is known of the integers that come, until they are there, judged by those that this rank sends: members run the same
-// program. The sender's flag replaces it then (payload.c).
-static unsigned flags_of_result(const operation *op) {
-  if (op->dtype > ncclUint64 || !op->recv) return 0;
-  if (!op->send) return PH_KNOWN;
-  const unsigned flags = ph_memory_flags(op->send, op->send_bytes);
-  if (op->send_bytes / dtype_bytes[op->dtype] > PH_SMALL_ELEMENTS && !(flags & PH_KNOWN)) return 0;
-  return PH_KNOWN | (flags & PH_GUESSED);
+// May this rank give further known reals?
+static bool affords(const operation *op) {
+  static _Atomic uint64_t given;
+  return atomic_fetch_add(&given, op->send_bytes) + op->send_bytes <= PH_ALL_REAL_BYTES;
 }
 
 // Waits for the true bytes of what is sent; must happen before the emit lock is taken.
 static void prepare(operation *op) {
-  if (!op->carried) return;
-  if (op->send) ph_touch(op->send, op->send_bytes);
-  if (op->scalar_address) {
+  op->travels = op->carried || (op->carried_if_known && op->send && !(known_to_send(op) & PH_F_UNKNOWN) && affords(op));
+  op->ticket = 0;
+  if (op->travels && op->send) ph_touch(op->send, op->send_bytes);
+  if (op->scalar_address && op->carried) {
     ph_touch(op->scalar_address, dtype_bytes[op->dtype]);
     op->scalar = scalar_value(op->scalar_address, op->dtype);
   }
-  op->flags = flags_of_result(op);
-  op->guessed = sends_guesses(op);
-  op->ticket = ph_next_ticket();
+  op->known = op->travels ? known_to_send(op) : op->send ? PH_F_UNKNOWN : 0;
+  if (op->kind != PH_SEND && (op->carried || (op->carried_if_known && expects_known(op))))
+    op->ticket = ph_next_ticket() | expected_parts(op);
 }
 
 // How many of the bytes to send travel; the receivers read zeros behind them.
 static size_t travelling(const operation *op) {
-  if (!op->ticket || !op->send) return 0;
+  if (!op->travels || !op->send) return 0;
   if (!op->sparse) return op->send_bytes;
   const size_t one = dtype_bytes[op->dtype];
   return (ph_memory_length(op->send, op->send_bytes) + one - 1) / one * one;  // whole elements
 }
 
+static bool is_root_of_broadcast(const operation *op) {
+  return op->kind == PH_COLLECTIVE && op->coll == PH_COLL_BROADCAST && op->comm->rank == op->peer;
+}
+
 static void receive(operation *op) {
-  if (!op->recv) return;
-  if (op->kind == PH_COLLECTIVE && op->coll == PH_COLL_BROADCAST && op->comm->rank == op->peer) {
-    if (op->recv != op->send) ph_memory_copy(op->recv, op->send, op->recv_bytes);  // the root has the bytes
-  } else if (op->carried) {
-    if (op->sparse) ph_memory_clear(op->recv, op->recv_bytes);  // nobody may ask what came: stale bytes would keep their pages
-    ph_expect(op->recv, op->recv_bytes, op->ticket);
-    if (op->flags) ph_memory_mark(op->recv, op->recv_bytes, op->flags);
+  if (!op->recv || is_root_of_broadcast(op)) {
+    if (op->ticket) ph_forget_ticket(op->ticket);
+    if (op->recv && op->recv != op->send) ph_memory_copy(op->recv, op->send, op->recv_bytes);  // the root has the bytes
+  } else if (op->ticket) {
+    expect_bytes(op);
   } else {
     ph_touch_drop(op->recv, op->recv_bytes);
     ph_memory_clear(op->recv, op->recv_bytes);

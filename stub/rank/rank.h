@@ -296,6 +296,8 @@ int64_t ph_memory_peak(void);  // most that was taken of any device, with the co
 #define PH_CARRIED_BYTES (64 << 10)       // a small collective's bytes are true
 #endif
 #define PH_INTEGER_BYTES (1 << 30)        // integers of a collective up to this are carried
+#define PH_REAL_BYTES (16 << 20)          // known reals of a collective up to this are carried,
+#define PH_ALL_REAL_BYTES (256 << 20)     // and those of a rank above PH_CARRIED_BYTES up to this, altogether
 void ph_memory_wrote(void *pointer, size_t bytes);      // true bytes were stored: mark dirty
 void ph_memory_clear(void *pointer, size_t bytes);      // a kernel "wrote" here: dirty bytes become zero
 // Bytes in place of a kernel's result: operators on them are computed whatever their size.
@@ -304,6 +306,13 @@ void ph_memory_give(void *pointer, const void *data, size_t bytes);
 unsigned ph_memory_flags(const void *pointer, size_t bytes);  // PH_KNOWN, PH_HOLDS: all of it; PH_GUESSED: some of it;
                                                                // PH_FRESH: what is not known of it
 void ph_memory_mark(const void *pointer, size_t bytes, unsigned flags);
+bool ph_memory_known(void);  // is anything marked?
+// The first `most` known pieces of a range.
+typedef struct ph_known_span {
+  size_t from, to;  // bytes from its begin
+  unsigned flags;   // PH_KNOWN, and PH_GUESSED
+} ph_known_span;
+size_t ph_known_spans(const void *pointer, size_t bytes, ph_known_span *found, size_t most);
 size_t ph_memory_length(const void *pointer, size_t bytes);  // without the zeros at its end
 bool ph_memory_true(const void *pointer, size_t bytes);  // do true bytes lie there?
 size_t ph_memory_held(void);  // bytes of host memory that true bytes take
@@ -323,6 +332,8 @@ void ph_touch_arriving(const void *pointer, size_t bytes);  // the same for byte
 // by one ticket, and the caller copies.
 bool ph_expect_copy(void *dst, const void *src, size_t bytes);
 void ph_touch_drop(void *pointer, size_t bytes);  // the range is overwritten: forget its payload
+void ph_forget_ticket(uint64_t ticket);  // nobody expects its bytes
+#define PH_PARTS (UINT64_C(1) << 62)  // in a ticket: parts of the bytes are taken as known
 uint64_t ph_next_ticket(void);
 // Values that are computed when they are read (stub/tracer/deferred.cpp): their tickets have the bit PH_DEFERRED, and
 // their bytes come from `bytes`, which the tracer gives; they stay its own until `drop`. Neither asks for other payloads.

@@ -75,6 +75,8 @@ int64_t assumed_count(const Tensor &mask) {
   return mask.scalar_type() == at::kBool ? std::llround(assumed().mask * static_cast<double>(mask.numel())) : 0;
 }
 
+bool assumes_masks() { return assumed().mask > 0; }
+
 int64_t assumed_kept(int64_t boxes) {  // the best box is always kept
   return boxes ? std::max<int64_t>(1, std::llround(assumed().nms * static_cast<double>(boxes))) : 0;
 }

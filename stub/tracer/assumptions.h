@@ -14,6 +14,7 @@ void assume_sample(const Frame &f, Values outputs);  // the same of a token that
 bool assume_comparison(const Frame &f, const Tensor &result);  // of guesses; false: as they are
 void assume_true(const Tensor &t);
 int64_t assumed_count(const Tensor &mask);   // true elements of an unknown mask
+bool assumes_masks();                         // the user gives the share of their true elements
 int64_t assumed_kept(int64_t boxes);          // boxes that nms keeps of unknown ones
 void step_ended();                           // an optimizer's: assumed losses move on
 void note_read(const Frame &f);              // an operator brings numbers to the host

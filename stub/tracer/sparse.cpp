@@ -32,6 +32,7 @@ void note_coalesced(Frame &f) {
     if (!indices.numel() || !on_device(indices)) return;
     Sight of_indices, of_values;
     look(indices, &of_indices);
+    look_at_values(indices, &of_indices);
     look(values, &of_values);
     if (of_indices.unknown) {
       f.ph.readback_value = indices.size(1);

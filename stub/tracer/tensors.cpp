@@ -6,7 +6,7 @@
 
 namespace tracer {
 
-constexpr int64_t CLEAR_RUNS = 64;  // dense pieces of a gapped tensor that are cleared one by one
+constexpr int64_t MOST_RUNS = 64;  // dense pieces of a tensor with gaps that are visited one by one
 constexpr size_t KNOWN_BYTES = size_t{1} << 30;  // of host memory that true bytes may take in a rank
 
 bool is_python(const Tensor &t) { return t.unsafeGetTensorImpl()->is_python_dispatch(); }
@@ -38,6 +38,30 @@ size_t extent_of(const Tensor &t) {
   return static_cast<size_t>(last + 1) * t.itemsize();
 }
 
+// Visits the dense pieces of a tensor with gaps: the innermost dimensions that lie without one. False: they are too many.
+template <typename F>
+static bool each_run(const Tensor &t, F visit) {
+  int64_t inner_dims = t.dim(), run = 1;
+  while (inner_dims > 0 && (t.size(inner_dims - 1) == 1 || t.stride(inner_dims - 1) == run)) run *= t.size(--inner_dims);
+  int64_t runs = 1;
+  for (int64_t d = 0; d < inner_dims; ++d) runs *= t.stride(d) ? t.size(d) : 1;
+  if (runs > MOST_RUNS) return false;
+  const auto item = static_cast<int64_t>(t.itemsize());
+  std::vector<int64_t> at(static_cast<size_t>(inner_dims), 0);
+  for (;;) {
+    int64_t offset = 0;
+    for (int64_t d = 0; d < inner_dims; ++d) offset += at[static_cast<size_t>(d)] * t.stride(d);
+    visit(bytes_of(t) + offset * item, static_cast<size_t>(run * item));
+    int64_t d = inner_dims - 1;
+    for (; d >= 0; --d) {
+      auto u = static_cast<size_t>(d);
+      if (t.stride(d) && ++at[u] < t.size(d)) break;
+      at[u] = 0;
+    }
+    if (d < 0) return true;
+  }
+}
+
 void clear(const Tensor &t) {
   if (!on_device(t) || !t.numel()) return;
   char *data = bytes_of(t);
@@ -46,35 +70,25 @@ void clear(const Tensor &t) {
     ph_memory_clear(data, static_cast<size_t>(t.numel()) * t.itemsize());
     return;
   }
-  // Gaps belong to others. Dense pieces: the innermost dimensions that lie without gap.
-  int64_t inner_dims = t.dim(), run = 1;
-  while (inner_dims > 0 && (t.size(inner_dims - 1) == 1 || t.stride(inner_dims - 1) == run)) run *= t.size(--inner_dims);
-  int64_t runs = 1;
-  for (int64_t d = 0; d < inner_dims; ++d) runs *= t.stride(d) ? t.size(d) : 1;
-  if (runs > CLEAR_RUNS) {
-    ph_memory_clear(data, extent_of(t));
-    return;
-  }
-  std::vector<int64_t> at(static_cast<size_t>(inner_dims), 0);
-  for (;;) {
-    int64_t offset = 0;
-    for (int64_t d = 0; d < inner_dims; ++d) offset += at[static_cast<size_t>(d)] * t.stride(d);
-    ph_memory_clear(data + offset * static_cast<int64_t>(t.itemsize()), static_cast<size_t>(run) * t.itemsize());
-    int64_t d = inner_dims - 1;
-    for (; d >= 0; --d) {
-      auto u = static_cast<size_t>(d);
-      if (t.stride(d) && ++at[u] < t.size(d)) break;
-      at[u] = 0;
-    }
-    if (d < 0) return;
-  }
+  // Gaps belong to others.
+  if (!each_run(t, [](char *from, size_t bytes) { ph_memory_clear(from, bytes); })) ph_memory_clear(data, extent_of(t));
 }
 
 bool is_large(const Tensor &t) { return t.numel() > PH_SMALL_ELEMENTS; }
 
 bool is_part_of_large(const Tensor &t) { return t.storage().nbytes() > PH_SMALL_ELEMENTS * t.itemsize(); }
 
-static unsigned flags_of(const Tensor &t) { return ph_memory_flags(bytes_of(t), extent_of(t)); }
+static unsigned flags_of(const Tensor &t) {
+  const unsigned all = ph_memory_flags(bytes_of(t), extent_of(t));
+  if (all & PH_KNOWN || !ph_memory_known() || !t.numel() || t.is_non_overlapping_and_dense()) return all;
+  unsigned every = ~0U, guessed = 0;  // gaps are not the tensor's
+  bool fine = each_run(t, [&](char *from, size_t bytes) {
+    const unsigned flags = ph_memory_flags(from, bytes);
+    every &= flags;
+    guessed |= flags & PH_GUESSED;
+  });
+  return fine ? (every & ~static_cast<unsigned>(PH_GUESSED)) | guessed : all;
+}
 
 bool is_object(const Tensor &t) { return t.scalar_type() == at::kByte && t.dim() == 1; }
 
@@ -88,12 +102,17 @@ bool fits(const Tensor &t) {
   return extent_of(t) <= PH_SMALL_ELEMENTS * t.itemsize() || flags_of(t) & PH_KNOWN;
 }
 
+bool knows_some(const Tensor &t) {
+  ph_known_span first;
+  return !is_large(t) || ph_known_spans(bytes_of(t), extent_of(t), &first, 1);
+}
+
 bool holds(const Tensor &t) { return on_device(t) && flags_of(t) & PH_HOLDS; }
 
 // A small piece of a large tensor is guessed unless it is known.
 bool is_guessed(const Tensor &t) {
   if (!t.numel()) return is_empty_guess(t);
-  if (!is_large(t)) ph_touch_arriving(bytes_of(t), extent_of(t));  // the sender's flag comes with the bytes
+  ph_touch_arriving(bytes_of(t), extent_of(t));  // with the bytes comes what the sender knows of them
   unsigned flags = flags_of(t);
   if (flags & PH_GUESSED) return true;
   return !(flags & PH_KNOWN) && is_part_of_large(t);
@@ -105,7 +124,11 @@ void mark(const Tensor &t, bool guessed) {
   size_t extent = extent_of(t);
   // The gaps of one without dense layout stay what they were.
   bool dense = t.is_non_overlapping_and_dense(), changeable = ph_memory_flags(data, extent) & (PH_KNOWN | PH_FRESH);
-  if (!dense && !changeable) return guessed ? ph_memory_mark(data, extent, PH_GUESSED) : void();
+  if (!dense && !changeable) {
+    if (guessed) ph_memory_mark(data, extent, PH_GUESSED);
+    else if (!is_large(t)) each_run(t, [](char *from, size_t bytes) { ph_memory_mark(from, bytes, PH_KNOWN); });
+    return;
+  }
   bool known = is_large(t) || (!guessed && is_part_of_large(t)) || changeable;
   ph_memory_mark(data, extent, (known ? PH_KNOWN : 0) | (guessed ? PH_GUESSED : 0));
 }
@@ -132,8 +155,15 @@ void look(const IValue &v, Sight *sight, bool changed) {
       sight->unknown = true;
     } else {
       sight->large |= is_large(t);
-      sight->guessed |= is_guessed(t);
     }
+  });
+}
+
+void look_at_values(const IValue &v, Sight *sight, bool changed) {
+  each_tensor(v, [&](const Tensor &t) {
+    if (sight->unknown || !t.defined() || !t.is_cuda() || (changed && fresh_flags(t))) return;
+    sight->guessed |= is_guessed(t);
+    sight->unknown |= !fits(t);  // as the sender says
   });
 }
 

@@ -14,10 +14,11 @@ void clear(const Tensor &t);       // a kernel that is not computed wrote it: it
 bool is_large(const Tensor &t);    // its bytes are only true if they are known to be
 bool is_part_of_large(const Tensor &t);  // of a large tensor, or large
 bool holds(const Tensor &t);       // all its elements count as true, though its bytes are unknown
-bool is_guessed(const Tensor &t);  // its bytes rest on values that nobody has
+bool is_guessed(const Tensor &t);  // its bytes rest on values that nobody has; waits for bytes of other ranks
 // Pickled objects and texts lie in rows of bytes; batches of images have more dimensions, and nobody reads their pixels back.
 bool is_object(const Tensor &t);
 bool fits(const Tensor &t);        // its bytes are true
+bool knows_some(const Tensor &t);  // parts of its bytes are true
 bool has_room(const Tensor &t);    // true bytes may be written to it now
 void mark(const Tensor &t, bool guessed);  // its bytes are true from now on
 void mark_fresh(const Tensor &t);  // of memory that an operator handed out and did not write
@@ -29,7 +30,9 @@ struct Sight {
   bool unknown = false;  // some do not fit
   bool guessed = false, large = false, trained = false;
 };
-void look(const IValue &v, Sight *sight, bool changed = false);  // changed: what is fresh counts as known
+// Of all tensors first, then of those that are known; changed: what is fresh counts as known.
+void look(const IValue &v, Sight *sight, bool changed = false);
+void look_at_values(const IValue &v, Sight *sight, bool changed = false);  // waits for bytes of other ranks
 
 template <typename F>
 void each_tensor(const IValue &v, F visit) {

@@ -101,6 +101,12 @@ static bool is_told_above() {
   return false;
 }
 
+// Guessed tensors count as unknown: boxes of zeros would all be kept, and the user gives the share of a mask.
+static bool is_assumed(const Frame &f) {
+  return f.op->count == Count::KEEPS ||
+         (f.op->count == Count::NONZERO && assumes_masks() && f.args[0].isTensor() && f.args[0].toTensor().scalar_type() == at::kBool);
+}
+
 void note_answer(Frame &f) {
   if (f.op->count == Count::COALESCE) return note_coalesced(f);
   f.early.clear();
@@ -113,9 +119,11 @@ void note_answer(Frame &f) {
   Sight sight;
   look(f.args[0], &sight);
   bool keeps = f.op->count == Count::KEEPS;
-  if (keeps || f.op->count == Count::EQUAL) look(f.args[1], &sight);
+  const size_t tensors = keeps || f.op->count == Count::EQUAL ? 2 : 1;
+  for (size_t i = 1; i < tensors; ++i) look(f.args[i], &sight);
+  for (size_t i = 0; i < tensors; ++i) look_at_values(f.args[i], &sight);
   if (!sight.tensors || !on_device(f.args[0].toTensor())) return;
-  sight.unknown |= keeps && sight.guessed;  // boxes of zeros would all be kept
+  sight.unknown |= sight.guessed && is_assumed(f);
   if (f.op->name == "aten::allclose" && !sight.unknown) return;  // the operators below it find out
   PlainCalls plain;
   try {
@@ -302,6 +310,7 @@ static void forget(const Tensor &t) {
 void settle_test(const Frame &f, Values outputs) {
   Sight inputs;
   for (const IValue &v : f.args) look(v, &inputs);
+  for (const IValue &v : f.args) look_at_values(v, &inputs);
   bool rests = inputs.unknown || (inputs.guessed && f.op->name == "aten::_is_all_true");
   if (rests && outputs.size() == 1 && outputs[0].isTensor()) assume_true(outputs[0].toTensor());
 }
@@ -314,23 +323,31 @@ static void settle_kept(const Frame &f) {
   ph_memory_give(bytes_of(kept.toTensor()), &one, sizeof one);
 }
 
-// Bytes that are put in a row stay what they are, though some are unknown: programs fill up pickled objects to the length
-// of the longest with what they find in memory.
+// A part of a large tensor whose other parts are unknown becomes what `t` is.
+static void join(const Tensor &t, const Tensor &part) {
+  if (is_trained(t) || !(is_object(t) || knows_some(t))) return;
+  if (t.is_contiguous() && part.is_contiguous() && t.scalar_type() == part.scalar_type()) {
+    ph_memory_copy(bytes_of(part), bytes_of(t), extent_of(t));
+    if (!is_large(t)) mark(part, is_guessed(t));
+  } else if (!is_large(t) && fits(t)) {
+    store(on_host(t), part);
+    mark(part, is_guessed(t));
+  }
+}
+
+// Tensors that are joined stay what they are, though some are unknown: DDP's buffers, the statistics of SyncBatchNorm with
+// their count, pickled objects that are filled up with what lies in memory.
 static void settle_joined(const Frame &f, Values outputs) {
-  if (outputs.size() != 1 || !outputs[0].isTensor()) return;
+  if (outputs.size() != 1 || !outputs[0].isTensor() || !f.args[1].isInt()) return;
   const Tensor &to = outputs[0].toTensor();
-  if (!is_object(to) || !has_room(to) || !to.is_contiguous()) return;
-  int64_t total = 0;
-  bool plain = true;
+  if (!has_room(to) || is_trained(to) || f.backward) return;
+  PlainCalls plain;
+  const int64_t dim = f.args[1].toInt() < 0 ? f.args[1].toInt() + to.dim() : f.args[1].toInt();
+  int64_t at = 0;
   each_tensor(f.args[0], [&](const Tensor &t) {
-    plain = plain && on_device(t) && is_object(t) && t.is_contiguous();
-    total += plain ? t.numel() : 0;
-  });
-  if (!plain || total != to.numel()) return;
-  char *data = bytes_of(to);
-  each_tensor(f.args[0], [&](const Tensor &t) {
-    ph_memory_copy(data, bytes_of(t), static_cast<size_t>(t.numel()));
-    data += t.numel();
+    if (t.dim() != to.dim()) return;  // an empty one of one dimension
+    if (on_device(t) && t.numel()) join(t, to.narrow(dim, at, t.size(dim)));
+    at += t.size(dim);
   });
 }
 
@@ -340,8 +357,10 @@ void settle(Thread &thread, Frame &f, Values outputs) {
   Sight inputs;
   for (size_t i = 0; i < f.args.size() && !inputs.unknown; ++i)
     if (!f.op->arguments[i].out) look(f.args[i], &inputs, f.op->arguments[i].mutated);
+  for (size_t i = 0; i < f.args.size() && !inputs.unknown; ++i)
+    if (!f.op->arguments[i].out) look_at_values(f.args[i], &inputs, f.op->arguments[i].mutated);
   bool finished = outputs.size() == f.op->returns_view.size();  // no when it threw
-  inputs.unknown |= inputs.guessed && f.op->count == Count::KEEPS;
+  inputs.unknown |= inputs.guessed && is_assumed(f);
   if (!inputs.unknown && finished && settle_known(thread, f, outputs, inputs)) return;
   if (finished && f.op->keeps < f.args.size()) settle_kept(f);
   for (size_t i = 0; i < f.args.size(); ++i)

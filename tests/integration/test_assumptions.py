@@ -304,6 +304,18 @@ def test_a_run_reports_its_assumptions(tmp_path: Path, stub_set: Any) -> None:
         "if rank: print(large.tolist())\n"
         "dist.broadcast(n.fill_(7), 0)\n"
         "if rank: print(n.item())\n"
+        "mask = x > 0.5 if rank == 0 else torch.empty(5000, dtype=torch.bool, device='cuda')\n"
+        "dist.broadcast(mask, 0)\n"
+        "if rank: print(mask.nonzero().shape[0])\n"
+        "few = s.to_dense()[0, :100] @ s.to_dense()[:100, :100] * y[:, 0][:100] > 1\n"
+        "print(few.nonzero().shape[0])\n"
+        "mine = torch.cat([y.flatten(), torch.full((1,), 2.0 + rank, device='cuda')])\n"
+        "parts = torch.empty(2, 16001, device='cuda')\n"
+        "dist.all_gather_into_tensor(parts.view(-1), mine)\n"
+        "print('counts', parts[:, -1].tolist(), int((parts[:, -1] > 2).sum()))\n"
+        "table = torch.arange(30000, device='cuda').float() if rank == 0 else torch.empty(30000, device='cuda')\n"
+        "dist.broadcast(table, 0)\n"
+        "print('table', table[-1].item())\n"
     )
     run = runs.trace(tmp_path, "--cluster", "1x2xH100", "--assume", "mask=0.1", "--json", "guess.py")
     analysis = json.loads(run.out.strip().splitlines()[-1])["analysis"]
@@ -313,6 +325,10 @@ def test_a_run_reports_its_assumptions(tmp_path: Path, stub_set: Any) -> None:
     assert reported["1 is read at guess.py:21"] == 1, "its sender guessed it"
     assert reported["unknown Longs are read at guess.py:22"] == 1
     assert not any("guess.py:24" in what for what in reported), "the sender knows the number"
+    assert reported["nonzero finds 500 in 5000 elements at guess.py:27"] == 1, "nor does its sender know the mask"
+    assert reported["nonzero finds 10 in 100 elements at guess.py:29"] == 2, "small masks too"
+    for line in ("counts [2.0, 3.0] 1", "table 29999.0"):
+        assert run.err.count(line) == 2, "known parts of tensors above 64 KiB come from all ranks"
     assert not any("guess.py:9" in what for what in reported), "what is only printed decides nothing"
     ends = [item["what"] for item in analysis["assumptions"] if item["ends_loop"]]
     assert ends == ["the real 0 is read at guess.py:11"]

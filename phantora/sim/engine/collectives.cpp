@@ -56,7 +56,8 @@ void Communication::join_collective(Rank &rank, const ph_record &r, std::string 
   c->held = c->held || behind;
   launch->collectives.push_back(c);
   if (c->aborted || c->joined < static_cast<int>(comm->seats.size())) return;
-  if (r.collective.ticket) deliver(*comm, c);
+  bool awaited = std::any_of(c->members.begin(), c->members.end(), [](const Member &m) { return m.record.collective.ticket; });
+  if (awaited) deliver(*comm, c);
   price(c, r.collective, *launch);
 }
 
@@ -89,12 +90,26 @@ void Communication::price(const std::shared_ptr<Collective> &c, const ph_collect
   if (!prices_[c->price].known) prices_[c->price].operations.push_back(c);
 }
 
+// What those that give something know of it. Bytes of which one member knows nothing are guesses.
+static int knowledge_of(const Communicator &comm, const Collective &c) {
+  int all = 0;
+  bool some = false;
+  for (size_t seat = 0; seat < c.members.size(); ++seat) {
+    const ph_record &r = c.members[seat].record;
+    bool rooted = r.collective.coll == PH_COLL_BROADCAST || r.collective.coll == PH_COLL_SCATTER;
+    if (rooted && comm.seats[seat] != r.collective.root) continue;
+    all |= r.flags & KNOWLEDGE;
+    some |= !(r.flags & PH_F_UNKNOWN);
+  }
+  return all & PH_F_UNKNOWN && some ? (all & ~PH_F_UNKNOWN) | PH_F_GUESSED : all;
+}
+
 void Communication::deliver(const Communicator &comm, const std::shared_ptr<Collective> &c) {
   FoldedRanks::Parts parts(static_cast<size_t>(comm.members), nullptr);
   for (size_t seat = 0; seat < c->members.size(); ++seat) parts[static_cast<size_t>(comm.seats[seat])] = &c->members[seat].data;
   std::vector<std::string> made;
   if (comm.family && !fill_folded(comm, c, parts, made)) return;
-  bool guessed = std::any_of(c->members.begin(), c->members.end(), [](const Member &m) { return m.record.flags & PH_F_GUESSED; });
+  int knowledge = knowledge_of(comm, *c);
   bool nothing = std::all_of(parts.begin(), parts.end(), [](const std::string *part) { return !part || part->empty(); });
   Bytes result = nothing ? std::make_shared<const std::string>() : nullptr;  // zeros, however many
   for (size_t seat = 0; seat < c->members.size(); ++seat) {
@@ -102,7 +117,7 @@ void Communication::deliver(const Communicator &comm, const std::shared_ptr<Coll
     if (!result || (!nothing && !same_for_all(call.collective)))
       result = std::make_shared<const std::string>(collective_result(call, comm.seats[seat], parts, call.collective.scalar));
     Rank &to = rank_table_[static_cast<size_t>(comm.rank_at(seat))];
-    if (call.collective.ticket) payloads_.arrived(to, call.collective.ticket, result, guessed);
+    if (call.collective.ticket) payloads_.arrived(to, call.collective.ticket, result, knowledge);
   }
   for (Member &m : c->members) m.data.clear();
 }

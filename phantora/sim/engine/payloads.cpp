@@ -2,9 +2,9 @@
 
 namespace phe {
 
-void Payloads::arrived(Rank &rank, uint64_t ticket, Bytes data, bool guessed) {
+void Payloads::arrived(Rank &rank, uint64_t ticket, Bytes data, int knowledge) {
   if (box(rank).unwanted.erase(ticket)) return;
-  box(rank).ready[ticket] = {std::move(data), guessed};
+  box(rank).ready[ticket] = {std::move(data), knowledge};
   for (size_t i = 0; i < rank.requests.size();) {
     if (rank.requests[i].record.kind == PH_PAYLOAD && serve(rank, rank.requests[i].record))
       rank.requests.erase(rank.requests.begin() + static_cast<long>(i));
@@ -20,7 +20,7 @@ bool Payloads::serve(Rank &rank, const ph_record &r) {
   size_t offset = std::min<size_t>(r.payload.offset, data.size());
   size_t length = std::min<size_t>(PH_REPLY_BYTES, data.size() - offset);
   int64_t at = std::max(r.time, rank.control->floor);
-  waits_.reply(rank, r, it->second.guessed, at, static_cast<int64_t>(data.size()), data.data() + offset, length);
+  waits_.reply(rank, r, it->second.knowledge, at, static_cast<int64_t>(data.size()), data.data() + offset, length);
   if (offset + length >= data.size()) box(rank).ready.erase(it);
   return true;
 }
@@ -81,7 +81,7 @@ void Payloads::finish(const Exchange &x) {
       waits_.host_wait(*to, record, names_.exchange(record), record.time, at, x.last_rank);
     }
     size_t length = std::min<size_t>(PH_REPLY_BYTES, all->size());
-    if (all->size() > length) box(*to).ready[record.exchange.ticket] = {all, false};
+    if (all->size() > length) box(*to).ready[record.exchange.ticket] = {all, 0};
     waits_.reply(*to, record, 0, at, static_cast<int64_t>(all->size()), all->data(), length);
   }
 }

@@ -10,14 +10,15 @@ namespace phe {
 
 // Of a collective whose members all get the same, they share them.
 using Bytes = std::shared_ptr<const std::string>;
+constexpr int KNOWLEDGE = PH_F_GUESSED | PH_F_UNKNOWN | PH_F_PARTS;  // flags of who gives bytes
 
 class Payloads {
  public:
   Payloads(const RankTable &rank_table, Waits &waits, CallNames &names, Failure &failure)
       : waits_(waits), names_(names), failure_(failure), boxes_(rank_table.size()) {}
 
-  // The bytes that `rank` expects under `ticket`; `guessed`: they follow from unknown values.
-  void arrived(Rank &rank, uint64_t ticket, Bytes data, bool guessed = false);
+  // The bytes that `rank` expects under `ticket`, and what their senders know of them.
+  void arrived(Rank &rank, uint64_t ticket, Bytes data, int knowledge = 0);
   // It asks for a piece of them.
   void ask(Rank &rank, const ph_record &r);
   // It will not.
@@ -30,7 +31,7 @@ class Payloads {
  private:
   struct Payload {
     Bytes data;
-    bool guessed = false;
+    int knowledge = 0;
   };
   struct Box {
     std::unordered_map<uint64_t, Payload> ready;       // by ticket

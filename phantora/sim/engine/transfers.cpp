@@ -62,7 +62,7 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
   post.bytes = static_cast<int64_t>(r.transfer.bytes);
   post.ticket = r.transfer.ticket;
   post.data = std::move(data);
-  post.guessed = r.flags & PH_F_GUESSED;
+  post.knowledge = r.flags & KNOWLEDGE;
   post.dtype = static_cast<uint32_t>(r.transfer.dtype);
   post.site = rank.site;
   launch->transfers.push_back(t);
@@ -76,7 +76,7 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
   if (!t->send.launch || !t->recv.launch || !agrees(*comm, *t)) return;
   if (t->recv.ticket) {
     auto data = std::make_shared<const std::string>(std::move(t->send.data));  // the receiver reads zeros behind them
-    payloads_.arrived(rank_table_[static_cast<size_t>(t->recv.rank)], t->recv.ticket, std::move(data), t->send.guessed);
+    payloads_.arrived(rank_table_[static_cast<size_t>(t->recv.rank)], t->recv.ticket, std::move(data), t->send.knowledge);
   }
   matched_.push_back(t);
 }

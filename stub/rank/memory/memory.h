@@ -24,6 +24,8 @@ void ph_known_reset(void);
 void ph_known_unseen(void);  // a kernel without an operator ran
 void ph_known_drop(const void *pointer, size_t bytes);  // it is overwritten
 bool ph_known_piece(const void *pointer, const void *end, const char **from, const char **to);  // the first, if any
+void ph_known_copy(void *dst, const void *src, size_t bytes);  // of the copy is known what is known of the source
+void ph_known_guess(const void *pointer, size_t bytes);  // all of it is guessed from now on; what is known stays known
 // copied.c
 void ph_copied_reset(void);
 void ph_copied_launch(void);  // a kernel

@@ -98,6 +98,8 @@ static void forget(uintptr_t from, uintptr_t to) {
   }
 }
 
+void ph_forget_ticket(uint64_t ticket) { end_ticket(ticket); }
+
 static void await(pending added) {
   forget(added.base, added.base + added.bytes);
   size_t at = first_after(added.base);
@@ -143,18 +145,18 @@ bool ph_expect_copy(void *dst, const void *src, size_t bytes) {
   bool found = i < waiting_now() && waiting[i].ticket == piece.ticket && !overlaps(&waiting[i], into, into + bytes);
   if (found) await((pending){into, bytes, piece.offset, piece.ticket});
   pthread_mutex_unlock(&lock);
-  if (found) ph_memory_mark(dst, bytes, ph_memory_flags(src, bytes));
+  if (found) ph_known_copy(dst, src, bytes);
   return found;
 }
 
-// The whole payload of a ticket, malloc'ed. `guessed`: it follows from unknown values.
-static uint8_t *fetch(uint64_t ticket, size_t *total, bool *guessed) {
+// The whole payload of a ticket, malloc'ed. `knowledge`: what its senders know of it (PH_F_GUESSED and the like).
+static uint8_t *fetch(uint64_t ticket, size_t *total, int *knowledge) {
   uint8_t *first = malloc(PH_REPLY_BYTES);
   if (!first) abort();
   ph_record record = {.kind = PH_PAYLOAD, .payload.ticket = ticket};
   size_t got;
   ph_answer answer = ph_ask(&record, NULL, 0, first, &got);
-  *guessed = answer.status > 0;
+  *knowledge = answer.status > 0 ? answer.status : 0;
   *total = answer.status < 0 || answer.value < 0 ? 0 : (size_t)answer.value;
   if (got > *total) got = *total;
   if (got == *total) return first;
@@ -170,8 +172,15 @@ static void zero(uintptr_t from, size_t bytes) {
   else memset(pointer, 0, bytes);
 }
 
+// Corrects what the receiver took as known (stub/nccl/known.c).
+static void correct(const pending *p, int knowledge) {
+  if (knowledge & PH_F_UNKNOWN) ph_memory_mark((void *)p->base, p->bytes, PH_GUESSED);
+  else if (knowledge & PH_F_GUESSED || (knowledge & PH_F_PARTS && !(p->ticket & PH_PARTS)))
+    ph_known_guess((void *)p->base, p->bytes);
+}
+
 // With the lock held: gives every piece of memory that waits for `ticket` its bytes.
-static void deliver(uint64_t ticket, const uint8_t *data, size_t total, bool guessed) {
+static void deliver(uint64_t ticket, const uint8_t *data, size_t total, int knowledge) {
   for (size_t i = 0; i < waiting_now();) {
     pending p = waiting[i];
     if (p.ticket != ticket) {
@@ -183,17 +192,18 @@ static void deliver(uint64_t ticket, const uint8_t *data, size_t total, bool gue
     if (n > p.bytes) n = p.bytes;
     if (n) ph_memory_store((void *)p.base, data + p.offset, n);
     if (n < p.bytes) zero(p.base + n, p.bytes - n);
-    if (guessed) ph_memory_mark((void *)p.base, p.bytes, (ph_memory_flags((void *)p.base, p.bytes) & PH_KNOWN) | PH_GUESSED);
+    correct(&p, knowledge);
   }
 }
 
 static void give(uint64_t ticket) {
   size_t total = 0;
-  bool deferred = ticket & PH_DEFERRED, guessed = false;
+  bool deferred = ticket & PH_DEFERRED;
+  int knowledge = 0;
   const uint8_t *data = deferred ? deferred_bytes(ticket, &total) : NULL;
-  uint8_t *fetched = deferred ? NULL : fetch(ticket, &total, &guessed);
+  uint8_t *fetched = deferred ? NULL : fetch(ticket, &total, &knowledge);
   pthread_mutex_lock(&lock);
-  deliver(ticket, deferred ? data : fetched, total, guessed);
+  deliver(ticket, deferred ? data : fetched, total, knowledge);
   if (deferred) deferred_drop(ticket);
   pthread_mutex_unlock(&lock);
   free(fetched);

@@ -135,9 +135,9 @@ void ph_memory_copy(void *dst, const void *src, size_t bytes) {
   } else if (ph_memory_true(src, bytes)) {
     memmove(dst, src, bytes);
     ph_memory_wrote(dst, bytes);
-    ph_memory_mark(dst, bytes, flags);
+    ph_known_copy(dst, src, bytes);
   } else {
     ph_memory_clear(dst, bytes);
-    ph_memory_mark(dst, bytes, flags);
+    ph_known_copy(dst, src, bytes);
   }
 }

@@ -1,0 +1,73 @@
+// What a rank knows of the bytes that it gives, and takes as known of those that it gets (docs/values.md).
+//
+// Members run the same program. So a rank takes as known what it would be if all gave what it gives itself. With the
+// bytes comes what their senders know of them, and corrects it (stub/rank/memory/payload.c).
+#include "nccl/internal.h"
+
+enum { MOST_SPANS = 64 };  // known pieces of a buffer; further ones count as unknown
+
+static bool is_integer(const operation *op) { return op->dtype <= ncclUint64; }
+
+static bool is_small(const operation *op, uint64_t bytes) { return bytes / dtype_bytes[op->dtype] <= PH_SMALL_ELEMENTS; }
+
+static size_t spans_of(const operation *op, const void *buffer, uint64_t bytes, ph_known_span *spans) {
+  if (!is_small(op, bytes)) return ph_known_spans(buffer, bytes, spans, MOST_SPANS);
+  spans[0] = (ph_known_span){0, bytes, PH_KNOWN | (ph_memory_flags(buffer, bytes) & PH_GUESSED)};
+  return 1;
+}
+
+uint8_t known_to_send(const operation *op) {
+  if (!op->send) return 0;
+  ph_known_span spans[MOST_SPANS];
+  const size_t n = spans_of(op, op->send, op->send_bytes, spans);
+  if (!n) return PH_F_UNKNOWN;
+  uint8_t flags = n > 1 || spans[0].to - spans[0].from < op->send_bytes ? PH_F_PARTS : 0;
+  for (size_t i = 0; i < n; i++)
+    if (spans[i].flags & PH_GUESSED) flags |= PH_F_GUESSED;
+  return flags;
+}
+
+typedef struct expectation {
+  uint64_t each;  // bytes that are alike: what one member gives
+  size_t count;
+  ph_known_span spans[MOST_SPANS];  // of each
+} expectation;
+
+// What comes to a rank that gives nothing. Reals that fill new memory are taken as known; others, as far as the buffer is.
+static void expect_of_others(const operation *op, expectation *e) {
+  const bool whole = is_integer(op) || is_small(op, op->recv_bytes) || ph_memory_flags(op->recv, op->recv_bytes) & PH_FRESH;
+  e->each = op->recv_bytes;
+  e->spans[0] = (ph_known_span){0, op->recv_bytes, PH_KNOWN};
+  e->count = whole ? 1 : ph_known_spans(op->recv, op->recv_bytes, e->spans, MOST_SPANS);
+}
+
+static void expect(const operation *op, expectation *e) {
+  if (!op->send) return expect_of_others(op, e);
+  const bool scatters = op->send_bytes > op->recv_bytes;  // this rank's own part comes back
+  e->each = scatters ? op->recv_bytes : op->send_bytes;
+  e->count = spans_of(op, (const char *)op->send + (scatters ? (uint64_t)op->comm->rank * e->each : 0), e->each, e->spans);
+}
+
+uint64_t expected_parts(const operation *op) {
+  expectation e;
+  if (!op->recv) return 0;
+  expect(op, &e);
+  return e.count == 1 && e.spans[0].to - e.spans[0].from == e.each ? 0 : PH_PARTS;
+}
+
+bool expects_known(const operation *op) {
+  expectation e;
+  if (!op->recv) return false;
+  expect(op, &e);
+  return e.count > 0;
+}
+
+void expect_bytes(const operation *op) {
+  expectation e;
+  expect(op, &e);  // before the buffer changes, which may hold what is sent
+  if (op->sparse) ph_memory_clear(op->recv, op->recv_bytes);  // nobody may ask what came: stale bytes would keep their pages
+  ph_expect(op->recv, op->recv_bytes, op->ticket);
+  for (uint64_t at = 0; at < op->recv_bytes; at += e.each)
+    for (size_t i = 0; i < e.count; i++)
+      ph_memory_mark((char *)op->recv + at + e.spans[i].from, e.spans[i].to - e.spans[i].from, e.spans[i].flags);
+}
