@@ -36,40 +36,58 @@ def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
         structure, host = _with_host(structure, host)
     elif d.reality:
         structure, host = _with_reads(structure, host)
-    # Next to collectives on a degraded link kernels run longer, on some ranks more: no straggler that nobody asked for.
     degraded = _degraded(a) != _degraded(b) or (bool(d.reality) and _only_collectives(d))
-    next_to = degraded or any(cause.kind == "schedule" for cause in structure)
-    straggler = [] if next_to and _slowed(a) == _slowed(b) else _straggler(a, b)
-    found = [*straggler, *structure, *_network(a, b, d), *host]
-    found = [cause for cause in found if abs(cause.effect) >= _WORTH_NAMING * max(d.step.a, 1.0)]
-    if not found:  # what is run, and links, may change without a step that takes longer
-        changed = [cause for cause in structure if cause.kind not in _REST]
-        found = [*changed, *(_network(a, b, d) if degraded else [])][:1]
+    # Kernels run longer next to collectives on a degraded link, on some ranks more: these ranks are no stragglers.
+    uneven = degraded or any(cause.kind == "schedule" for cause in structure)
+    straggler = [] if uneven and _slowed(a) == _slowed(b) else _straggler(a, b)
+    network = _network(a, b, d)
+    found = [cause for cause in (*straggler, *structure, *network, *host) if _worth_naming(cause, d)]
     if not found:
-        rest = [cause for cause in (*structure, *host) if cause.effect * d.step.change > 0]
-        found = sorted(rest, key=lambda cause: -abs(cause.effect))[:1]
-    # That one rank alone changed explains, by itself, that operators took longer on average.
-    alone = any(cause.kind == "straggler" for cause in found)
-    found = [cause for cause in found if not (alone and cause.kind == "kernels")]
-    # The longer collectives run next to more kernels, which they slow down.
-    if degraded and any(cause.kind == "network" for cause in found):
-        kernels = sum(cause.effect for cause in found if cause.kind == "kernels")
-        found = [
-            Cause(cause.kind, cause.text, cause.effect + kernels) if cause.kind == "network" else cause
-            for cause in found
-            if cause.kind != "kernels"
-        ]
+        found = _below_the_limit(structure, network if degraded else [], host, d)
+    found = _without_consequences(found, degraded)
     found.sort(key=lambda cause: (cause.kind not in _ALONE, -abs(cause.effect)))
-    settings = {name: (x, y) for name, x, y in d.settings}
-    if "gpu" in settings:
-        x, y = settings["gpu"]
-        rest = [cause for cause in found if cause.kind not in ("kernels", "network", "host")]
-        effect = sum(cause.effect for cause in found if cause.kind in ("kernels", "network"))
-        found = [Cause("gpu", f"another GPU: {x or '?'} -> {y or '?'}", effect), *rest]
+    found = _by_another_gpu(found, d)
     if not found:
         text = "no change of work, durations or waits large enough to name"
         found = [Cause("other", text, d.step.change)]
     return with_surroundings(found, d)
+
+
+def _worth_naming(cause: Cause, d: Difference) -> bool:
+    return abs(cause.effect) >= _WORTH_NAMING * max(d.step.a, 1.0)
+
+
+def _below_the_limit(structure: list[Cause], network: list[Cause], host: list[Cause], d: Difference) -> list[Cause]:
+    """One cause where none is worth naming: changed work or links first, else the largest in the step's direction."""
+    changed = [cause for cause in structure if cause.kind not in _REST]
+    if changed or network:
+        return [*changed, *network][:1]
+    rest = [cause for cause in (*structure, *host) if cause.effect * d.step.change > 0]
+    return sorted(rest, key=lambda cause: -abs(cause.effect))[:1]
+
+
+def _without_consequences(found: list[Cause], degraded: bool) -> list[Cause]:
+    """Causes without "kernels" where another cause slows these: a straggler, or collectives on a degraded link."""
+    kernels = sum(cause.effect for cause in found if cause.kind == "kernels")
+    others = [cause for cause in found if cause.kind != "kernels"]
+    if any(cause.kind == "straggler" for cause in found):
+        kernels = 0.0
+    elif not (degraded and any(cause.kind == "network" for cause in found)):
+        return found
+    return [
+        replace(cause, effect=cause.effect + kernels) if degraded and cause.kind == "network" else cause
+        for cause in others
+    ]
+
+
+def _by_another_gpu(found: list[Cause], d: Difference) -> list[Cause]:
+    """`found` with the GPU in place of its effects, if the runs have different GPUs."""
+    gpus = next(((x, y) for name, x, y in d.settings if name == "gpu"), None)
+    if gpus is None:
+        return found
+    rest = [cause for cause in found if cause.kind not in ("kernels", "network", "host")]
+    effect = sum(cause.effect for cause in found if cause.kind in ("kernels", "network"))
+    return [Cause("gpu", f"another GPU: {gpus[0] or '?'} -> {gpus[1] or '?'}", effect), *rest]
 
 
 # ---------------------------------------------------------------------- one rank alone
