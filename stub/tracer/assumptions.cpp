@@ -6,10 +6,12 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <unordered_map>
 
@@ -107,9 +109,32 @@ static Along along(const Frame &f, const Tensor &result) {
   return a;
 }
 
+// A router's choices differ by step and call: experts get other numbers of tokens, so products have other sizes. The
+// choices of the first step are in turn. So are all choices of a program that chooses in a backward pass, because
+// recomputed activations need those of their forward pass. Ranks that share a layer make the same calls, so they
+// choose the same.
+static std::atomic<bool> recomputes{false};
+
+// A seed of the call's choices; 0: in turn. `shape`: rows, candidates, chosen.
+static uint64_t seed_of(const Frame &f, std::array<int64_t, 3> shape) {
+  static std::mutex lock;
+  static auto *calls = new std::map<std::array<int64_t, 3>, int64_t>();  // of the present step
+  static int64_t present = 0;
+  bool routes = f.op->name == "aten::topk" || f.op->name == "aten::argmax" || f.op->text == "aten::max.dim";
+  if (!routes || shape[1] > shape[0]) return 0;  // more candidates than rows: tokens of a vocabulary
+  if (f.backward) recomputes = true;
+  int64_t step = steps_done;
+  if (!step || recomputes) return 0;
+  std::lock_guard<std::mutex> guard(lock);
+  if (step != present) calls->clear();
+  present = step;
+  const int64_t key[] = {step, (*calls)[shape]++};
+  return ph_hash(key, sizeof key, 1);
+}
+
 // Row r of the result takes candidates N/2 + r * k, and the k - 1 that follow: every candidate as often as every other
-// over the rows (the experts of a router), and never the first or the last (an end-of-sequence token). What was to
-// be sorted is in order already.
+// over the rows (the experts of a router), and never the first or the last (an end-of-sequence token). With a seed the
+// first of a row is drawn. What was to be sorted is in order already.
 static void choose(const Frame &f, const Tensor &result) {
   const Tensor &input = f.args[0].toTensor();
   if (!input.defined() || !input.dim() || !has_room(result) || result.scalar_type() != at::kLong) return;
@@ -120,8 +145,12 @@ static void choose(const Frame &f, const Tensor &result) {
   bool sorts = f.op->name == "aten::sort" || f.op->name == "aten::argsort";
   Tensor host = at::empty({result.numel() / chosen, chosen}, at::TensorOptions().dtype(at::kLong).device(at::kCPU));
   auto *to = host.data_ptr<int64_t>();
-  for (int64_t row = 0; row < host.size(0); ++row)
-    for (int64_t i = 0; i < chosen; ++i) *to++ = sorts ? i : (candidates / 2 + row * chosen + i) % candidates;
+  uint64_t seed = seed_of(f, {host.size(0), candidates, chosen});
+  for (int64_t row = 0; row < host.size(0); ++row) {
+    uint64_t drawn = seed ? ph_hash(&row, sizeof row, seed) % static_cast<uint64_t>(candidates) : 0;
+    int64_t first = seed ? static_cast<int64_t>(drawn) : candidates / 2 + row * chosen;
+    for (int64_t i = 0; i < chosen; ++i) *to++ = sorts ? i : (first + i) % candidates;
+  }
   if (a.dim >= 0 && a.kept) {  // rows go over the other dimensions, in order
     std::vector<int64_t> others = result.sizes().vec();
     others.erase(others.begin() + a.dim);

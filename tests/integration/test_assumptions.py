@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,27 @@ def test_unknown_choices_are_spread(stub_set: Any) -> None:
     assert lines == [
         "[1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024] [4, 5]", "[25000, 25001] [4500, 4501, 4502]", "True",
     ]  # fmt: skip
+
+
+def test_experts_get_other_shares_in_each_step(stub_set: Any) -> None:
+    """Unless a backward pass repeats the choice."""
+    lines = run(
+        "def shares():\n"
+        "    top = torch.empty(4096, 8, device='cuda').normal_().topk(2).indices\n"
+        "    return torch.bincount(top.flatten(), minlength=8).tolist()\n"
+        "class Again(torch.autograd.Function):\n"
+        "    forward = staticmethod(lambda ctx, x: x.clone())\n"
+        "    backward = staticmethod(lambda ctx, g: (shares(), g)[1])\n"
+        "w = torch.nn.Parameter(torch.zeros(4, device='cuda')); w.grad = torch.ones_like(w)\n"
+        "optimizer = torch.optim.SGD([w])\n"
+        "for _ in range(2): print(shares(), shares()); optimizer.step()\n"
+        "Again.apply(w).sum().backward(); print(shares())\n"
+    ).value.splitlines()
+    first, second, third = (re.findall(r"\[[\d, ]+\]", line) for line in lines)
+    assert {*first, *third} == {str([1024] * 8)} and second[0] != second[1]
+    for text in second:
+        drawn = json.loads(text)
+        assert sum(drawn) == 8192 and 0 < max(abs(tokens - 1024) for tokens in drawn) < 5 * 28  # sqrt(1024 * 3 / 4)
 
 
 def test_the_first_may_be_chosen(stub_set: Any) -> None:
