@@ -35,7 +35,6 @@ extern void PyErr_Clear(void);
 // Not in the stable ABI, and under different names since 3.12: looked up when installed.
 static eval_function evaluate;
 static ph_pyobject *(*frame_code)(void *frame);  // 3.10 and 3.12 on; a new reference
-static int (*get_extra)(ph_pyobject *code, long index, void **extra);
 static int (*set_extra)(ph_pyobject *code, long index, void *extra);
 static long extra_index = -1;
 
@@ -109,72 +108,115 @@ static bool depends_on_others(const char *file, const char *function) {
   return false;
 }
 
-typedef struct ph_code {  // what is kept with a code object
-  bool free;              // of charge
-  bool covers;            // neither it nor what it calls is charged
-  bool enters_autograd;
-  bool torch_function;    // torch packs the arguments of a call for it, as for DeviceContext of set_default_device
-  size_t units;
-  uint32_t number;        // of ph_note_function
-  int64_t last;           // when it ran last, for ph_charge_frame
+// What is kept of a code object. Frames find it in one table by the address of their code: a frame's entry is rarely in
+// a near cache, so one line is read for it and not three.
+enum { FREE = 1, COVERS = 2, ENTERS_AUTOGRAD = 4, TORCH_FUNCTION = 8 };
+typedef struct ph_code {
+  ph_pyobject *code;  // NULL: no entry
+  int64_t last;       // when it ran last, for ph_enter_frame
+  uint32_t number;    // of ph_note_function
+  uint8_t units;
+  uint8_t flags;      // FREE of charge; COVERS: neither it nor what it calls is charged; TORCH_FUNCTION: torch packs the
+                      // arguments of a call for it, as for DeviceContext of set_default_device
 } ph_code;
 
-static ph_code *look_at(ph_pyobject *code) {
-  ph_code *facts = calloc(1, sizeof *facts);
-  if (!facts) return NULL;
+// Python's lock protects the table. It is never more than half full, entries of freed code included.
+#define FIRST_BITS 12
+static ph_code *codes;
+static unsigned bits;
+static size_t entries;
+static ph_pyobject *const freed = (ph_pyobject *)&entries;  // the code of an entry whose own is no more
+
+static ph_code *entry_of(const ph_pyobject *code) {
+  size_t mask = ((size_t)1 << bits) - 1, at = (size_t)(((uintptr_t)code >> 4) * PH_GOLDEN >> (64 - bits));
+  while (codes[at].code && codes[at].code != code) at = (at + 1) & mask;
+  return &codes[at];
+}
+
+static bool make_room(void) {
+  if (codes && 2 * entries < (size_t)1 << bits) return true;
+  ph_code *old = codes;
+  size_t old_size = old ? (size_t)1 << bits : 0, living = 0;
+  for (size_t i = 0; i < old_size; i++) living += old[i].code && old[i].code != freed;
+  unsigned wanted = !old ? FIRST_BITS : 4 * living < old_size ? bits : bits + 1;
+  ph_code *larger = aligned_alloc(64, sizeof *larger << wanted);
+  if (!larger) return false;
+  memset(larger, 0, sizeof *larger << wanted);
+  codes = larger;
+  bits = wanted;
+  entries = living;
+  for (size_t i = 0; i < old_size; i++)
+    if (old[i].code && old[i].code != freed) *entry_of(old[i].code) = old[i];
+  free(old);
+  return true;
+}
+
+// CPython calls it for the extra of a code object that it frees, which is the address of that.
+static void forget(void *code) {
+  if (!code || !codes) return;
+  ph_code *entry = entry_of(code);
+  if (entry->code) entry->code = freed;
+}
+
+static ph_code facts_of(ph_pyobject *code) {
   ph_pyobject *file = PyObject_GetAttrString(code, "co_filename"), *name = PyObject_GetAttrString(code, "co_name");
   ph_pyobject *bytes = PyObject_GetAttrString(code, "co_code");
   const char *path = file ? PyUnicode_AsUTF8AndSize(file, NULL) : NULL;
   const char *function = name ? PyUnicode_AsUTF8AndSize(name, NULL) : NULL;
-  facts->free = !path || !function || !bytes || is_free(path);
-  if (!facts->free) {
-    facts->units = (size_t)PyObject_Size(bytes) / UNIT_BYTES;
-    if (facts->units > MAX_UNITS) facts->units = MAX_UNITS;
-    facts->enters_autograd = !strcmp(function, "_engine_run_backward") && ends_with(path, "torch/autograd/graph.py");
-    facts->torch_function = !strcmp(function, "__torch_function__");
-    facts->number = ph_note_function(path, function);
+  ph_code facts = {.code = code};
+  bool charged = path && function && bytes && !is_free(path);
+  if (charged) {
+    size_t units = (size_t)PyObject_Size(bytes) / UNIT_BYTES;
+    facts.units = (uint8_t)(units > MAX_UNITS ? MAX_UNITS : units);
+    if (!strcmp(function, "_engine_run_backward") && ends_with(path, "torch/autograd/graph.py")) facts.flags |= ENTERS_AUTOGRAD;
+    if (!strcmp(function, "__torch_function__")) facts.flags |= TORCH_FUNCTION;
+    facts.number = ph_note_function(path, function);
+  } else {
+    facts.flags |= FREE;
   }
   // What is done to a module after its import is our work, not the script's.
   bool ours = function && path && !strcmp(function, "excluded") && ends_with(path, "/phantora/launch/importhook.py");
-  bool any_time = !facts->free && (!strcmp(function, "__eq__") || !strcmp(function, "__del__"));
-  facts->covers = ours || any_time || (path && function && depends_on_others(path, function));
+  bool any_time = charged && (!strcmp(function, "__eq__") || !strcmp(function, "__del__"));
+  if (ours || any_time || (path && function && depends_on_others(path, function))) facts.flags |= COVERS;
   if (file) Py_DecRef(file);
   if (name) Py_DecRef(name);
   if (bytes) Py_DecRef(bytes);
   PyErr_Clear();
-  if (set_extra(code, extra_index, facts)) PyErr_Clear();
   return facts;
 }
 
-static void charge(ph_code *code) {
-  if (code->free) return;
-  ph_charge_frame(&code->last, code->units, code->number);
-  if (code->enters_autograd) ph_enter_backward();
-  if (code->torch_function) ph_charge(PH_API_PY_TORCH_FUNCTION);
+// The entry of a code object that has run for the first time; NULL without memory.
+static ph_code *look_at(ph_pyobject *code) {
+  ph_code facts = facts_of(code);
+  if (!make_room() || set_extra(code, extra_index, code)) {
+    PyErr_Clear();
+    return NULL;
+  }
+  ph_code *entry = entry_of(code);
+  *entry = facts;
+  entries++;
+  return entry;
 }
 
-static _Thread_local int covered;
-
 static ph_pyobject *counted(void *thread, void *frame, int exception) {
-  ph_code *facts = NULL;
-  if (!exception && ph_moves_clock()) {
-    ph_pyobject *code = frame_code ? frame_code(frame) : ((ph_pyobject **)frame)[F_CODE_311];
-    void *extra = NULL;
-    if (get_extra(code, extra_index, &extra)) PyErr_Clear();
-    facts = extra ? extra : look_at(code);
-    if (frame_code) Py_DecRef(code);
-    if (facts && !facts->covers && !covered) charge(facts);
-  }
-  if (!facts || (facts->free && !facts->covers)) return evaluate(thread, frame, exception);
-  if (!facts->covers) {
-    int called = ph_enter_frame();
+  if (exception || !ph_moves_clock()) return evaluate(thread, frame, exception);
+  ph_pyobject *code = frame_code ? frame_code(frame) : ((ph_pyobject **)frame)[F_CODE_311];
+  ph_code *entry = codes ? entry_of(code) : NULL;
+  if (!entry || !entry->code) entry = look_at(code);
+  if (frame_code) Py_DecRef(code);
+  unsigned flags = entry ? entry->flags : FREE;
+  if (flags & COVERS) {
+    ph_cover_frames(1);
     ph_pyobject *result = evaluate(thread, frame, exception);
-    ph_leave_frame(called);
+    ph_cover_frames(-1);
     return result;
   }
-  covered++;
+  if (flags & FREE) return evaluate(thread, frame, exception);
+  int called = ph_enter_frame(&entry->last, entry->units, entry->number);
+  if (flags & ENTERS_AUTOGRAD && !ph_frames_covered()) ph_enter_backward();
+  if (flags & TORCH_FUNCTION && !ph_frames_covered()) ph_charge(PH_API_PY_TORCH_FUNCTION);
   ph_pyobject *result = evaluate(thread, frame, exception);
-  covered--;
+  ph_leave_frame(called);
   return result;
 }
 
@@ -190,11 +232,10 @@ PH_EXPORT bool ph_count_frames(void) {
   void (*install)(void *, eval_function) = dlsym(RTLD_DEFAULT, "_PyInterpreterState_SetEvalFrameFunc");
   long (*request)(void (*)(void *)) = either("PyUnstable_Eval_RequestCodeExtraIndex", "_PyEval_RequestCodeExtraIndex");
   evaluate = dlsym(RTLD_DEFAULT, "_PyEval_EvalFrameDefault");
-  get_extra = either("PyUnstable_Code_GetExtra", "_PyCode_GetExtra");
   set_extra = either("PyUnstable_Code_SetExtra", "_PyCode_SetExtra");
   frame_code = minor == 11 ? NULL : either("PyUnstable_InterpreterFrame_GetCode", "PyFrame_GetCode");
-  if (!install || !request || !evaluate || !get_extra || !set_extra || (minor != 11 && !frame_code)) return false;
-  if (extra_index < 0) extra_index = request(free);
+  if (!install || !request || !evaluate || !set_extra || (minor != 11 && !frame_code)) return false;
+  if (extra_index < 0) extra_index = request(forget);
   if (extra_index < 0) return false;
   install(PyInterpreterState_Get(), counted);
   return true;

@@ -55,11 +55,13 @@ void ph_set_current_device(int device);
 int64_t ph_now(void);                 // ns
 void ph_charge(enum ph_api api);      // advance by the modelled cost of a call (0 in other modes)
 void ph_charge_times(enum ph_api api, size_t times);
-// A Python frame of `units` of code, which ran `last`: PY_FRAME, and PY_CODE per 1,000 cold units (costs.c).
-void ph_charge_frame(int64_t *last, size_t units, uint32_t function);
-uint32_t ph_note_function(const char *path, const char *function);  // its number in charges.c's file; 0 without one
-int ph_enter_frame(void);           // before a Python frame runs; what ph_leave_frame gets after it
+// A Python frame of `units` of code, which ran `last`, begins: PY_FRAME, and PY_CODE per 1,000 cold units (costs.c). What
+// ph_leave_frame gets at its end.
+int ph_enter_frame(int64_t *last, size_t units, uint32_t function);
 void ph_leave_frame(int called);
+void ph_cover_frames(int more);     // frames of this thread are not charged while it is above 0
+bool ph_frames_covered(void);
+uint32_t ph_note_function(const char *path, const char *function);  // its number in charges.c's file; 0 without one
 void ph_called_from_python(void);   // an operator: PY_LOOP if its frame has called several
 void ph_enter_backward(void);       // this thread enters the autograd engine
 void ph_charge_handover(void);      // a node is about to run: BACKWARD_CALL and BACKWARD_WAKE if it is the pass's first on another thread

@@ -47,7 +47,7 @@ struct Frame {
   torch::jit::Stack early;     // results that were computed to answer what the operator reads back
 };
 
-struct OperatorSlot {
+struct alignas(32) OperatorSlot {
   const char *name = nullptr, *overload = nullptr;
   Operator *op = nullptr;
 };
@@ -60,6 +60,8 @@ struct Module {
   uint32_t name = 0;
   int64_t start = 0;
 };
+
+constexpr size_t OPERATOR_BITS = 9, OPERATOR_WAYS = 8;  // slots of a thread for operators, and those in which one may be
 
 struct Thread {
   std::vector<std::unique_ptr<Frame>> frames;  // a pool used as a stack
@@ -75,7 +77,7 @@ struct Thread {
   int64_t listed = 0;    // when the last operator on lists of parameters ran, for ph_charge_cold
   int64_t list = 0;      // numbers of the CPU tensor that aten::empty made last: those of a Python list, if lift_fresh follows
   int silent = 0;        // operators that are called to compute values are not the program's
-  OperatorSlot operators[512];
+  OperatorSlot operators[(1 << OPERATOR_BITS) + OPERATOR_WAYS];
   SignatureSlot signatures[1024];
 };
 

@@ -16,7 +16,7 @@ static bool in_python(const Thread &thread) {
 // writes an index per block of its kernel, which takes a millisecond for a layer of 8 B on one GPU.
 static size_t pinned_bytes(const Operator &op, Values inputs) {
   enum { SIZE, DTYPE, LAYOUT, DEVICE, PINNED, ARGUMENTS };
-  if (op.text != "aten::empty.memory_format" || inputs.size() < ARGUMENTS) return 0;
+  if (!op.empties || inputs.size() < ARGUMENTS) return 0;
   if (!inputs[PINNED].isBool() || !inputs[PINNED].toBool() || !inputs[DTYPE].isInt()) return 0;
   int64_t bytes = static_cast<int64_t>(c10::elementSize(inputs[DTYPE].toScalarType()));
   for (int64_t n : inputs[SIZE].toIntVector()) bytes *= n;

@@ -24,21 +24,23 @@
 
 namespace tracer {
 
+// Where an operator is kept: the first of the slots in which it may be.
 static size_t slot_of(const void *name, const void *overload) {
   uint64_t h = reinterpret_cast<uint64_t>(name) * PH_GOLDEN ^ reinterpret_cast<uint64_t>(overload);
-  return (h * PH_GOLDEN) >> 55;
+  return (h * PH_GOLDEN) >> (64 - OPERATOR_BITS);
 }
 
 // The operator of an observed function; null for functions without schema (RECORD_FUNCTION("...")).
 static Operator *operator_of(Thread &thread, const at::RecordFunction &fn) {
   const char *name = fn.name(), *overload = fn.overload_name();
-  OperatorSlot &slot = thread.operators[slot_of(name, overload)];
-  if (C10_LIKELY(slot.name == name && slot.overload == overload) &&
-      (slot.op->permanent || (slot.op->name == name && slot.op->overload == overload)))
-    return slot.op;
+  OperatorSlot *first = &thread.operators[slot_of(name, overload)], *slot = first;
+  while (slot < first + OPERATOR_WAYS && slot->op && (slot->name != name || slot->overload != overload)) ++slot;
+  bool kept = slot < first + OPERATOR_WAYS && slot->op;
+  if (C10_LIKELY(kept) && (slot->op->permanent || (slot->op->name == name && slot->op->overload == overload)))
+    return slot->op;
   std::optional<c10::OperatorName> full = fn.operator_name();
   Operator *op = full ? find_operator(*full) : nullptr;
-  if (op) slot = {name, overload, op};
+  if (op) *(slot < first + OPERATOR_WAYS ? slot : first) = {name, overload, op};
   return op;
 }
 

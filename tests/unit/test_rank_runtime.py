@@ -541,3 +541,27 @@ def test_unsupported_call_is_reported_once_under_warn(rank: Any) -> None:
     assert dump.status == 0 and dump.stderr.count("\n") == 1
     assert dump.of("DEFINE_NAME")[0]["blob"] == b"cublasSgelsBatched"
     assert len(dump.of("UNSUPPORTED")) == 1
+
+
+# ---------------------------------------------------------------- Python frames
+
+
+def test_freed_code_leaves_nothing_to_code_at_its_address(rank: Any) -> None:
+    """Frames of ``__eq__`` are free of charge. A third of the functions live on, so the table of code grows."""
+
+    def body(library: CDLL) -> list[int]:
+        clock = ctypes.PyDLL(str(rank.parent / "libphantora_clock.so"))
+        assert clock.ph_count_frames()
+        frame, charged, living, found = layout.Api.names().index("PY_FRAME"), library.ph_charged, [], []
+        for i in range(9000):
+            scope: dict[str, Any] = {}
+            exec(f"def {('other', '__eq__')[i % 2]}(): pass\nfunction = {('other', '__eq__')[i % 2]}", scope)
+            function = scope.pop("function")
+            before = charged(frame)
+            function()
+            function()
+            found.append(charged(frame) - before)
+            living += [function] * (i % 3 == 0)
+        return found
+
+    assert run(body, rank).value == [2, 0] * 4500

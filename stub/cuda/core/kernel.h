@@ -18,6 +18,7 @@ typedef struct phc_kernel {
   const char *symbol;  // as the compiler named it (mangled); not copied, lives as long as the owner
   char *display;       // demangled, as profilers show it; made at the first launch
   uint32_t name;       // wire id of `display`, 0 before the first launch
+  bool spins;          // does nothing for a number of cycles; known with `name`
   int max_threads, registers, static_shared, local_bytes, const_bytes;
   int max_dynamic_shared;  // 48 KiB less `static_shared` until raised
   int carveout, cluster[3], non_portable, policy;

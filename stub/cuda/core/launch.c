@@ -56,11 +56,12 @@ cudaError_t phc_launch(phc_kernel *kernel, dim3 grid, dim3 block, size_t shared,
     const char *text = phc_kernel_display(kernel);
     size_t length = strlen(text);
     kernel->name = ph_name(ph_hash(text, length, 0), text, length);
+    kernel->spins = spins(kernel);
   }
   ph_record record = {
       .kind = PH_KERNEL,
       .stream = stream->id,
-      .id = spins(kernel) && arguments ? spin_name(kernel, arguments) : kernel->name,
+      .id = kernel->spins && arguments ? spin_name(kernel, arguments) : kernel->name,
       .kernel = {.grid_x = grid.x, .grid_y = (uint16_t)grid.y, .grid_z = (uint16_t)grid.z,
                  .block_x = (uint16_t)block.x, .block_y = (uint16_t)block.y, .block_z = (uint16_t)block.z,
                  .shared_bytes = shared + (size_t)kernel->static_shared},

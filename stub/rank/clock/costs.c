@@ -103,7 +103,7 @@ void ph_charge_cold(enum ph_api api, int64_t *last, size_t times) {
   spend(ns);
 }
 
-void ph_charge_frame(int64_t *last, size_t units, uint32_t function) {
+static void charge_frame(int64_t *last, size_t units, uint32_t function) {
   if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
   size_t code = units * cold_share(last, units);
   count(PH_API_PY_FRAME, 1);
@@ -117,13 +117,16 @@ void ph_charge_frame(int64_t *last, size_t units, uint32_t function) {
 // frame that calls more has a loop, such as an optimizer's over its parameters, and goes through code again.
 #define FRAME_CALLS 8
 
-int ph_enter_frame(void) {
+int ph_enter_frame(int64_t *last, size_t units, uint32_t function) {
+  if (!ph_self.covered) charge_frame(last, units, function);
   int called = ph_self.called;
   ph_self.called = 0;
   return called;
 }
 
 void ph_leave_frame(int called) { ph_self.called = called; }
+void ph_cover_frames(int more) { ph_self.covered += more; }
+bool ph_frames_covered(void) { return ph_self.covered > 0; }
 
 void ph_called_from_python(void) {
   if (++ph_self.called > FRAME_CALLS) ph_charge(PH_API_PY_LOOP);

@@ -31,21 +31,19 @@ void ph_unmodelled_reset(void) {
   step_count = 0;
 }
 
-static _Thread_local int64_t latest;  // of the stretch that has just ended
-
 void ph_unmodelled_enter(void) {
   ph_thread *self = &ph_self;
-  latest = 0;
+  self->unmodelled = 0;
   if (!self->left || __rdtsc() - self->left < CYCLES_MS || self->excluded || !ph_this_thread()->moves_clock) return;
   int64_t spent = cpu_ns() - self->cpu_mark - (ph_now() - self->clock_mark);
   if (spent <= LONG_NS) return;
   atomic_fetch_add(&unmodelled, spent);
-  latest = spent;
+  self->unmodelled = spent;
 }
 
 void ph_unmodelled_drop_latest(void) {
-  atomic_fetch_sub(&unmodelled, latest);
-  latest = 0;
+  atomic_fetch_sub(&unmodelled, ph_self.unmodelled);
+  ph_self.unmodelled = 0;
 }
 
 void ph_unmodelled_leave(void) {

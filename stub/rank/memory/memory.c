@@ -36,7 +36,10 @@ typedef struct chunk {
 } chunk;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static range **ranges;  // by address
+static struct entry {     // by address; the addresses are kept here, so that a search reads few cache lines
+  uintptr_t base, end;
+  range *of;
+} *ranges;
 static size_t range_count, range_room;
 static size_t last_hit;
 static chunk *chunks;
@@ -52,12 +55,12 @@ static void clear_in(range *r, uintptr_t from, uintptr_t to);
 static size_t first_after(uintptr_t address) {
   size_t low = 0, high = range_count;
   if (last_hit < range_count) {
-    const ph_range *hit = &ranges[last_hit]->is;
-    if (address >= hit->base && address - hit->base < hit->size) return last_hit;
+    const struct entry *hit = &ranges[last_hit];
+    if (address >= hit->base && address < hit->end) return last_hit;
   }
   while (low < high) {
     size_t middle = (low + high) / 2;
-    if (ranges[middle]->is.base + ranges[middle]->is.size <= address) low = middle + 1;
+    if (ranges[middle].end <= address) low = middle + 1;
     else high = middle;
   }
   last_hit = low;
@@ -66,21 +69,22 @@ static size_t first_after(uintptr_t address) {
 
 static range *find(uintptr_t address) {
   size_t i = first_after(address);
-  return i < range_count && ranges[i]->is.base <= address ? ranges[i] : NULL;
+  return i < range_count && ranges[i].base <= address ? ranges[i].of : NULL;
 }
 
 static int add(range *fresh) {
   size_t at = first_after(fresh->is.base);
-  if (at < range_count && ranges[at]->is.base < fresh->is.base + fresh->is.size) return EEXIST;
+  uintptr_t end = fresh->is.base + fresh->is.size;
+  if (at < range_count && ranges[at].base < end) return EEXIST;
   if (range_count == range_room) {
     size_t room = range_room ? range_room * 2 : 64;
-    range **grown = realloc(ranges, room * sizeof *grown);
+    struct entry *grown = realloc(ranges, room * sizeof *grown);
     if (!grown) return ENOMEM;
     ranges = grown;
     range_room = room;
   }
   memmove(ranges + at + 1, ranges + at, (range_count - at) * sizeof *ranges);
-  ranges[at] = fresh;
+  ranges[at] = (struct entry){fresh->is.base, end, fresh};
   range_count++;
   return 0;
 }
@@ -114,7 +118,7 @@ static void discard(range *r) {
 static range *take(const void *pointer, unsigned spaces, bool owned) {
   size_t at = first_after((uintptr_t)pointer);
   if (at >= range_count) return NULL;
-  range *r = ranges[at];
+  range *r = ranges[at].of;
   if (r->is.base != (uintptr_t)pointer || r->owned != owned || !(spaces >> r->is.space & 1)) return NULL;
   memmove(ranges + at, ranges + at + 1, (range_count - at - 1) * sizeof *ranges);
   range_count--;
@@ -449,8 +453,8 @@ static void clear_in(range *r, uintptr_t from, uintptr_t to) {
 // Calls `visit` for each piece of [pointer, pointer + bytes) that lies in device memory.
 static void each_piece(const void *pointer, size_t bytes, void (*visit)(range *, uintptr_t, uintptr_t)) {
   uintptr_t at = (uintptr_t)pointer, end = at + bytes;
-  for (size_t i = first_after(at); i < range_count && ranges[i]->is.base < end; i++) {
-    range *r = ranges[i];
+  for (size_t i = first_after(at); i < range_count && ranges[i].base < end; i++) {
+    range *r = ranges[i].of;
     uintptr_t from = at > r->is.base ? at : r->is.base;
     uintptr_t stop = r->is.base + r->is.size;
     if (r->is.space == PH_SPACE_DEVICE) visit(r, from, end < stop ? end : stop);
@@ -488,8 +492,8 @@ bool ph_memory_true(const void *pointer, size_t bytes) {
   uintptr_t at = (uintptr_t)pointer, end = at + bytes;
   bool found = false;
   pthread_mutex_lock(&lock);
-  for (size_t i = first_after(at); !found && i < range_count && ranges[i]->is.base < end; i++) {
-    range *r = ranges[i];
+  for (size_t i = first_after(at); !found && i < range_count && ranges[i].base < end; i++) {
+    range *r = ranges[i].of;
     uintptr_t stop = r->is.base + r->is.size;
     if (r->is.space != PH_SPACE_DEVICE || !r->pages) continue;
     size_t first, last;

@@ -49,6 +49,8 @@ typedef struct ph_thread {
   int excluded;         // what it does now is not modelled
   ph_frame *frame;
   int called;           // operators by the innermost Python frame
+  int covered;          // of ph_cover_frames
+  int64_t unmodelled;   // CPU time of the stretch that has just ended (unmodelled_cpu.c)
   struct ph_stream **own_streams;  // per-thread default streams by device
   uint32_t correlation; // of its last record that a profiler knows
 } ph_thread;
