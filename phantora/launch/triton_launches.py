@@ -28,10 +28,11 @@ from phantora.launch.importhook import after_import
 from phantora.launch.operator_announcer import Announcer
 from phantora.launch.tuning import COMPILER, DRIVER, HEURISTICS
 from phantora.ttir import store
+from phantora.ttir.launch import Argument, Descriptor, Launch, Memory, UnknownIntegers
 from phantora.ttir.parse import Function, parse
+from phantora.ttir.programs import work_of
 from phantora.ttir.slice import Deciding, deciding, written
 from phantora.ttir.stores import Stores, stores_of
-from phantora.ttir.walk import Argument, Descriptor, Launch, Memory, UnknownIntegers, work_of
 from phantora.ttir.work import LINE_BYTES
 from phantora.wire.shared import GUESSED, KNOWN, SMALL_ELEMENTS
 

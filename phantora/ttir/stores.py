@@ -10,9 +10,10 @@ from math import prod
 
 import numpy as np
 
+from phantora.ttir.launch import Descriptor, Launch, Memory
 from phantora.ttir.parse import Function, Operation, Type
 from phantora.ttir.values import UNKNOWN, Tile, Value
-from phantora.ttir.walk import Descriptor, Launch, Memory, Walker
+from phantora.ttir.walk import Walker
 
 MOST_PROGRAMS = 64  # of a launch: each is followed
 
@@ -67,7 +68,7 @@ def stores_of(functions: dict[str, Function], launch: Launch) -> dict[int, Store
     x, y, z = launch.grid
     for i in range(x * y * z):
         walker.run((i % x, i // x % y, i // x // y))
-    if walker.skipped or walker.unknown or -1 in walker.lost or -1 in walker.stored:
+    if walker.skipped_iterations or walker.unknown or -1 in walker.lost or -1 in walker.stored:
         return {}
     places = [place for place, a in enumerate(launch.arguments) if isinstance(a, (Memory, Descriptor))]
     return {

@@ -1,117 +1,48 @@
 """Walking through a kernel's programs: which tiles each loads, stores and multiplies, and how often.
 
-A few programs of the launch are followed, each with its true program id: integers, masks and addresses are computed as
-the GPU would, reals are only counted. Of a loop whose iterations have become equal the rest is counted without being
-run. Integer tensors that decide where a kernel goes (offsets, block indices) are read where they lie.
+Each program has its true program id. Integers, masks and addresses are computed as on the GPU; floating-point work is
+only counted. If two iterations of a loop count the same, the others are extrapolated. Integer tensors that decide the
+path of a kernel (offsets, block indices) are read from memory.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from phantora.ttir import functions
+from phantora.ttir.launch import Descriptor, Launch, Memory, UnknownIntegers
+from phantora.ttir.operations import (
+    ACCESSES,
+    ALU_OF,
+    CONSTANTS,
+    CONVERT,
+    DESCRIPTORS,
+    DOTS,
+    DTYPES,
+    EXCHANGED,
+    MUFU,
+    OF_LIBRARY,
+    REDUCTIONS,
+    ROUNDED,
+    SHAPES,
+)
 from phantora.ttir.parse import Block, Function, Operation, Type, Unreadable
 from phantora.ttir.reductions import combined
 from phantora.ttir.slice import deciding, scalar_accesses
 from phantora.ttir.values import UNKNOWN, Tile, Value, constant, integers, plain
-from phantora.ttir.work import COUNTERS, LOOPS, PAIR_BYTES, SECTOR_BYTES, Dot, Work
+from phantora.ttir.work import LOOPS, PAIR_BYTES, SECTOR_BYTES
 
-FIRST, PAIRS = 4, 8  # programs, in pairs that lie symmetric in the grid: if the first do the same, all do
-MOST_PAIRS = 64  # else this many at a time, and at most in all, while fewer operations than this were followed:
-OPERATIONS = 6_000
-SAME = 2  # iterations of a loop that count the same, after which the rest is taken to
-PROBES = 6  # times that an operation's addresses are looked at
+SAME = 2  # iterations of a loop with equal counts, after which the others are extrapolated
+PROBES = 6  # visits of an operation at which its addresses are counted
 ADDRESS_SHARE = 0.125  # of address arithmetic that is left: an address per vector of elements
-FILLED = 0.999  # of the bytes of its sectors: all that is written, rounding aside
-VECTOR, ASYNCHRONOUS = 16, 4  # bytes a thread moves at once: at most; at least so that a loop fetches ahead
+VECTOR, ASYNCHRONOUS = 16, 4  # bytes that a thread moves at once: most; least for a loop that loads ahead
 
 Counts = dict[Any, float]
-
-
-class UnknownIntegers(Exception):
-    """Integers in memory that a kernel computed from unknown values."""
-
-
-@dataclass(frozen=True)
-class Memory:
-    """A tensor among a launch's arguments."""
-
-    address: int
-    bytes: int
-    """Of its elements."""
-    span: int
-    """From its first to its last byte."""
-    values: Callable[[], np.ndarray[Any, Any]] | None = None
-    """Its bytes in memory order, where integers shall be read. Raises UnknownIntegers."""
-
-
-@dataclass(frozen=True)
-class Descriptor:
-    """A tensor descriptor made by the host."""
-
-    memory: Memory
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-
-Argument = Memory | Descriptor | int | float | bool | None
-
-
-@dataclass(frozen=True)
-class Launch:
-    """A launch as it is made: `arguments` are those that the IR's function has, in order."""
-
-    grid: tuple[int, int, int]
-    arguments: tuple[Argument, ...]
-    warps: int
-    stages: int
-    shared: int = 0
-    registers: int = 0
-    spills: int = 0
-
-
-_MUFU = {
-    "exp": 1.0, "exp2": 1.0, "rsqrt": 1.0, "sqrt": 2.0, "sin": 3.0, "cos": 3.0,
-}  # fmt: skip
-_OF_LIBRARY = ("log", "log2", "erf", "tanh")  # of `math`, which LLVM takes from libdevice
-_ALU_OF = {"sin": 20.0, "cos": 20.0, "exp": 1.0, "sqrt": 4.0}
-_CONVERT = ("extf", "truncf", "sitofp", "uitofp", "fptosi", "fptoui", "fp_to_fp", "bitcast")
-_FREE = (
-    "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans", "tt.get_program_id", "tt.get_num_programs",
-    "arith.constant", "tt.make_range", "tt.return", "tt.assert", "tt.print", "gpu.barrier", "tt.unsplat", "tt.join",
-    "ub.poison", "tt.call", "tt.make_tensor_ptr", "tt.make_tensor_descriptor", "tt.advance", "tt.split",
-    "llvm.intr.assume", "tt.cat", "tt.int_to_ptr", "tt.ptr_to_int",
-)  # fmt: skip
-_ROUNDED = ("divf", "precise_divf", "precise_sqrt", "remf")  # a first guess, then corrections of it
-# Lane instructions of an element in operations that exchange elements between lanes through shared memory: a store and
-# a load, an atomic addition. An assumption.
-_EXCHANGED = {"gather": 4.0, "histogram": 8.0}
-_SHAPES = frozenset((*_FREE, "tt.addptr"))
-_ACCESSES = ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas")
-_DOTS = ("tt.dot", "tt.dot_scaled")
-_REDUCTIONS = ("tt.reduce", "tt.scan")
-_DESCRIPTORS = ("tt.descriptor_", "tt.experimental_descriptor")
-_OWN = frozenset((
-    *_SHAPES, *_ACCESSES, *_DOTS, *_REDUCTIONS, "tt.bitcast", "tt.clampf", "tt.elementwise_inline_asm",
-    "tt.extern_elementwise", "tt.fp_to_fp", "tt.map_elementwise", "tt.mulhiui", "tt.precise_divf", "tt.precise_sqrt",
-    *(f"tt.{name}" for name in _EXCHANGED),
-))  # fmt: skip
-_SAME_EACH_TIME = ("arith.constant", "tt.make_range")
-_DTYPES = {
-    "bf16": "bfloat16", "f16": "float16", "f32": "tfloat32", "f64": "float64", "i8": "int8",
-    "f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e5m2", "f8E4M3": "float8_e4m3fn",
-}  # fmt: skip
-
-
-def priced(operation: str) -> bool:
-    """Whether an operation of Triton's dialect (``tt.``) has a price; of others the kernel's note gives the name."""
-    return operation in _OWN or operation.startswith(_DESCRIPTORS)
+"""Of a program, by counter (:data:`phantora.ttir.work.COUNTERS`); some keys are a counter and a memory or a shape."""
 
 
 class Walker:
@@ -126,28 +57,28 @@ class Walker:
         ]
         self.values: dict[int, np.ndarray[Any, Any] | None] = {}
         self.counts: Counts = defaultdict(float)
-        self.pending = False
-        self.piped = False
+        self.load_pending = False
+        self.pipelined = False
         self.program = (0, 0, 0)
-        self.followed = 0
-        self.probes: dict[int, list[tuple[float, float]]] = defaultdict(list)
+        self.operations_run = 0
+        self.sector_probes: dict[int, list[tuple[float, float]]] = defaultdict(list)
         self.unknown: set[str] = set()
-        self.skipped = False  # iterations of a loop
-        self.scalar = scalar_accesses(functions)
-        self.vectors: dict[int, int] = {}
-        self.shares: dict[int, tuple[float, float]] = {}  # means of full probes
-        self.same: dict[int, Value] = {}  # constants and ranges: the same whenever they are met
+        self.skipped_iterations = False
+        self.scalar_operations = scalar_accesses(functions)
+        self.vector_widths: dict[int, int] = {}
+        self.sector_shares: dict[int, tuple[float, float]] = {}  # means of all probes of an operation
+        self.constants: dict[int, Value] = {}  # by operation
         self.control = {"scf.for": self._for, "scf.while": self._while, "scf.if": self._if, "tt.call": self._call}
-        self.picks: set[int | None] | None = None  # memories whose integers pick places, and nothing else
+        self.index_memories: set[int | None] | None = None  # memories whose integers are indices only
 
     # ------------------------------------------------------------------ a program
 
     def run(self, program: tuple[int, int, int]) -> Counts:
         """The counts of one program."""
-        self.program, self.pending, self.piped = program, False, False
+        self.program, self.load_pending, self.pipelined = program, False, False
         self.counts = defaultdict(float)
-        self.starts: dict[tuple[int, int], int] = {}
-        self.again: dict[int, bool] = {}
+        self.first_visits: dict[tuple[int, int], int] = {}
+        self.revisits: dict[int, bool] = {}
         environment = self._bind(self.kernel)
         self._blocks(self.kernel.blocks, environment)
         return self.counts
@@ -168,7 +99,7 @@ class Walker:
         return dict(zip(kernel.arguments, given, strict=True))
 
     def _blocks(self, blocks: list[Block], environment: dict[str, Value]) -> list[Value]:
-        """Runs blocks from the first on; returns what the last one's end gives back."""
+        """Runs blocks from the first on; returns the values of the last one's end."""
         block = blocks[0]
         for _ in range(1000):
             end = self._block(block, environment)
@@ -198,7 +129,7 @@ class Walker:
     def _block(self, block: Block, environment: dict[str, Value]) -> Operation | None:
         """Runs a block; returns the operation that ends it."""
         for operation in block.operations:
-            self.followed += 1
+            self.operations_run += 1
             if operation.ends:
                 return operation
             found = self._operation(operation, environment)
@@ -223,13 +154,13 @@ class Walker:
             self.unknown.add(LOOPS)
             first, last, by = 0, 1, 1
         trips = max(0, -((first - last) // by)) if by else 0
-        multiplies = any(o.name in _DOTS for o in operation.regions[0][0].operations)
-        outer, self.piped = self.piped, multiplies and self.launch.stages > 1
+        multiplies = any(o.name in DOTS for o in operation.regions[0][0].operations)
+        outer, self.pipelined = self.pipelined, multiplies and self.launch.stages > 1
         done, same, previous = 0, 0, values
         before: Counts = {}
         while done < trips:
             if same >= SAME and trips - done > 1:
-                skipped, self.skipped = trips - done - 1, True
+                skipped, self.skipped_iterations = trips - done - 1, True
                 for key, value in before.items():
                     self.counts[key] += value * skipped
                 values = [_ahead(a, b, skipped) for a, b in zip(previous, values, strict=True)]
@@ -238,7 +169,7 @@ class Walker:
             environment[index] = first + done * by
             environment.update(zip(names, values, strict=False))
             self.counts["steps"] += 1
-            self.pending = False
+            self.load_pending = False
             previous = values
             values = self._blocks(operation.regions[0], environment)[: len(names)] or values
             delta = {key: value - start.get(key, 0.0) for key, value in self.counts.items()}
@@ -246,8 +177,8 @@ class Walker:
             same = same + 1 if delta == before else 0
             before = delta
             done += 1
-        self.piped = outer
-        self.pending = False
+        self.pipelined = outer
+        self.load_pending = False
         return values
 
     def _while(self, operation: Operation, environment: dict[str, Value]) -> list[Value]:
@@ -263,7 +194,7 @@ class Walker:
                 return passed
             environment.update(zip(body[0].arguments, passed, strict=False))
             self.counts["steps"] += 1
-            self.pending = False
+            self.load_pending = False
             values = self._blocks(body, environment)
         raise Unreadable("a loop without end")
 
@@ -289,22 +220,22 @@ class Walker:
 
     def _operation(self, operation: Operation, environment: dict[str, Value]) -> Value:
         name = operation.name
-        if name in _SAME_EACH_TIME:
-            if id(operation) not in self.same:
-                self.same[id(operation)] = self._shape(operation, [])
-            return self.same[id(operation)]
+        if name in CONSTANTS:
+            if id(operation) not in self.constants:
+                self.constants[id(operation)] = self._shape(operation, [])
+            return self.constants[id(operation)]
         control = self.control.get(name)
         if control is not None:
             found = control(operation, environment)
             return found[0] if len(operation.results) == 1 and found else found
         operands = [environment.get(o, UNKNOWN) for o in operation.operands]
-        if name in _ACCESSES:
+        if name in ACCESSES:
             return self._access(operation, operands)
-        if name.startswith(_DESCRIPTORS):
+        if name.startswith(DESCRIPTORS):
             return self._descriptor(operation, operands)
-        if name in _DOTS:
+        if name in DOTS:
             return self._dot(operation)
-        if name in _REDUCTIONS:
+        if name in REDUCTIONS:
             return self._reduce(operation, operands, environment)
         shaped = self._shape(operation, operands)
         if shaped is not None:
@@ -314,7 +245,7 @@ class Walker:
     def _shape(self, operation: Operation, operands: list[Any]) -> Value | None:
         """Operations that only move or make integers; None for others."""
         name = operation.name
-        if name not in _SHAPES:
+        if name not in SHAPES:
             return None
         if name == "arith.constant":
             return constant(operation)
@@ -364,28 +295,28 @@ class Walker:
         kind = operation.types[-1] if operation.types else Type((), "f32")
         count = float(kind.count) if kind.shape else 0.0
         whole = dialect == "arith" and (kind.element.startswith("i") or kind.pointer) and not name.endswith("f")
-        if whole and name not in _CONVERT:
+        if whole and name not in CONVERT:
             found = integers(operation, operands)
             known = found is not UNKNOWN
             self.counts["integer"] += count * (ADDRESS_SHARE if known else 1.0)
             return found
         if name == "select" and kind.pointer:
             return integers(operation, operands)
-        if name in _CONVERT:
+        if name in CONVERT:
             self.counts["convert"] += count
-        elif name in _MUFU:
-            self.counts["mufu"] += count * _MUFU[name]
-            self.counts["alu"] += count * _ALU_OF.get(name, 0.0)
-        elif name in _ROUNDED:
+        elif name in MUFU:
+            self.counts["mufu"] += count * MUFU[name]
+            self.counts["alu"] += count * ALU_OF.get(name, 0.0)
+        elif name in ROUNDED:
             self.counts["mufu"] += count
             self.counts["alu"] += 4.0 * count
-        elif name == "extern_elementwise" or name in _OF_LIBRARY:
+        elif name == "extern_elementwise" or name in OF_LIBRARY:
             symbol = operation.text.partition('symbol = "')[2].partition('"')[0] or name
             self.counts["instructions"] += count * functions.of_symbol(symbol).slots
         elif name == "mulhiui":
             self.counts["integer"] += 2.0 * count
-        elif name in _EXCHANGED:
-            self.counts["alu"] += _EXCHANGED[name] * max(t.count for t in operation.types)
+        elif name in EXCHANGED:
+            self.counts["alu"] += EXCHANGED[name] * max(t.count for t in operation.types)
         elif name == "map_elementwise":
             own = sum(len(block.operations) - 1 for region in operation.regions for block in region)
             self.counts["alu"] += count * own
@@ -398,7 +329,7 @@ class Walker:
     def _dot(self, operation: Operation) -> Value:
         a, c = operation.types[0], operation.types[-1]
         scaled = operation.name == "tt.dot_scaled"  # Hopper multiplies what it has converted to bfloat16
-        dtype = "bfloat16" if scaled else _DTYPES.get(a.element, "bfloat16")
+        dtype = "bfloat16" if scaled else DTYPES.get(a.element, "bfloat16")
         if dtype == "tfloat32" and "ieee" in operation.text:
             dtype = "float32"
         times = prod(a.shape[:-2]) * (3 if "tf32x3" in operation.text else 1)
@@ -407,7 +338,7 @@ class Walker:
         self.counts["dot", m, n, k, dtype] += times
         self.counts["dots"] += times
         self.counts["flops"] += 2.0 * times * m * n * k
-        self.pending = False
+        self.load_pending = False
         return UNKNOWN
 
     def _reduce(self, operation: Operation, operands: list[Value], environment: dict[str, Value]) -> Value:
@@ -418,7 +349,7 @@ class Walker:
             self.counts["cubed"] += float(count)
         whole = len(operation.types[0].shape) <= 1 if operation.types else True
         self.counts["crossings" if whole else "reductions"] += 1
-        self.pending = False
+        self.load_pending = False
         counts, self.counts = self.counts, defaultdict(float)  # those of the region are counted above
         found = self._combined(operation, operands, environment)
         self.counts = counts
@@ -482,7 +413,7 @@ class Walker:
     def _vector(self, operation: Operation, addresses: np.ndarray[Any, Any], width: int) -> int:
         """Elements that a thread loads or stores at once: neighbours in memory along one dimension. 0: a tile of
         several dimensions has none."""
-        found = self.vectors.get(id(operation))
+        found = self.vector_widths.get(id(operation))
         if found is None:
             longest = 1
             for axis, extent in enumerate(addresses.shape):
@@ -491,10 +422,10 @@ class Walker:
                     i for i in range(addresses.ndim) if i != axis)))) + 1)  # fmt: skip
             threads = 32 * self.launch.warps
             most = min(VECTOR // width, longest, max(1, addresses.size // threads))
-            found = 1 if id(operation) in self.scalar else 1 << max(0, most.bit_length() - 1)
+            found = 1 if id(operation) in self.scalar_operations else 1 << max(0, most.bit_length() - 1)
             if longest == 1 and addresses.ndim > 1 and addresses.size > threads:
                 found = 0
-            self.vectors[id(operation)] = found
+            self.vector_widths[id(operation)] = found
         return found
 
     def _moved(self, stores: bool, size: float, sectors: float, memory: int, together: int = VECTOR) -> None:
@@ -504,36 +435,36 @@ class Walker:
         self.counts[f"{side}s"] += 1
         self.counts["written" if stores else "read", memory] += sectors
         if stores:
-            self.pending = False
-        elif self.piped and together >= ASYNCHRONOUS:
-            self.counts["piped"] += 0.0 if self.pending else 1.0
-            self.pending = True
+            self.load_pending = False
+        elif self.pipelined and together >= ASYNCHRONOUS:
+            self.counts["piped"] += 0.0 if self.load_pending else 1.0
+            self.load_pending = True
         else:
-            self.counts["phases"] += 0.0 if self.pending else 1.0
-            self.pending = True
+            self.counts["phases"] += 0.0 if self.load_pending else 1.0
+            self.load_pending = True
 
     def _returns(self, operation: Operation, memory: int, first: int) -> bool:
-        """Whether an operation begins where another of the program began: a second pass over the same data."""
-        found = self.again.get(id(operation))
+        """Does an operation begin where another of the program began (a second pass over the same data)?"""
+        found = self.revisits.get(id(operation))
         if found is None:
-            owner = self.starts.setdefault((memory, first), id(operation))
-            found = self.again[id(operation)] = owner != id(operation) and operation.types[0].count > 1
+            owner = self.first_visits.setdefault((memory, first), id(operation))
+            found = self.revisits[id(operation)] = owner != id(operation) and operation.types[0].count > 1
         return found
 
     def _owner(self, addresses: np.ndarray[Any, Any], mask: np.ndarray[Any, Any] | None) -> int:
-        """The tensor that the first of the addresses lies in; -1: none."""
+        """The memory of the first of the addresses; -1: none."""
         first = addresses.flat[0] if mask is None else addresses.flat[int(np.argmax(mask))]
         return next((i for i, m in enumerate(self.memories) if m.address <= first < m.address + m.span), -1)
 
     def _sectors(
         self, operation: Operation, addresses: np.ndarray[Any, Any], mask: np.ndarray[Any, Any] | None, width: int
     ) -> tuple[float, float]:
-        """Bytes of the pairs of sectors touched per byte asked for, and of those with sectors that are touched in part;
-        looked at a few times for each operation."""
-        share = self.shares.get(id(operation))
+        """Bytes of touched pairs of sectors per requested byte, and of those with partly touched sectors; the mean of
+        an operation's first visits."""
+        share = self.sector_shares.get(id(operation))
         if share is not None:
             return share
-        seen = self.probes[id(operation)]
+        seen = self.sector_probes[id(operation)]
         if len(seen) < PROBES:
             active = addresses if mask is None else addresses[mask]
             sectors, elements = np.unique(active // SECTOR_BYTES, return_counts=True)
@@ -544,11 +475,11 @@ class Walker:
         whole, cut = np.mean(seen, axis=0)
         found = float(whole), float(cut)
         if len(seen) == PROBES:
-            self.shares[id(operation)] = found
+            self.sector_shares[id(operation)] = found
         return found
 
     def _values(self, memory: int, pointer: Value, mask: Value, kind: Type) -> Value:
-        """What a load of integers finds."""
+        """The integers that a load reads."""
         source = self.memories[memory]
         if source.values is None:
             return UNKNOWN
@@ -567,20 +498,20 @@ class Walker:
         if mask is not UNKNOWN and mask is not True:
             good = good & mask
         found = np.where(good, held[np.clip(at, 0, max(0, len(held) - 1))], 0).astype(np.int64)
-        self.pending = False  # what follows waits for it
+        self.load_pending = False  # what follows waits for it
         return plain(np.broadcast_to(found, kind.shape) if kind.shape else found)
 
     def _stand_in(self, memory: int, at: np.ndarray[Any, Any], kind: Type) -> Value:
         """For unknown integers: those that pick places count up, as the permutation that changes nothing."""
-        if self.picks is None:
+        if self.index_memories is None:
             decides, bound = deciding(self.functions), self._bind(self.kernel)
             places = {m.address: i for i, m in enumerate(self.memories)}
             owners = {name: places.get(where) for name in decides.read if isinstance(where := bound[name], int)}
-            self.picks = {owner for name, owner in owners.items() if name not in decides.ranges}
-        if memory not in self.picks:
+            self.index_memories = {owner for name, owner in owners.items() if name not in decides.ranges}
+        if memory not in self.index_memories:
             return UNKNOWN
         self.unknown.add("integers in memory, which are taken to count up")
-        self.pending = False
+        self.load_pending = False
         return plain(np.broadcast_to(at.astype(np.int64), kind.shape) if kind.shape else at.astype(np.int64))
 
     def _descriptor(self, operation: Operation, operands: list[Value]) -> Value:
@@ -625,11 +556,8 @@ def _ahead(before: Value, now: Value, times: int) -> Value:
     return plain(np.add(now, np.multiply(np.subtract(now, before), times)))
 
 
-# ---------------------------------------------------------------------- a launch
-
-
 def _waits(operation: Operation) -> bool:
-    """Whether a loop does nothing but try an atomic: it waits for a lock, which costs one try here."""
+    """Does a loop only try an atomic? Then it waits for a lock, which counts as one try."""
     head, body = operation.regions
     names = {o.name for block in (*head, *body) for o in block.operations}
     return "tt.atomic_cas" in names and all(
@@ -637,61 +565,3 @@ def _waits(operation: Operation) -> bool:
     )
 
 
-def followed(grid: tuple[int, int, int], pairs: int) -> list[tuple[int, int, int]]:
-    """Programs that stand for all: spread evenly, each with the one that lies opposite, so that what grows or shrinks
-    along the grid has a true mean."""
-    total = prod(grid)
-    if total <= 2 * pairs:
-        return [(i % grid[0], i // grid[0] % grid[1], i // grid[0] // grid[1]) for i in range(total)]
-    chosen = []
-    for i in range(pairs):
-        # Additive recurrences of the plastic number's powers cover three dimensions evenly.
-        one = tuple(
-            int((0.5 + i * share) % 1.0 * n) for share, n in zip((0.8191725, 0.6710436, 0.5497005), grid, strict=True)
-        )
-        chosen += [one, tuple(n - 1 - p for n, p in zip(grid, one, strict=True))]
-    return chosen  # type: ignore[return-value]
-
-
-def _batches(grid: tuple[int, int, int]) -> Sequence[list[tuple[int, int, int]]]:
-    every = followed(grid, MOST_PAIRS)
-    if prod(grid) <= 2 * MOST_PAIRS and len(every) > 2 * PAIRS:
-        stride = len(every) // (2 * PAIRS) + 1
-        every = [p for start in range(stride) for p in every[start::stride]]
-    return [every[:FIRST], *(every[i : i + 2 * PAIRS] for i in range(FIRST, len(every), 2 * PAIRS))]
-
-
-def work_of(functions: dict[str, Function], launch: Launch) -> Work:
-    """What `launch` does. Raises Unreadable where the IR contains what is not understood."""
-    walker = Walker(functions, launch)
-    programs = prod(launch.grid)
-    if not programs:
-        return Work(0, launch.warps, launch.stages, launch.shared, launch.registers, launch.spills, {}, 1.0, 0.0, 0.0)
-    each: list[Counts] = []
-    for batch in _batches(launch.grid):
-        each += [walker.run(program) for program in batch]
-        if walker.followed > OPERATIONS or all(c == each[0] for c in each):
-            break
-    mean: Counts = defaultdict(float)
-    for counts in each:
-        for key, value in counts.items():
-            mean[key] += value / len(each)
-    weight = [c["flops"] + c["load_bytes"] + c["store_bytes"] for c in each]
-    longest = max(weight) * len(weight) / sum(weight) if sum(weight) else 1.0
-    moved = {"read": 0.0, "written": 0.0}
-    for key, value in mean.items():
-        if isinstance(key, tuple) and key[0] in moved:
-            limit = walker.memories[key[1]].bytes if key[1] >= 0 else float("inf")
-            moved[key[0]] += min(value * programs, limit)
-        if isinstance(key, tuple) and key[0] == "cut" and value:  # what no store fills is read to be written back
-            limit = walker.memories[key[1]].bytes if key[1] >= 0 else float("inf")
-            written = min(mean["written", key[1]] * programs, limit)
-            if mean["asked", key[1]] * programs < FILLED * written:
-                moved["read"] += min(value * programs, written)
-    products = [(key, n) for key, n in mean.items() if isinstance(key, tuple) and key[0] == "dot"]
-    dots = tuple(Dot(key[1], key[2], key[3], key[4], n) for key, n in products)
-    counted = {key: float(mean[key]) for key in COUNTERS if mean.get(key)}
-    return Work(
-        programs, launch.warps, launch.stages, launch.shared, launch.registers, launch.spills, counted,
-        float(longest), moved["read"], moved["written"], dots, bool(mean.get("copied")), tuple(sorted(walker.unknown)),
-    )  # fmt: skip

@@ -18,10 +18,12 @@ from phantora.cost.parse import parse_signature, write_signature
 from phantora.cost.triton_work import estimate, resident
 from phantora.cost.types import KernelLaunch, OperatorSignature, TensorSpec
 from phantora.hardware import load_gpu
+from phantora.ttir.launch import Launch, Memory, UnknownIntegers
+from phantora.ttir.operations import priced
 from phantora.ttir.parse import Unreadable, parse
+from phantora.ttir.programs import work_of
 from phantora.ttir.slice import deciding, written
 from phantora.ttir.stores import stores_of
-from phantora.ttir.walk import Launch, Memory, UnknownIntegers, priced, work_of
 from phantora.ttir.work import LOOPS, Work
 from validation import data
 

@@ -33,8 +33,9 @@ from phantora.cost.tensors import item_bytes, on_gpu, traffic
 from phantora.cost.triton_work import CONSTANTS, Constants, estimate
 from phantora.cost.types import KernelLaunch
 from phantora.hardware import load_gpu
+from phantora.ttir.launch import Argument, Descriptor, Launch, Memory
 from phantora.ttir.parse import Function, Unreadable, parse
-from phantora.ttir.walk import Argument, Descriptor, Launch, Memory, work_of
+from phantora.ttir.programs import work_of
 from phantora.ttir.work import Work
 from validation import data
 

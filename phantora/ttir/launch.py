@@ -1,0 +1,51 @@
+"""A launch of a Triton kernel: its grid, and its arguments with their memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+class UnknownIntegers(Exception):
+    """Integers in memory that a kernel computed from unknown values."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A tensor among a launch's arguments."""
+
+    address: int
+    bytes: int
+    """Of its elements."""
+    span: int
+    """From its first to its last byte."""
+    values: Callable[[], np.ndarray[Any, Any]] | None = None
+    """Its bytes in memory order, where integers shall be read. Raises UnknownIntegers."""
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """A tensor descriptor made by the host."""
+
+    memory: Memory
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+Argument = Memory | Descriptor | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launch as it is made: `arguments` are those that the IR's function has, in order."""
+
+    grid: tuple[int, int, int]
+    arguments: tuple[Argument, ...]
+    warps: int
+    stages: int
+    shared: int = 0
+    registers: int = 0
+    spills: int = 0
