@@ -10,21 +10,34 @@ static bool is_integer(const operation *op) { return op->dtype <= ncclUint64; }
 
 static bool is_small(const operation *op, uint64_t bytes) { return bytes / dtype_bytes[op->dtype] <= PH_SMALL_ELEMENTS; }
 
-static size_t spans_of(const operation *op, const void *buffer, uint64_t bytes, ph_known_span *spans) {
-  if (!is_small(op, bytes)) return ph_known_spans(buffer, bytes, spans, MOST_SPANS);
-  spans[0] = (ph_known_span){0, bytes, PH_KNOWN | (ph_memory_flags(buffer, bytes) & PH_GUESSED)};
-  return 1;
+// All of a small buffer is true; guesses are parts of it.
+static size_t spans_of_small(const void *buffer, uint64_t bytes, ph_known_span *spans) {
+  ph_known_span guessed[MOST_SPANS / 2];
+  const size_t pieces = ph_known_spans(buffer, bytes, PH_GUESSED, guessed, MOST_SPANS / 2);
+  size_t n = 0, at = 0;
+  for (size_t i = 0; i < pieces && n + 2 < MOST_SPANS; i++) {
+    if (guessed[i].from > at) spans[n++] = (ph_known_span){at, guessed[i].from, PH_KNOWN};
+    spans[n++] = (ph_known_span){guessed[i].from, at = guessed[i].to, PH_KNOWN | PH_GUESSED};
+  }
+  const bool cut = pieces == MOST_SPANS / 2;
+  if (at < bytes) spans[n++] = (ph_known_span){at, bytes, PH_KNOWN | (cut ? PH_GUESSED : 0)};
+  return n;
 }
+
+static size_t spans_of(const operation *op, const void *buffer, uint64_t bytes, ph_known_span *spans) {
+  return is_small(op, bytes) ? spans_of_small(buffer, bytes, spans) : ph_known_spans(buffer, bytes, PH_KNOWN, spans, MOST_SPANS);
+}
+
+static bool is_whole(const ph_known_span *spans, size_t n, uint64_t bytes) { return n == 1 && spans[0].to - spans[0].from == bytes; }
 
 uint8_t known_to_send(const operation *op) {
   if (!op->send) return 0;
   ph_known_span spans[MOST_SPANS];
   const size_t n = spans_of(op, op->send, op->send_bytes, spans);
   if (!n) return PH_F_UNKNOWN;
-  uint8_t flags = n > 1 || spans[0].to - spans[0].from < op->send_bytes ? PH_F_PARTS : 0;
-  for (size_t i = 0; i < n; i++)
-    if (spans[i].flags & PH_GUESSED) flags |= PH_F_GUESSED;
-  return flags;
+  bool all_guessed = true;
+  for (size_t i = 0; i < n; i++) all_guessed = all_guessed && spans[i].flags & PH_GUESSED;
+  return (is_whole(spans, n, op->send_bytes) ? 0 : PH_F_PARTS) | (all_guessed ? PH_F_GUESSED : 0);
 }
 
 typedef struct expectation {
@@ -38,7 +51,7 @@ static void expect_of_others(const operation *op, expectation *e) {
   const bool whole = is_integer(op) || is_small(op, op->recv_bytes) || ph_memory_flags(op->recv, op->recv_bytes) & PH_FRESH;
   e->each = op->recv_bytes;
   e->spans[0] = (ph_known_span){0, op->recv_bytes, PH_KNOWN};
-  e->count = whole ? 1 : ph_known_spans(op->recv, op->recv_bytes, e->spans, MOST_SPANS);
+  e->count = whole ? 1 : ph_known_spans(op->recv, op->recv_bytes, PH_KNOWN, e->spans, MOST_SPANS);
 }
 
 static void expect(const operation *op, expectation *e) {
@@ -52,7 +65,7 @@ uint64_t expected_parts(const operation *op) {
   expectation e;
   if (!op->recv) return 0;
   expect(op, &e);
-  return e.count == 1 && e.spans[0].to - e.spans[0].from == e.each ? 0 : PH_PARTS;
+  return is_whole(e.spans, e.count, e.each) ? 0 : PH_PARTS;
 }
 
 bool expects_known(const operation *op) {

@@ -309,12 +309,12 @@ unsigned ph_memory_flags(const void *pointer, size_t bytes);  // PH_KNOWN, PH_HO
                                                                // PH_FRESH: what is not known of it
 void ph_memory_mark(const void *pointer, size_t bytes, unsigned flags);
 bool ph_memory_known(void);  // is anything marked?
-// The first `most` known pieces of a range.
 typedef struct ph_known_span {
-  size_t from, to;  // bytes from its begin
-  unsigned flags;   // PH_KNOWN, and PH_GUESSED
+  size_t from, to;  // bytes from a range's begin
+  unsigned flags;   // PH_KNOWN, PH_GUESSED
 } ph_known_span;
-size_t ph_known_spans(const void *pointer, size_t bytes, ph_known_span *found, size_t most);
+// The first `most` pieces of a range that have one of `flags`.
+size_t ph_known_spans(const void *pointer, size_t bytes, unsigned flags, ph_known_span *found, size_t most);
 size_t ph_memory_length(const void *pointer, size_t bytes);  // without the zeros at its end
 bool ph_memory_true(const void *pointer, size_t bytes);  // do true bytes lie there?
 size_t ph_memory_held(void);  // bytes of host memory that true bytes take

@@ -80,7 +80,8 @@ bool is_part_of_large(const Tensor &t) { return t.storage().nbytes() > PH_SMALL_
 
 static unsigned flags_of(const Tensor &t) {
   const unsigned all = ph_memory_flags(bytes_of(t), extent_of(t));
-  if (all & PH_KNOWN || !ph_memory_known() || !t.numel() || t.is_non_overlapping_and_dense()) return all;
+  const bool plain = (all & (PH_KNOWN | PH_GUESSED)) == PH_KNOWN || !ph_memory_known();
+  if (plain || !t.numel() || t.is_non_overlapping_and_dense()) return all;
   unsigned every = ~0U, guessed = 0;  // gaps are not the tensor's
   bool fine = each_run(t, [&](char *from, size_t bytes) {
     const unsigned flags = ph_memory_flags(from, bytes);
@@ -104,7 +105,7 @@ bool fits(const Tensor &t) {
 
 bool knows_some(const Tensor &t) {
   ph_known_span first;
-  return !is_large(t) || ph_known_spans(bytes_of(t), extent_of(t), &first, 1);
+  return !is_large(t) || ph_known_spans(bytes_of(t), extent_of(t), PH_KNOWN, &first, 1);
 }
 
 bool holds(const Tensor &t) { return on_device(t) && flags_of(t) & PH_HOLDS; }
@@ -118,17 +119,22 @@ bool is_guessed(const Tensor &t) {
   return !(flags & PH_KNOWN) && is_part_of_large(t);
 }
 
+// The gaps of a tensor stay what they were, if its pieces are few. What nobody wrote of new memory reads as zero.
+static void mark_runs(const Tensor &t, bool guessed) {
+  const unsigned had = ph_memory_flags(bytes_of(t), extent_of(t)), guess = guessed ? PH_GUESSED : 0;
+  const bool changeable = had & (PH_KNOWN | PH_FRESH);
+  const unsigned flags = guess | (changeable || (!guessed && !is_large(t)) ? PH_KNOWN : 0);
+  if (!flags) return;
+  if (!(had & PH_FRESH) && each_run(t, [&](char *from, size_t bytes) { ph_memory_mark(from, bytes, flags); })) return;
+  if (changeable || guessed) ph_memory_mark(bytes_of(t), extent_of(t), flags | (had & PH_GUESSED));
+}
+
 void mark(const Tensor &t, bool guessed) {
   if (!on_device(t) || !t.numel()) return;
+  if (!t.is_non_overlapping_and_dense()) return mark_runs(t, guessed);
   char *data = bytes_of(t);
   size_t extent = extent_of(t);
-  // The gaps of one without dense layout stay what they were.
-  bool dense = t.is_non_overlapping_and_dense(), changeable = ph_memory_flags(data, extent) & (PH_KNOWN | PH_FRESH);
-  if (!dense && !changeable) {
-    if (guessed) ph_memory_mark(data, extent, PH_GUESSED);
-    else if (!is_large(t)) each_run(t, [](char *from, size_t bytes) { ph_memory_mark(from, bytes, PH_KNOWN); });
-    return;
-  }
+  bool changeable = ph_memory_flags(data, extent) & (PH_KNOWN | PH_FRESH);
   bool known = is_large(t) || (!guessed && is_part_of_large(t)) || changeable;
   ph_memory_mark(data, extent, (known ? PH_KNOWN : 0) | (guessed ? PH_GUESSED : 0));
 }

@@ -335,9 +335,9 @@ static void join(const Tensor &t, const Tensor &part) {
   }
 }
 
-// Tensors that are joined stay what they are, though some are unknown: DDP's buffers, the statistics of SyncBatchNorm with
-// their count, pickled objects that are filled up with what lies in memory.
-static void settle_joined(const Frame &f, Values outputs) {
+// Visits tensors that are joined, each with its part of the result.
+template <typename F>
+static void each_joined(const Frame &f, Values outputs, F visit) {
   if (outputs.size() != 1 || !outputs[0].isTensor() || !f.args[1].isInt()) return;
   const Tensor &to = outputs[0].toTensor();
   if (!has_room(to) || is_trained(to) || f.backward) return;
@@ -346,9 +346,18 @@ static void settle_joined(const Frame &f, Values outputs) {
   int64_t at = 0;
   each_tensor(f.args[0], [&](const Tensor &t) {
     if (t.dim() != to.dim()) return;  // an empty one of one dimension
-    if (on_device(t) && t.numel()) join(t, to.narrow(dim, at, t.size(dim)));
+    if (on_device(t) && t.numel()) visit(t, to.narrow(dim, at, t.size(dim)));
     at += t.size(dim);
   });
+}
+
+// Tensors that are joined stay what they are, though some are unknown: DDP's buffers, the statistics of SyncBatchNorm with
+// their count, pickled objects that are filled up with what lies in memory.
+static void settle_joined(const Frame &f, Values outputs) { each_joined(f, outputs, join); }
+
+// The same of tensors that are all known, of which some are guesses.
+static void mark_joined(const Frame &f, Values outputs) {
+  each_joined(f, outputs, [](const Tensor &t, const Tensor &part) { mark(part, is_guessed(t)); });
 }
 
 void settle(Thread &thread, Frame &f, Values outputs) {
@@ -361,7 +370,10 @@ void settle(Thread &thread, Frame &f, Values outputs) {
     if (!f.op->arguments[i].out) look_at_values(f.args[i], &inputs, f.op->arguments[i].mutated);
   bool finished = outputs.size() == f.op->returns_view.size();  // no when it threw
   inputs.unknown |= inputs.guessed && is_assumed(f);
-  if (!inputs.unknown && finished && settle_known(thread, f, outputs, inputs)) return;
+  if (!inputs.unknown && finished && settle_known(thread, f, outputs, inputs)) {
+    if (f.op->joins && inputs.guessed) mark_joined(f, outputs);
+    return;
+  }
   if (finished && f.op->keeps < f.args.size()) settle_kept(f);
   for (size_t i = 0; i < f.args.size(); ++i)
     if (f.op->arguments[i].mutated && i != f.op->keeps) each_tensor(f.args[i], forget);

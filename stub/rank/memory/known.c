@@ -112,13 +112,13 @@ bool ph_known_piece(const void *pointer, const void *end, const char **from, con
 
 bool ph_memory_known(void) { return spans_now() > 0; }
 
-size_t ph_known_spans(const void *pointer, size_t bytes, ph_known_span *found, size_t most) {
+size_t ph_known_spans(const void *pointer, size_t bytes, unsigned flags, ph_known_span *found, size_t most) {
   uintptr_t low = (uintptr_t)pointer, high = low + bytes;
   size_t n = 0;
   if (!bytes || !spans_now()) return 0;
   pthread_mutex_lock(&lock);
   for (size_t i = first_after(low); n < most && i < spans_now() && spans[i].from < high; i++) {
-    if (!(spans[i].flags & PH_KNOWN)) continue;
+    if (!(spans[i].flags & flags)) continue;
     uintptr_t from = spans[i].from > low ? spans[i].from : low, to = spans[i].to < high ? spans[i].to : high;
     found[n++] = (ph_known_span){from - low, to - low, spans[i].flags & (PH_KNOWN | PH_GUESSED)};
   }
@@ -132,7 +132,7 @@ void ph_known_copy(void *dst, const void *src, size_t bytes) {
   const unsigned flags = ph_memory_flags(src, bytes);
   ph_memory_mark(dst, bytes, flags);
   if (flags & PH_KNOWN) return;
-  const size_t n = ph_known_spans(src, bytes, spans, MOST);
+  const size_t n = ph_known_spans(src, bytes, PH_KNOWN, spans, MOST);
   for (size_t i = 0; i < n; i++) ph_memory_mark((char *)dst + spans[i].from, spans[i].to - spans[i].from, spans[i].flags);
 }
 
