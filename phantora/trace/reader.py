@@ -356,13 +356,22 @@ class Log:
 
 
 def open_log(path: str | os.PathLike[str]) -> Log:
-    """Opens the event log at `path`; a log of a killed run too."""
+    """Opens the event log at `path`; a log of a killed run too. Raises PhantoraError for any other file."""
     path = os.fspath(path)
+    batches = _batches(path, _mapped(path))
+    _check_schema(path, batches.schema)
     try:
-        size = os.path.getsize(path)
+        return Log(path, batches)
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
+        raise _damaged(path, "its first or last part cannot be read") from error
+
+
+def _mapped(path: str) -> pa.MemoryMappedFile:
+    """The bytes of the file, after its first ones were checked."""
+    try:
         if os.path.isdir(path):
             raise IsADirectoryError(21, "Is a directory")
-        if not size:
+        if not os.path.getsize(path):
             raise PhantoraError(f"{path}: the file is empty, so it is no log; run `phantora trace` again")
         source = pa.memory_map(path, "r")
     except OSError as error:
@@ -372,23 +381,31 @@ def open_log(path: str | os.PathLike[str]) -> Log:
         ) from error
     if source.read(len(_MAGIC)) != _MAGIC:
         raise _not_a_log(path)
-    data: _WholeFile | _CutFile
+    return source
+
+
+def _batches(path: str, source: pa.MemoryMappedFile) -> _WholeFile | _CutFile:
+    """The batches of a file with a footer, or of a killed run's without one."""
     try:
-        data = _WholeFile(source, pa.ipc.open_file(source, options=_of_columns()))
+        return _WholeFile(source, pa.ipc.open_file(source, options=_of_columns()))
     except _TooLarge as error:
         raise _damaged(path, str(error)) from error
     except _BROKEN:
         try:
-            data = _CutFile(source, size)
+            return _CutFile(source, source.size())
         except _TooLarge as error:
             raise _damaged(path, str(error)) from error
         except _BROKEN as error:
             raise _not_a_log(path) from error
-    metadata = (data.schema.metadata or {}).get(METADATA_KEY)
+
+
+def _check_schema(path: str, schema: pa.Schema) -> None:
+    """Refuses other versions of the log, and columns that no version has."""
+    metadata = (schema.metadata or {}).get(METADATA_KEY)
     if metadata is None:
         raise _not_a_log(path)
     try:
-        columns = tuple(data.schema.names)
+        columns = tuple(schema.names)
         version = int(json.loads(metadata).get("format", 0))
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise _damaged(path, "it does not say what run it is of") from error
@@ -397,12 +414,8 @@ def open_log(path: str | os.PathLike[str]) -> Log:
         raise PhantoraError(f"{path}: the log has format {version}, this Phantora reads format {LOG_FORMAT}; {remedy}")
     if columns != tuple(column for column in COLUMNS if ADDED.get(column, 0) <= version):
         raise _not_a_log(path)
-    if any(data.schema.field(name).type != kind for name, kind in FIELDS if name in columns):
-        raise _damaged(path, "its columns have other types than a log's")  # run-length types would be bombs, too
-    try:
-        return Log(path, data)
-    except (ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise _damaged(path, "its first or last part cannot be read") from error
+    if any(schema.field(name).type != kind for name, kind in FIELDS if name in columns):
+        raise _damaged(path, "its columns have other types than a log's")  # run-length columns unpack to any size
 
 
 def _renamed(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -435,6 +435,7 @@ def _work(title: str, rows: Sequence[Work], report: Report, console: Console) ->
 
 
 def _memory(details: Details, console: Console) -> None:
+    """Use of memory on the fullest rank, its largest blocks, and its modules."""
     if not details.memory:
         return
     fullest = sorted(details.memory, key=lambda m: (-m.peak_allocated, m.rank))[0]
@@ -452,21 +453,25 @@ def _memory(details: Details, console: Console) -> None:
         console.print(f"Allocator retries: {fullest.retries} (it freed its cache to meet an allocation)")
     if details.fit is not None and details.fit.fits:
         console.print(" ".join(details.fit.says), highlight=False, markup=False)
-    reported = any(block.site or block.module for block in fullest.largest)
-    where_made, width = (["made at"], 32) if reported else ([], 58)
-    table = _table("", f"largest blocks {when}", *where_made, "hold", "blocks", "bytes", left=2 + reported)
-    for block in fullest.largest[:_MOST_ROWS]:
-        made = f"{block.operator.removeprefix('aten::')}({block.shape})" if block.operator else "outside of operators"
-        place = [escape(_made_at(block, 26))] if reported else []
-        row = (escape(cut(made, width)), *place, block.category, str(block.count), size(block.bytes))
-        table.add_row(*row)
     if fullest.largest:
-        console.print(table)
+        console.print(_blocks(fullest.largest, when))
     if fullest.by_module:
         modules = _table("", "module", f"bytes {when}")
         for name, taken in list(fullest.by_module.items())[:_MOST_ROWS]:
             modules.add_row(escape(name or "outside of modules"), size(taken))
         console.print(modules)
+
+
+def _blocks(largest: Sequence[MemoryBlock], when: str) -> Table:
+    """A row per block, with its place in the program if the log has one."""
+    placed = any(block.site or block.module for block in largest)
+    made_at, width = (["made at"], 32) if placed else ([], 58)
+    table = _table("", f"largest blocks {when}", *made_at, "hold", "blocks", "bytes", left=2 + placed)
+    for block in largest[:_MOST_ROWS]:
+        made = f"{block.operator.removeprefix('aten::')}({block.shape})" if block.operator else "outside of operators"
+        place = [escape(_made_at(block, 26))] if placed else []
+        table.add_row(escape(cut(made, width)), *place, block.category, str(block.count), size(block.bytes))
+    return table
 
 
 def _made_at(block: MemoryBlock, width: int) -> str:
