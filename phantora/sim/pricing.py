@@ -266,17 +266,17 @@ class Pricing:
         """Adds rows of the log to the time that each price stands for. Of a brief log nobody asks."""
         if self._brief:
             return
-        priced = rows[rows["price"] >= 0]
+        priced = np.flatnonzero(rows["price"] >= 0)
         if not len(priced):
             return
-        price = priced["price"]
+        price, start, end, part = (rows[name][priced] for name in ("price", "start", "end", "part"))
         size = int(price.max()) + 1
         if size > len(self._count):
             grow = max(size, 2 * len(self._count)) - len(self._count)
             self._count, self._ns = np.pad(self._count, (0, grow)), np.pad(self._ns, (0, grow))
-        ns = np.bincount(price, (priced["end"] - priced["start"]).astype(np.float64), size)
+        ns = np.bincount(price, (end - start).astype(np.float64), size)
         self._ns[:size] += ns.astype(np.int64)
-        self._count[:size] += np.bincount(price[priced["part"] == 0], minlength=size)
+        self._count[:size] += np.bincount(price[part == 0], minlength=size)
 
     def operators(self) -> list[Wanted]:
         """The operators priced so far, with their instances and time; the longest first."""

@@ -13,6 +13,7 @@ from phantora.sim.simulator import Simulator
 from phantora.trace.recording import RECORD, Records
 from phantora.trace.writer import LogWriter
 from phantora.wire import layout
+from phantora.wire.layout import opaque
 from phantora.wire.session import Session
 
 Powers = Mapping[int, native.PowerState | None]
@@ -23,7 +24,7 @@ class _Voice:
 
     def __init__(self, session: Session, rank: int, records: Iterable[Records]) -> None:
         offset = int(session.header["ring_offset"]) + rank * layout.RING_RECORDS * RECORD.itemsize
-        self._ring: Records = np.ndarray((layout.RING_RECORDS,), RECORD, buffer=session.area, offset=offset)
+        self._ring = opaque(np.ndarray((layout.RING_RECORDS,), RECORD, buffer=session.area, offset=offset))
         self.rank = rank
         self._control = session.control[rank : rank + 1]
         self._rest = iter(records)
@@ -45,7 +46,7 @@ class _Voice:
                 self._records = following
             at = head % layout.RING_RECORDS
             count = min(room, len(self._records), layout.RING_RECORDS - at)
-            self._ring[at : at + count] = self._records[:count]
+            self._ring[at : at + count] = opaque(self._records[:count])
             self._records = self._records[count:]
             head += count
             room -= count

@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from phantora.errors import PhantoraError
 from phantora.wire import layout
+from phantora.wire.layout import opaque
 from phantora.wire.records import make
 
 CHUNK_RECORDS = 1 << 16
@@ -70,13 +71,17 @@ def _order(kinds: npt.NDArray[np.uint8]) -> npt.NDArray[np.intp]:
 
 
 def _differences(column: npt.NDArray[Any]) -> bytes:
-    return np.diff(column, prepend=column.dtype.type(0)).tobytes()
+    values = np.ascontiguousarray(column)
+    differences: npt.NDArray[Any] = values.copy()
+    np.subtract(values[1:], values[:-1], out=differences[1:])
+    return bytes(differences.data)
 
 
 def encode(rank: int, records: Records) -> Chunk:
     """One rank's records, packed."""
     kinds = np.ascontiguousarray(records["kind"])
-    numbers, texts = records[_order(kinds)], records[kinds == _BLOB]
+    numbers = opaque(records).take(_order(kinds)).view(RECORD)
+    texts = opaque(records)[kinds == _BLOB]
     parts = [kinds.tobytes(), _differences(records["time"][kinds != _BLOB])]
     parts += [_differences(numbers[name]) for name in _SORTED]
     parts.append(texts.view(np.uint8).reshape(-1, RECORD.itemsize)[:, 1:].tobytes())
@@ -104,12 +109,12 @@ def decode(chunk: Chunk) -> Records:
     times = np.cumsum(take(RECORD["time"], count), dtype=RECORD["time"])
     for name in _SORTED:
         numbers[name] = np.cumsum(take(RECORD[name], count), dtype=RECORD[name])
-    records[order] = numbers
+    opaque(records)[order] = opaque(numbers)
     records["kind"] = kinds
     records["time"][kinds != _BLOB] = times
     texts = np.full((chunk.records - count, RECORD.itemsize), _BLOB, np.uint8)
     texts[:, 1:] = take(np.uint8, len(texts) * (RECORD.itemsize - 1)).reshape(len(texts), RECORD.itemsize - 1)
-    records[kinds == _BLOB] = texts.view(RECORD)[:, 0]
+    opaque(records)[kinds == _BLOB] = opaque(texts.view(RECORD)[:, 0])
     return records
 
 
@@ -144,7 +149,7 @@ def first_part(records: Iterable[Records], until: int) -> list[Records]:
         hosts = (own["kind"] != _BLOB) & (own["flags"] & _HELPER == 0)
         late = hosts & (own["time"] > until)
         at = int(late.argmax()) if late.any() else len(own)
-        parts.append(own[:at][own["kind"][:at] != _MEMORY])
+        parts.append(opaque(own[:at])[own["kind"][:at] != _MEMORY].view(RECORD))
         if at < len(own):
             break
     return [*parts, make("RANK_EXIT", slot=_NO_SLOT, time=until)]
@@ -174,7 +179,7 @@ class RecordingWriter:
             self._encode(rank, whole=True)
 
     def _encode(self, rank: int, whole: bool) -> None:
-        records = np.concatenate(self._pending[rank])
+        records = np.concatenate([opaque(part) for part in self._pending[rank]]).view(RECORD)
         while len(records) >= CHUNK_RECORDS or (len(records) and not whole):
             chunk = encode(rank, records[:CHUNK_RECORDS])
             self._spool.seek(self._end)

@@ -26,6 +26,7 @@ from phantora.trace.schema import (
     arrow_schema,
 )
 from phantora.wire import layout
+from phantora.wire.layout import opaque
 
 ROW = layout.dtype(layout.Row)
 
@@ -105,6 +106,7 @@ class LogWriter:
             self._lock = lock_for_writing(self.path)
         except OSError as error:
             raise self._not_created(error) from error
+        pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own returns pages to the system between batches
         # Threads of Arrow's: where the system allows some of them only, pyarrow 26 ends the process with SIGSEGV.
         options = pa.ipc.IpcWriteOptions(
             emit_dictionary_deltas=True, use_threads=False,
@@ -144,7 +146,7 @@ class LogWriter:
                 rows = rows[BATCH_ROWS:]
                 continue
             taken = min(BATCH_ROWS - self._filled, len(rows))
-            self._pending[self._filled : self._filled + taken] = rows[:taken]
+            opaque(self._pending)[self._filled : self._filled + taken] = opaque(rows[:taken])
             self._filled += taken
             rows = rows[taken:]
             if self._filled == BATCH_ROWS:

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Iterable
 
 import numpy as np
+import numpy.typing as npt
 
 from phantora.wire import schema, shared
 from phantora.wire.records import Kind, Record, answered, c_record, fields
@@ -328,6 +329,11 @@ STRUCTS = (Blob, Device, Header, Control, Reply, Workspace, Row, Activity)
 def dtype(struct: Struct) -> np.dtype[np.void]:
     """The NumPy dtype of `struct`, packed exactly as the C compiler lays it out."""
     return schema.dtype(struct, STRUCTS)
+
+
+def opaque(structs: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """A view of `structs` whose elements have no fields: numpy copies those 10 times as fast."""
+    return structs.view(np.dtype((np.void, structs.dtype.itemsize)))
 
 
 def c_header() -> str:

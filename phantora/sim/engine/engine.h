@@ -14,7 +14,7 @@
 
 namespace phe {
 
-constexpr int64_t ROWS_WANTED = 1 << 17;  // new rows that make it worth calling Python
+constexpr int64_t ROWS_WANTED = 1 << 14;  // new rows that make it worth calling Python
 constexpr int64_t MOST_MS = 50;           // of Engine::run: Python notes deaths and shows progress
 
 class Engine {

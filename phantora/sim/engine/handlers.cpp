@@ -97,9 +97,8 @@ int64_t Ingest::block_of(const Rank &rank, const ph_record &r) {
   if (r.id == PH_MEM_ALLOC) return blocks[r.memory.address] = rank.next_id();
   auto known = blocks.find(r.memory.address);
   if (known == blocks.end()) return 0;
-  int64_t block = known->second;
-  if (r.id == PH_MEM_FREE) blocks.erase(known);
-  return block;
+  // A freed block keeps its place in the table: another one has the address soon.
+  return r.id == PH_MEM_FREE ? std::exchange(known->second, 0) : known->second;
 }
 
 // ------------------------------------------------------------------ a profiler in the rank

@@ -207,7 +207,7 @@ class Engine:
         if len(self._records) < capacity:
             self._records = np.empty(capacity, RECORD)
         count = self._lib.phe_take_records(self._handle, rank, self._records.ctypes.data, capacity, int(everything))
-        taken: np.ndarray[Any, np.dtype[np.void]] = self._records[:count].copy()
+        taken: np.ndarray[Any, np.dtype[np.void]] = layout.opaque(self._records[:count]).copy().view(RECORD)
         return taken
 
     def error(self) -> str:

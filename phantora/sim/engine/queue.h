@@ -32,9 +32,10 @@ class Queue {
   const T &front() const { return *place(0); }
   T &back() { return *place(size_ - 1); }
 
-  void push_back(T value) {
-    if (first_ + size_ == pieces_.size() * PIECE) pieces_.push_back(spare_ ? std::move(spare_) : std::make_unique<Piece>());
-    new (place(size_)) T(std::move(value));
+  template <typename Value>
+  void push_back(Value &&value) {
+    if (first_ + size_ == pieces_.size() * PIECE) add_piece();
+    new (place(size_)) T(std::forward<Value>(value));
     ++size_;
   }
   void pop_front() {
@@ -42,7 +43,7 @@ class Queue {
     --size_;
     if (++first_ < PIECE) return;
     first_ = 0;
-    spare_ = std::move(pieces_.front());
+    spare_.push_back(std::move(pieces_.front()));
     pieces_.pop_front();
   }
   void clear() {
@@ -53,13 +54,18 @@ class Queue {
   struct Piece {
     alignas(T) unsigned char bytes[PIECE * sizeof(T)];
   };
+  void add_piece() {
+    if (spare_.empty()) spare_.emplace_back(new Piece);  // make_unique would fill it with zeros
+    pieces_.push_back(std::move(spare_.back()));
+    spare_.pop_back();
+  }
   T *place(size_t i) const {
     size_t at = first_ + i;
     return reinterpret_cast<T *>(pieces_[at / PIECE]->bytes) + at % PIECE;
   }
 
   std::deque<std::unique_ptr<Piece>> pieces_;
-  std::unique_ptr<Piece> spare_;
+  std::vector<std::unique_ptr<Piece>> spare_;
   size_t first_ = 0, size_ = 0;  // place of the front in its piece
 };
 
