@@ -7,10 +7,11 @@ from pathlib import Path
 
 from rich.console import Console
 
+from phantora.trace.analysis import summary
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.fit import other_ranks, verdict
 from phantora.trace.analysis.render import render
-from phantora.trace.analysis.report import Details
+from phantora.trace.analysis.report import Details, PeakRange
 from phantora.trace.reader import open_log
 from tests.support.fakelog import FakeRun, Kind
 
@@ -165,6 +166,9 @@ def test_when_a_watchdog_frees_is_chance(tmp_path: Path) -> None:
     (memory,) = details.memory
     assert memory.peak_allocated == 180 * MB
     assert (memory.lowest_peak, memory.highest_peak) == (170 * MB, 270 * MB)
+    report = analyze(open_log(tmp_path / "run.arrow"), details=False)
+    assert report.peak == PeakRange(0, 180 * MB, 170 * MB, 270 * MB)
+    assert dict(summary.lines(report))["PEAK"].startswith("0.2 to 0.3 GiB allocated")
     fit = details.fit
     assert fit is not None and fit.by_chance == 90 * MB
     fit.left = 80 * MB

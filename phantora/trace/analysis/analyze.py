@@ -24,7 +24,7 @@ from phantora.trace.analysis.fold_imbalance import FoldImbalance
 from phantora.trace.analysis.host_memory import host_memory
 from phantora.trace.analysis.hosts import other_hosts
 from phantora.trace.analysis.links import Links
-from phantora.trace.analysis.memory import memory
+from phantora.trace.analysis.memory import highest_peak, memory
 from phantora.trace.analysis.occupancy import NextRow, first_row, occupancy, times
 from phantora.trace.analysis.phases import phases
 from phantora.trace.analysis.races import races
@@ -258,6 +258,7 @@ class _Pass:
             races=races(self.log),
             phases=phases(self.log, self.ranks, totals[0].end if len(totals) > 1 else 0),
         )
+        report.peak = highest_peak(self.log, self.ranks, self.steps)
         if self.details:
             report.details = self._details(report)
         return report

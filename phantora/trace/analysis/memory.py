@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phantora.trace.analysis.annotations import MODULE, Annotations
-from phantora.trace.analysis.report import FailedAllocation, MemoryBlock, MemoryReport
+from phantora.trace.analysis.report import FailedAllocation, MemoryBlock, MemoryReport, PeakRange
 from phantora.trace.analysis.steps import Step, Steps
 from phantora.trace.analysis.watchdog_uncertainty import peak_range, uncertain_blocks
 from phantora.trace.reader import Log
@@ -101,8 +101,7 @@ def memory(
     moments = [_moments(rows, peak, own) for rows, peak, own in zip(read, peaks, blocks, strict=True)]
     operators = _operators_at(log, ranks, moments)
     words, products = log.words("name"), _first_products(log, ranks)
-    kept_by_any = any((rows.free & (rows.asked >= 0)).any() for rows in read)
-    enqueued = _enqueued(log, ranks if kept_by_any else ()) or [np.zeros(0, np.int64)] * len(ranks)
+    enqueued = _enqueued(log, ranks, read)
     found = []
     for i, (rank, rows, peak) in enumerate(zip(ranks, read, peaks, strict=True)):
         if peak < 0:
@@ -114,12 +113,7 @@ def memory(
         by_category, alive = _at_peak(rows, peak, blocks[i], kind, operators[i].get(time))
         sites = _sites(rows, blocks[i].row, blocks[i].thread, blocks[i].size)
         modules = _modules(annotations, i, blocks[i].start)
-        kept = _kept_by_watchdog(rows, blocks[i])
-        late = np.flatnonzero(_freed_by_watchdog(rows, blocks[i]) | (kept >= 0))
-        uncertain = uncertain_blocks(
-            rows.time, blocks[i].row[late], blocks[i].freed[late], blocks[i].size[late], kept[late], enqueued[i]
-        )
-        lowest, highest = peak_range(rows.time, rows.allocated, _inside(rows, steps.of_rank[rank]), uncertain)
+        lowest, highest = _range(rows, blocks[i], _inside(rows, steps.of_rank[rank]), enqueued[i])
         found.append(
             MemoryReport(
                 rank=rank,
@@ -141,6 +135,29 @@ def memory(
             )
         )
     return found
+
+
+def highest_peak(log: Log, ranks: Sequence[int], steps: Steps) -> PeakRange | None:
+    """Of the rank whose peak may be highest, in the steps reported on."""
+    read = _read(log, ranks)
+    enqueued = _enqueued(log, ranks, read)
+    found = []
+    for rank, rows, launches in zip(ranks, read, enqueued, strict=True):
+        inside = _inside(rows, steps.of_rank[rank])
+        if len(rows.time):
+            peak = int(rows.allocated[inside].max())
+            found.append(PeakRange(rank, peak, *_range(rows, _blocks(rows), inside, launches)))
+    return max(found, key=lambda peak: (peak.highest, -peak.rank), default=None)
+
+
+def _range(rows: _Rows, blocks: _Blocks, inside: npt.NDArray[np.bool_], enqueued: Ints) -> tuple[int, int]:
+    """The lowest and the highest peak (bytes) of the rows `inside`."""
+    kept = _kept_by_watchdog(rows, blocks)
+    late = np.flatnonzero(_freed_by_watchdog(rows, blocks) | (kept >= 0))
+    uncertain = uncertain_blocks(
+        rows.time, blocks.row[late], blocks.freed[late], blocks.size[late], kept[late], enqueued
+    )
+    return peak_range(rows.time, rows.allocated, inside, uncertain)
 
 
 def _moments(rows: _Rows, peak: int, blocks: _Blocks) -> Ints:
@@ -370,10 +387,11 @@ def _by_module(blocks: _Blocks, alive: Ints, words: list[str], modules: Ints) ->
     return {_module_name(words[i - 1]) if i else "": int(sums[i]) for i in order}
 
 
-def _enqueued(log: Log, ranks: Sequence[int]) -> list[Ints]:
-    """Host times at which each rank enqueued communication, ns, ascending."""
-    if not ranks:
-        return []
+def _enqueued(log: Log, ranks: Sequence[int], read: Sequence[_Rows]) -> list[Ints]:
+    """Host times at which each rank enqueued communication, ns, ascending; none where no thread freed what a watchdog
+    had let go of."""
+    if not any((rows.free & (rows.asked >= 0)).any() for rows in read):
+        return [np.zeros(0, np.int64)] * len(ranks)
     found: list[list[npt.NDArray[np.generic]]] = [[] for _ in ranks]
     for batch in log.batches(("rank", "launch"), kinds=("collective", "sendrecv"), ranks=ranks):
         for own, rank in zip(found, ranks, strict=True):

@@ -429,6 +429,17 @@ class Headline:
 
 
 @dataclass
+class PeakRange:
+    """The peak of a rank's allocated memory, and its range by the timing of NCCL's watchdog
+    (``watchdog_uncertainty.py``)."""
+
+    rank: int
+    allocated: Bytes
+    lowest: Bytes
+    highest: Bytes
+
+
+@dataclass
 class Report:
     """The results of a log, for texts, pages and JSON. Times are ns, memory is bytes."""
 
@@ -461,6 +472,8 @@ class Report:
     """ns that the host works for a steady step, waits left out; of the slowest rank."""
     phases: list[Role] = field(default_factory=list)
     """By role, the time of the phases of a reinforcement-learning loop after its first step; empty for other runs."""
+    peak: PeakRange | None = None
+    """Of the rank whose peak may be highest; None without memory rows."""
     details: Details | None = None
     """None in the short form that ends a run."""
     format: int = REPORT_FORMAT

@@ -39,26 +39,24 @@ def _fits(report: Report) -> str:
         return f"no: the host runs out of memory, {host}"
     if fit is not None and not fit.fits:
         return f"no: an allocation of rank {fit.rank} failed"
-    if fit is not None and fit.by_chance > fit.left:
-        return f"in some runs only: {fit.taken / 2**30:.1f} GiB and up to {fit.by_chance / 2**30:.1f} GiB more (PEAK)"
     capacity = int(report.metadata["memory_bytes"])
     taken = int(report.trailer.get("device_memory_bytes", 0))
     taken = taken or max((rank.gpu.peak_reserved for rank in report.ranks), default=0)
     if not capacity or not taken:
         return ""
+    more = report.peak.highest - report.peak.allocated if report.peak is not None else 0
+    if more > capacity - taken:
+        return f"in some runs only: {taken / 2**30:.1f} GiB and up to {more / 2**30:.1f} GiB more (PEAK)"
     of_host = f"   host {host}" if host else ""
     return f"{taken / 2**30:.1f} of {capacity / 2**30:.1f} GiB ({100 * (1 - taken / capacity):.0f} % left){of_host}"
 
 
 def _peak(report: Report) -> str:
     """The range of the allocated memory's peak, where the watchdog's timing decides more than a per cent."""
-    memory = report.details.memory if report.details is not None else []
-    if not memory:
+    peak = report.peak
+    if peak is None or peak.highest - peak.lowest < _PEAK_DECIDED * peak.highest:
         return ""
-    fullest = max(memory, key=lambda m: (m.highest_peak, -m.rank))
-    low, high = fullest.lowest_peak, fullest.highest_peak
-    if high - low < _PEAK_DECIDED * high:
-        return ""
+    low, high = peak.lowest, peak.highest
     when = "NCCL's watchdog releases buffers 0 to 100 ms after their use"
     return f"{low / 2**30:.1f} to {high / 2**30:.1f} GiB allocated: {when}"
 
