@@ -216,3 +216,16 @@ def test_attention_in_float8_takes_the_published_share_of_bfloat16() -> None:
         for dtype in ("float8_e4m3fn", "bfloat16")
     )
     assert narrow / wide == pytest.approx(0.546 / 0.864, rel=0.1)
+
+
+def test_index_copy_takes_the_time_of_its_rows() -> None:
+    """A key for each of 512 heads, written into a cache of 64 MiB; not the whole cache."""
+    cache, key, at = tensor(32, 16, 512, 128), tensor(32, 16, 1, 128), tensor(1, dtype="int64")
+    signature = OperatorSignature("aten::index_copy_", (cache, 2, at, key))
+    family, cls = identify("index_copy_")
+    assert (family, cls) == (gather.FAMILY, "copy")
+    done = family.estimate(MACHINES["H200"], signature, "index_copy_", ())
+    assert done.moved == 2 * 65536 * 2 + 8
+    assert done.ns == pytest.approx(4100, rel=0.15)
+    fill = OperatorSignature("aten::index_fill_.int_Scalar", (tensor(42892, 256), 0, tensor(262144, dtype="int64"), 1.0))
+    assert family.estimate(MACHINES["H200"], fill, "index_fill_", ()).ns == pytest.approx(197_700, rel=0.1)  # measured

@@ -21,6 +21,7 @@ BEGINNINGS = (
 ADDED = ("index_add_", "index_add")
 # scatter adds or assigns in one kernel of ATen.
 WRITTEN = ("scatter_add_", "scatter_add", "scatter_", "scatter")
+ASSIGNED = ("index_copy_", "index_copy", "index_fill_", "index_fill")
 PICKING = ("gather", "scatter")
 SCATTERED = 0.25  # of a stream's speed: rows picked or written one by one, measured on H200
 # gather and scatter, fitted to 359 of them on H100 and H200 (the shipped tables,
@@ -31,6 +32,8 @@ RANDOM = 0.35  # of a stream's speed: sectors out of memory in any order
 # A block of the kernel that copies rows, and its piece.
 ROW_NS, ROW_BLOCK_BYTES, ROW_BYTES_PER_THREAD = 2500.0, 4096, 16
 INDEX_NS = 2500.0  # until the index has come
+# index_copy and index_fill, fitted to 26 of them on an H200: an element, and the wait for the index (and the value).
+ASSIGN_CYCLES, ASSIGN_NS, ASSIGN_COPY_NS = 0.77, 1000.0, 3000.0
 
 
 def classify(name: str) -> str | None:
@@ -49,6 +52,8 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     indices = [t for t in given[1:] if t.dtype in ("int64", "int32", "bool", "uint8")]
     if name.startswith(PICKING) and indices and len(indices[0].shape) == len(source.shape) > 0:
         return _picked_one_by_one(machine, signature, name, source, indices[0])
+    if name in ASSIGNED and indices:
+        return _assigned(machine, signature, source, indices[0])
     values = [t for t in given[1:] if t not in indices]
     if values:
         touched = sum(nbytes(t) for t in values) * 2
@@ -109,6 +114,19 @@ def _picked_one_by_one(
         start += elements * SECTOR_BYTES / machine.cache_rate
     work = max(start + machine.cycles_ns(elements * cycles), start + (sectors + streamed) / machine.cache_rate, memory)
     return Estimate(work + INDEX_NS, streamed + writes * opened)
+
+
+def _assigned(machine: Machine, signature: OperatorSignature, source: TensorSpec, index: TensorSpec) -> Estimate:
+    """index_copy and index_fill write the rows of the index, an element a thread (`index_elementwise_kernel`)."""
+    elements = _assigned_elements(signature, source, index)
+    values = [t for t in on_gpu(signature.args[3:4]) if t.shape]
+    moved = float(elements * item_bytes(source.dtype) * (2 if values else 1) + _stored(index))
+    work = max(machine.memory_ns(moved), machine.fit.floor_ns + machine.cycles_ns(elements * ASSIGN_CYCLES))
+    return Estimate(work + (ASSIGN_COPY_NS if values else ASSIGN_NS), moved)
+
+
+def _assigned_elements(signature: OperatorSignature, source: TensorSpec, index: TensorSpec) -> int:
+    return prod(index.shape) * _row(signature, source, 0)
 
 
 def _lanes(source: TensorSpec, index: TensorSpec) -> tuple[int, bool]:
@@ -176,10 +194,15 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
         return coordinates.by_size(signature, name, compute, launches)
     for same in (ADDED, WRITTEN):
         name = same[0] if name in same else name
+    given = on_gpu(signature.args)
+    if name in ASSIGNED and len(given) > 1:
+        source, index, log = given[0], given[1], coordinates.log
+        at = (log(_assigned_elements(signature, source, index)), log(prod(index.shape)))
+        kind = name.rstrip("_")
+        return Place(f"{kind} {item_bytes(source.dtype)}", at), Place(kind, at)
     if name.startswith("index"):
         more = (coordinates.words(signature),) if name.startswith("index_select") else ()
         return coordinates.by_rows(signature, name, launches, images="norm" in name, more=more)
-    given = on_gpu(signature.args)
     if len(given) < 2 or len(given[0].shape) != len(given[1].shape):
         return coordinates.by_rows(signature, name, launches)
     last, relation = _lanes(given[0], given[1])
@@ -187,4 +210,4 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
     return coordinates.by_rows(signature, name, launches, form, True, more=(0.5 * coordinates.log(nbytes(given[0])),))
 
 
-FAMILY = Family("gather", classify, estimate, 85, places=places, together=ADDED + WRITTEN)
+FAMILY = Family("gather", classify, estimate, 85, places=places, together=ADDED + WRITTEN + ASSIGNED)
