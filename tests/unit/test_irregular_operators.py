@@ -227,5 +227,6 @@ def test_index_copy_takes_the_time_of_its_rows() -> None:
     done = family.estimate(MACHINES["H200"], signature, "index_copy_", ())
     assert done.moved == 2 * 65536 * 2 + 8
     assert done.ns == pytest.approx(4100, rel=0.15)
-    fill = OperatorSignature("aten::index_fill_.int_Scalar", (tensor(42892, 256), 0, tensor(262144, dtype="int64"), 1.0))
+    written = tensor(262144, dtype="int64")
+    fill = OperatorSignature("aten::index_fill_.int_Scalar", (tensor(42892, 256), 0, written, 1.0))
     assert family.estimate(MACHINES["H200"], fill, "index_fill_", ()).ns == pytest.approx(197_700, rel=0.1)  # measured
