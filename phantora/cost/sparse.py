@@ -1,13 +1,13 @@
 """Operators on sparse tensors: what is stored moves, not the whole matrix.
 
-Constants follow from 16 products on an H100 (validation/probes/sparse.py, validation/compare/sparse.py): of a CSR
-matrix with a dense one, of a COO one, and sampled ones. Other operators move what they touch.
+Constants follow from 70 products of a CSR or a COO matrix with a dense one on an H200, and from 5 sampled ones on an
+H100 (validation/probes/sparse.py, validation/compare/sparse.py). Other operators move what they touch.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
+from math import hypot, prod
 
 from phantora.cost.family import Estimate, Kernels
 from phantora.cost.kernels import UNKNOWN_WAVE_ERROR, unknown_ns
@@ -22,12 +22,23 @@ ERROR, PRODUCT_ERROR = 0.7, 0.35
 
 @dataclass(frozen=True)
 class Constants:
-    """Of cuSPARSE's products: SM cycles for each stored element, and the share of L2's rate for rows it picks."""
+    """Of cuSPARSE's products. Cycles are of an SM."""
 
-    csr_cycles: float = 31.8
-    csr_share: float = 1.40
-    coo_cycles: float = 80.4
-    coo_share: float = 0.177
+    start_ns: float = 11_000.0
+    """Kernels that divide the rows among blocks."""
+    csr_row: float = 105.0
+    """Cycles for each row of a CSR matrix: its bounds, and its result, which is cleared first,"""
+    csr_stored: float = 6.6
+    """for each stored element,"""
+    csr_value: float = 0.12
+    """and for each value of the dense matrix that a stored element picks, of any format."""
+    coo_stored: float = 1.0
+    """The same of a COO matrix, whose rows become those of a CSR one first."""
+    coo_value: float = 1.29
+    vector_stored: float = 2.0
+    """Of both with a vector: cycles for each stored element."""
+    l2_share: float = 0.65
+    """Of L2 that the dense matrix can fill."""
     sampled_hit: float = 0.80
     """Sampled products pick single values: a sector each. Share of L2's rate,"""
     sampled_miss: float = 0.41
@@ -72,10 +83,17 @@ def product_ns(machine: Machine, signature: OperatorSignature, c: Constants = CO
         return None
     if "sampled" in name:
         return _sampled(machine, sparse[0].stored, dense, c)
-    stored, width = sparse[0].stored, dense[-1].shape[-1] * item_bytes(dense[-1].dtype)
-    coo = sparse[0].layout == "sparse_coo"
-    cycles, share = (c.coo_cycles, c.coo_share) if coo else (c.csr_cycles, c.csr_share)
-    return machine.fit.floor_ns + machine.cycles_ns(stored * cycles) + stored * width / (machine.cache_rate * share)
+    stored, width, x = sparse[0].stored, dense[-1].shape[-1], dense[-1]
+    start = machine.fit.floor_ns + c.start_ns
+    if width == 1:
+        return start + machine.cycles_ns(stored * c.vector_stored)
+    if sparse[0].layout == "sparse_coo":
+        cycles, each = stored * c.coo_stored, c.coo_value
+    else:
+        cycles, each = sparse[0].shape[0] * c.csr_row + stored * c.csr_stored, c.csr_value
+    missed = max(0.0, 1.0 - c.l2_share * machine.gpu.l2_bytes / max(1, nbytes(x)))
+    misses = missed * stored * width * item_bytes(x.dtype) / machine.stream_rate
+    return start + machine.cycles_ns(cycles) + hypot(machine.cycles_ns(stored * width * each), misses)
 
 
 def _sampled(machine: Machine, stored: int, dense: list[TensorSpec], c: Constants) -> float:

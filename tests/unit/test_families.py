@@ -262,13 +262,15 @@ def test_bitsandbytes_takes_what_was_measured() -> None:
 
 
 def test_products_with_sparse_matrices_take_what_was_measured() -> None:
-    """On an H100 (validation/probes/sparse.py): a CSR, a COO matrix, and the sampled product of two dense ones."""
+    """On an H100 (validation/probes/sparse.py): a CSR matrix, the sampled product of two dense ones; on an H200
+    the kernels of a product of a COO matrix."""
     rows, stored, width = 131_072, 1_048_540, 128
     matrix = {"t": "float32", "s": [rows, rows], "st": [], "layout": "sparse_csr", "nnz": stored}
     dense = {"t": "float32", "s": [rows, width], "st": [width, 1]}
     across = {"t": "float32", "s": [width, rows], "st": [rows, 1]}
+    pairs = {**matrix, "s": [100_000] * 2, "layout": "sparse_coo", "nnz": 1_000_000}
     cases = (
-        ("aten::mm", [matrix, dense], 232.1), ("aten::mm", [{**matrix, "layout": "sparse_coo"}, dense], 1055.4),
+        ("aten::mm", [matrix, dense], 232.1), ("aten::mm", [pairs, {**dense, "s": [100_000, width]}], 677.8),
         ("aten::sparse_sampled_addmm", [matrix, dense, across, 1, 1], 2520.3),
     )  # fmt: skip
     for name, args, us in cases:

@@ -10,7 +10,7 @@ import pytest
 
 from phantora.cost import OperatorSignature, TensorSpec, model_for
 from phantora.cost.copies import copy_ns
-from phantora.cost.families import attention, base_name, embedding, gather, identify, sort
+from phantora.cost.families import attention, base_name, distances, embedding, gather, identify, recurrent, sort
 from phantora.cost.families.convolution.model import gradients, without_bias
 from phantora.cost.families.recurrent import GATES, Recurrent, recurrent_ns
 from phantora.cost.family import Family
@@ -230,3 +230,27 @@ def test_index_copy_takes_the_time_of_its_rows() -> None:
     written = tensor(262144, dtype="int64")
     fill = OperatorSignature("aten::index_fill_.int_Scalar", (tensor(42892, 256), 0, written, 1.0))
     assert family.estimate(MACHINES["H200"], fill, "index_fill_", ()).ns == pytest.approx(197_700, rel=0.1)  # measured
+
+
+def test_index_operators_take_what_was_measured() -> None:
+    """On an H200 (validation/probes/index_operators.py), us: distances, gradients of narrow tables and of the largest
+    rows of bags, packed sequences."""
+
+    def single(*shape: int) -> TensorSpec:
+        return tensor(*shape, dtype="float32")
+
+    index, pairs = tensor(1_048_576, dtype="int64"), single(596, 383)
+    bags, rows, ends = single(27_586, 16), tensor(275_865, dtype="int64"), tensor(27_586, dtype="int64")
+    largest = (bags, rows, rows, ends, tensor(27_586, 16, dtype="int64"), 262_144, False, 2, None, -1)
+    state = single(1, 256, 586)
+    layer = (single(1542, 300), (single(1758, 300), single(1758, 586)), 4, None, state, None, 3, 586, 0, 1, False, 0.0)
+    cases: tuple[tuple[Family, str, tuple[object, ...], float], ...] = (
+        (distances.FAMILY, "_cdist_forward", (single(124, 17), single(966, 17), 2.0, 2), 162.0),
+        (distances.FAMILY, "_cdist_backward", (pairs, single(596, 317), single(383, 317), 2.0, pairs), 227.0),
+        (embedding.FAMILY, "embedding_dense_backward", (single(1_048_576, 8), index, 8192, -1, False), 232.2),
+        (embedding.FAMILY, "_embedding_bag_dense_backward", largest, 7.5),
+        (recurrent.FAMILY, "_cudnn_rnn", (*layer, True, False, (257,) * 6), 215.0),
+    )
+    for family, name, args, us in cases:
+        found = family.estimate(MACHINES["H200"], OperatorSignature(f"aten::{name}", args), name, ())
+        assert found.ns / 1e3 == pytest.approx(us, rel=0.3), name

@@ -1,6 +1,6 @@
 """Prices of products with sparse matrices against measured times.
 
-    python -m validation.compare.sparse [benchmarks/device/results/sparse_h100.jsonl]
+    python -m validation.compare.sparse [FILE ...]
 
 Each line: a case, measured, simulated by the constants as they are, and by constants fitted to all other cases of its
 kind (products of CSR and of COO; sampled products, whose two constants a grid is searched for).
@@ -26,12 +26,13 @@ from phantora.cost.types import OperatorSignature
 from phantora.hardware import load_gpu
 from validation.data import MEASUREMENTS
 
-DATA = MEASUREMENTS / "2026-11-22-h100/sparse.jsonl"
+DATA = [MEASUREMENTS / "2026-11-22-h100/sparse.jsonl", MEASUREMENTS / "2026-11-28-h200/sparse.jsonl"]
 KINDS = {
-    "mm csr": ("csr_cycles", "csr_share"),
-    "mm coo": ("coo_cycles", "coo_share"),
+    "mm csr": ("csr_stored", "csr_value"),
+    "mm coo": ("coo_stored", "coo_value"),
     "sampled csr": ("sampled_hit", "sampled_miss"),
 }
+Case = tuple[Machine, OperatorSignature, float]
 STEPS = [exp(0.08 * i) for i in range(-12, 13)]
 
 
@@ -57,31 +58,31 @@ def fit(names: tuple[str, ...], loss: Callable[[Constants], float]) -> Constants
 
 
 def main() -> None:
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else DATA
-    machine = Machine(load_gpu("H100"))
-    cases: dict[str, list[tuple[OperatorSignature, float]]] = defaultdict(list)
-    for row in map(json.loads, path.read_text().splitlines()):
-        if row["case"] in KINDS and "us" in row:
-            cases[row["case"]].append((signature(row), row["us"] * 1e3))
+    paths = [Path(path) for path in sys.argv[1:]] or DATA
+    cases: dict[str, list[Case]] = defaultdict(list)
+    for row in (json.loads(line) for path in paths for line in path.read_text().splitlines()):
+        whole = row["case"] == "mm coo" and "columns" not in row  # with copies that are operators of their own
+        if row["case"] in KINDS and "us" in row and not whole:
+            cases[row["case"]].append((Machine(load_gpu(row["gpu"])), signature(row), row["us"] * 1e3))
 
-    def ratio(known: OperatorSignature, ns: float, constants: Constants) -> float:
+    def ratio(machine: Machine, known: OperatorSignature, ns: float, constants: Constants) -> float:
         return (product_ns(machine, known, constants) or 0.0) / ns
 
-    def spread(members: Iterable[tuple[OperatorSignature, float]]) -> Callable[[Constants], float]:
+    def spread(members: Iterable[Case]) -> Callable[[Constants], float]:
         members = list(members)
-        return lambda c: sum(abs(log(ratio(known, ns, c))) for known, ns in members)
+        return lambda c: sum(abs(log(ratio(*member, c))) for member in members)
 
     as_is, left_out = [], []
     for kind, members in cases.items():
-        for i, (known, ns) in enumerate(members):
+        for i, (machine, known, ns) in enumerate(members):
             others = fit(KINDS[kind], spread(members[:i] + members[i + 1 :]))
-            as_is.append(abs(ratio(known, ns, CONSTANTS) - 1))
-            left_out.append(abs(ratio(known, ns, others) - 1))
+            as_is.append(abs(ratio(machine, known, ns, CONSTANTS) - 1))
+            left_out.append(abs(ratio(machine, known, ns, others) - 1))
             dense = known.args[1]
             print(
                 f"{kind:12s} {known.args[0].stored:8d} x {dense.shape[1]:4d} {dense.dtype:8s} {ns / 1e3:9.1f} us"
-                f"{100 * (ratio(known, ns, CONSTANTS) - 1):+7.1f} %, "
-                f"left out {100 * (ratio(known, ns, others) - 1):+7.1f} %"
+                f"{100 * (ratio(machine, known, ns, CONSTANTS) - 1):+7.1f} %, "
+                f"left out {100 * (ratio(machine, known, ns, others) - 1):+7.1f} %"
             )
         best = fit(KINDS[kind], spread(members))
         print(f"{kind}: best " + ", ".join(f"{n} {getattr(best, n):.3f}" for n in KINDS[kind]))

@@ -6,7 +6,7 @@ from math import ceil, exp, prod
 
 from phantora.cost import coordinates
 from phantora.cost.coordinates import Place
-from phantora.cost.families import sort
+from phantora.cost.families import gather, sort
 from phantora.cost.families.elementwise import passes_memory
 from phantora.cost.family import Estimate, Family, Kernels
 from phantora.cost.machine import Machine
@@ -18,8 +18,8 @@ LOOKUP_SHARE = 0.8  # of a stream's speed
 BLOCK = 1024  # threads
 UNSORTED_ROWS = 3072  # indices of a gradient that need no sorting
 UNSORTED_ROW_NS, UNSORTED_ELEMENT_NS = 32.0, 0.0045  # one by one: each, and per element of its row
-SORT_NS = 84_000.0  # two dozen small kernels
-PART_ROWS, PART_NS, SEGMENT_NS = 10, 1720.0, 1990.0  # rows of a part; a block's time in the two kernels that sum
+SORT_NS, SORT_INDEX_NS = 66_000.0, 0.12  # two dozen small kernels, eight of which pass over all indices
+PART_ROWS, PART_NS, SEGMENT_NS = 10, 1850.0, 2150.0  # rows of a part; a block's time in the two kernels that sum
 
 # Of bags, fitted to 148 operators of the H200's table: the longest chain of additions, the rows, the bags.
 BAG_WARPS = 8192  # that sum at a time
@@ -28,6 +28,7 @@ BAG_BYTE_NS = {True: 0.00016, False: 0.00031}  # of rows, by whether L2 holds th
 # Of their gradients: a single block sorts few indices; the kernels between sorting and summing; summing.
 ONE_TILE, ONE_TILE_NS, SORT_SHARE = 2048, 15_500.0, 0.92
 BETWEEN_NS, BETWEEN_INDEX_NS = 11_000.0, 0.0092
+OF_LARGEST = 2  # the mode of bags of which the largest row counts
 BAG_GRADIENT_NS, BAG_PART_NS, BAG_INDEX_NS = 3900.0, 3700.0, 130.0
 
 
@@ -57,10 +58,12 @@ def _backward(machine: Machine, signature: OperatorSignature, grad: TensorSpec, 
     if rows <= UNSORTED_ROWS:
         return Estimate(machine.fit.floor_ns + rows * (UNSORTED_ROW_NS + width * UNSORTED_ELEMENT_NS), moved)
     segments = _segments(rows, max(ints_at(signature.args, 2) or (rows,)))
-    row_blocks = ceil(width / WARP) * WARP / BLOCK
+    threads = ceil(width / WARP) * WARP  # of a row
+    block, gpu = min(threads, BLOCK), machine.gpu
+    held = gpu.sms * min(gpu.max_blocks_per_sm, gpu.max_threads_per_sm // block) * block
     parts = segments + rows // PART_ROWS
-    held = machine.gpu.sms * (machine.gpu.max_threads_per_sm // BLOCK)
-    return Estimate(SORT_NS + (parts * PART_NS + segments * SEGMENT_NS) * row_blocks / held, moved)
+    sorting = SORT_NS + rows * SORT_INDEX_NS
+    return Estimate(sorting + (parts * PART_NS + segments * SEGMENT_NS) * threads / held, moved)
 
 
 def _segments(rows: int, words: int) -> float:
@@ -84,8 +87,12 @@ def _bags(machine: Machine, signature: OperatorSignature, table: TensorSpec, ind
 def _bags_backward(
     machine: Machine, signature: OperatorSignature, grad: TensorSpec, indices: TensorSpec
 ) -> Estimate:
-    """As an embedding's, always sorted, with a block for each part."""
+    """As an embedding's, always sorted, with a block for each part. Of the largest of a bag, each sum is added once."""
     width, rows = max(1, grad.shape[-1]), prod(indices.shape)
+    if signature.args[7:8] == (OF_LARGEST,):
+        moved = float(3 * nbytes(grad))
+        added = machine.fit.floor_ns + machine.cycles_ns(prod(grad.shape) * gather.ADD_ALONE_CYCLES)
+        return Estimate(max(added, machine.memory_ns(moved)), moved)
     slots = machine.gpu.sms * min(32, machine.gpu.max_threads_per_sm // (ceil(width / WARP) * WARP) or 1)
     parts = _segments(rows, max(ints_at(signature.args, 5) or (rows,))) + rows // PART_ROWS
     sorting = ONE_TILE_NS if rows <= ONE_TILE else SORT_SHARE * sort.passes_ns(rows, INDEX_BYTES)

@@ -86,6 +86,8 @@ class Recurrent:
     directions: int
     gates: int
     dtype: str
+    packed: bool = False
+    """Sequences of several lengths: cuDNN keeps no weights in registers then."""
 
     def products(self) -> tuple[gemm.Product, list[gemm.Product]]:
         """The recurrent product of one step, and those that wait for no step, of all layers."""
@@ -119,6 +121,7 @@ def from_signature(signature: OperatorSignature, name: str) -> Recurrent | None:
     if x is None or len(args) <= mode + 7 or not all(isinstance(args[i], int) for i in (mode, mode + 1, mode + 3)):
         return None
     sizes = args[mode + 8] if len(args) > mode + 8 else ()
+    packed = len(x.shape) == 2
     if len(x.shape) == 3:
         batch, steps = (x.shape[0], x.shape[1]) if args[mode + 4] else (x.shape[1], x.shape[0])
     elif len(x.shape) == 2 and isinstance(sizes, tuple) and sizes:  # packed sequences
@@ -129,8 +132,9 @@ def from_signature(signature: OperatorSignature, name: str) -> Recurrent | None:
     directions = 2 if args[mode + 7] else 1
     gates = GATES.get(int(args[mode]), 1)
     return Recurrent(
-        backward, steps, batch, x.shape[-1], int(args[mode + 1]), int(args[mode + 3]), directions, gates, x.dtype
-    )
+        backward, steps, batch, x.shape[-1], int(args[mode + 1]), int(args[mode + 3]), directions, gates, x.dtype,
+        packed,
+    )  # fmt: skip
 
 
 def recurrent_ns(machine: Machine, r: Recurrent) -> float:
@@ -139,13 +143,13 @@ def recurrent_ns(machine: Machine, r: Recurrent) -> float:
     rest = sum(gemm.product_ns(machine, p) + machine.fit.library_gap_ns for p in at_once)
     size, sides = item_bytes(r.dtype), r.layers * r.directions
     weights = r.gates * r.hidden * r.hidden
-    if weights <= FUSED_WEIGHTS:
+    if weights <= FUSED_WEIGHTS and not r.packed:
         fused = FUSED[2 if size == 2 else 4, r.backward]
         each = fused.step + fused.full * (weights / FUSED_WEIGHTS) ** 4
         waves = 2 if size > 2 and r.batch >= FUSED_ROWS else 1
         layer = fused.layer + fused.byte * weights * size + r.steps * each
         return (fused.call + sides * layer * waves) / machine.clock_ratio + rest
-    kept = size == 2 and sides == 1 and r.hidden <= KEPT_HIDDEN and r.batch <= KEPT_ROWS
+    kept = size == 2 and sides == 1 and not r.packed and r.hidden <= KEPT_HIDDEN and r.batch <= KEPT_ROWS
     if kept and r.hidden % KEPT_MULTIPLE == 0 and r.inputs % KEPT_MULTIPLE == 0:
         costs = KEPT[r.backward]
     else:
