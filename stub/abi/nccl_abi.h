@@ -32,7 +32,7 @@ typedef enum ncclResult_t {
 #define NCCL_SHRINK_ABORT 0x01
 #define NCCL_WIN_COLL_SYMMETRIC 0x01
 
-// Fields were appended over time; `size` tells how far a caller's structure reaches.
+// Later versions append fields; `size` is that of the caller's structure.
 typedef struct ncclConfig_t {
   size_t size;
   unsigned int magic;

@@ -1,5 +1,5 @@
 // cuSOLVER (dense): the calls that torch.linalg makes. Sizes of work buffers are those of a blocked
-// algorithm, a computing call is one kernel, and every code in device memory says "solved".
+// algorithm, a computing call is one kernel, and every code in device memory is "solved".
 #include "rank/library_handle.h"
 
 enum {

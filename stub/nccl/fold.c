@@ -1,4 +1,4 @@
-// Folded runs: communicators of which only some members are processes. NCCL tells a member nothing but its own rank and
+// Folded runs: communicators of which only some members are processes. NCCL gives a member only its own rank and
 // how many there are, so the framework's list of the group's global ranks comes with the configuration, as its netName.
 #include <stdio.h>
 

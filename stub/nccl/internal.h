@@ -40,7 +40,7 @@ struct ncclComm {
   int64_t charged;  // device bytes
   bool ring;        // the ring's connections exist
   uint8_t *peers;   // by rank: memory of connections for sends and receives is charged
-  uint32_t *met;    // by rank: what connections.c knows of a peer
+  uint32_t *met;    // by rank: the state of a peer in connections.c
   char name[64];
   char network[32];  // that the program asked for; empty: none
   int *world;       // global ranks of the members; NULL unless the run is folded

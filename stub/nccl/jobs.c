@@ -8,7 +8,7 @@ void derive_key(uint64_t key[2], const void *data, size_t length) {
   key[1] = ph_hash(data, length, 0x7068616e746f7261ULL);
 }
 
-// What each member tells the others when a communicator is made.
+// What each member sends to the others when a communicator is made.
 typedef struct member {
   int32_t rank, nranks;  // in the new communicator, or colour and order in a split
   int32_t host, device;  // -1: the process sees only some of its host's GPUs
@@ -114,7 +114,7 @@ static ncclResult_t run_split(job *work) {
   uint64_t meeting[2];
   derive_key(meeting, &seed, sizeof seed);
   seed.color = work->color;
-  if (ph_null_mode()) {  // nobody to ask: as if all members gave this rank's colour
+  if (ph_null_mode()) {  // without a simulator: as if all members gave this rank's colour
     if (work->color == NCCL_SPLIT_NOCOLOR) return ncclSuccess;
     comm->nranks = parent->nranks;
     comm->rank = parent->rank;

@@ -4,7 +4,7 @@
 #include "rank/library.h"
 
 // Defines the type `handle`, alive(), and the entry points PREFIXCreate, Destroy, SetStream and GetStream. What follows
-// `number`, which tells a live handle of this library from other memory, are the library's own fields.
+// `number`, which distinguishes a live handle of this library from other memory, are the library's own fields.
 #define PH_LIBRARY_HANDLE(PREFIX, number, ...)                                          \
   typedef struct handle {                                                               \
     uint64_t magic;                                                                     \

@@ -1,4 +1,4 @@
-// What takes the place of values that nobody has (docs/values.md), and the rows that say where it mattered.
+// Assumed values in place of unknown ones (docs/values.md), and rows for those that a program reads.
 #pragma once
 #include "tracer/frames.h"
 

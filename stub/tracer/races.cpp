@@ -64,7 +64,7 @@ static Clock covered(const Line &line) {
   return all;
 }
 
-// ---------------------------------------------------------------- what the runtime says
+// ---------------------------------------------------------------- records of the runtime
 static uint64_t launched(uint32_t stream, ph_stream_kind kind) {
   std::lock_guard<std::mutex> own(guard);
   Line &line = lines[stream];
@@ -203,7 +203,7 @@ static std::string text_of(const Tensor &t) {
   return text + "]";
 }
 
-// Operators of the host that look at no element.
+// Operators of the host that read no element.
 static bool looks_at_none(const Operator &op) {
   return is_one_of(op.name, {"aten::set_", "aten::resize_", "aten::is_pinned", "aten::record_stream", "aten::lift_fresh",
                              "aten::detach"});
@@ -230,7 +230,7 @@ static std::vector<Operand> operands_of(const Frame &f, Values outputs, bool on_
   return all;
 }
 
-// An operator that returns a view looks at no element.
+// An operator that returns a view reads no element.
 static bool returns_view(const Frame &f, Values outputs) {
   bool found = false, changes = false;
   for (size_t i = 0; i < f.args.size(); ++i)

@@ -55,7 +55,7 @@ static int64_t drawn_length(uint64_t prompt, uint64_t nth) {
 }
 
 // ---------------------------------------------------------------- sequences
-// A sampled token names its sequence: the next lookup of it says in which row the sequence goes on.
+// A sampled token names its sequence: the next lookup of it shows in which row the sequence goes on.
 struct Sequence {
   int64_t length = 0, done = 0;
   bool alive = false;

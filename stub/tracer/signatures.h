@@ -15,7 +15,7 @@ struct Hash {
 uint64_t signature_hash(const Frame &f);
 // The id of the frame's signature; sends DEFINE_SIGNATURE when it is new.
 uint32_t signature_of(Thread &thread, const Frame &f);
-// The same with what the operator returned: nothing else tells what one of an extension does.
+// The same with what the operator returned, the only information about the work of one of an extension.
 uint32_t signature_with(const Frame &f, c10::ArrayRef<IValue> outputs);
 
 }  // namespace tracer

@@ -130,7 +130,7 @@ bool Communication::fill_folded(const Communicator &comm, const std::shared_ptr<
   bool first = comm.ranks == comm.first_place;
   if (!first && c->members.size() == parts.size()) return true;
   std::string why;
-  if (call.coll == PH_COLL_BROADCAST || call.coll == PH_COLL_SCATTER) {  // nobody but the root gives anything
+  if (call.coll == PH_COLL_BROADCAST || call.coll == PH_COLL_SCATTER) {  // only the root gives bytes
     if (parts[static_cast<size_t>(call.root)]) {
       for (auto &part : parts)
         if (!part) part = &c->members[0].data;

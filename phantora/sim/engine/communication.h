@@ -1,4 +1,4 @@
-// Communicators, and what their members do together: who takes part, when it begins, when it has ended.
+// Communicators and their operations: members, begin, end.
 #pragma once
 #include "links.h"
 #include "fold/ranks.h"
@@ -35,7 +35,7 @@ class Communication {
   void join_transfer(Rank &rank, const ph_record &r, std::string data, const std::shared_ptr<Launch> &launch);
   void join_copy(Rank &rank, const ph_record &r, const std::shared_ptr<Launch> &launch);
   void join_signal(Rank &rank, const ph_record &r, const std::shared_ptr<Launch> &launch);
-  // Prices the transfers whose sides are both known; not those of a group that is still being said.
+  // Prices the transfers whose sides are both known; not those of a group that is still incomplete.
   void price_transfers(const std::vector<std::shared_ptr<Launch>> &groups);
 
   // No rank can go on: sends that wait for their receives and fit into NCCL's buffers end. False: there are none.

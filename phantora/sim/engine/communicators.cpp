@@ -1,4 +1,4 @@
-// Communicators: who is a member, and what the log calls them.
+// Communicators: their members, and their names in the log.
 #include "communication.h"
 
 namespace phe {

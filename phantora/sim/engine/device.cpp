@@ -210,7 +210,7 @@ double Device::until_free(bool (*counts)(const Item &)) const {
   return longest;
 }
 
-// Does a communication kernel that has reached its turn still have to look for room?
+// Does a communication kernel at the head of its stream still need room?
 bool Device::seeks_room(const Item &item) {
   return item.type == Item::COMM && !item.comm->copies && !item.waited && item.priority >= 0;
 }

@@ -124,7 +124,7 @@ void Ingest::wake(Rank &rank, const ph_record &r) {
 }
 
 // ------------------------------------------------------------------ replay
-// Makes the recorded `r` what the rank says now. False: the rank cannot say it yet.
+// Makes the recorded `r` the rank's next record. False: it is not due yet.
 bool Ingest::play(Rank &rank, ph_record &r) {
   Player &player = *rank_table_.player(rank);
   if (r.kind == PH_BLOB) return true;

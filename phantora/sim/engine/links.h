@@ -1,4 +1,4 @@
-// The links of the cluster: who can use them, what happens to them, and what the log says of them.
+// The links of the cluster: their users, changes of their rates, and their rows in the log.
 #pragma once
 #include "launches.h"
 

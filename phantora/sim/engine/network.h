@@ -53,7 +53,7 @@ struct Busy {  // a stretch of a link's life
 
 class Network {
  public:
-  // `scope` names who can put traffic on the link (for close()). Links are numbered from 0.
+  // `scope` names the ranks that can use the link (for close()). Links are numbered from 0.
   int add_link(double bandwidth, int scope);
   void set_scope(int link, int scope);  // not between open() and what follows it
   int links() const { return static_cast<int>(links_.size()); }
@@ -78,7 +78,7 @@ class Network {
   // Components whose next event may be another than at the last call.
   void take_changed(std::vector<int> &out) { out.clear(); std::swap(out, changed_); }
 
-  // What a component does after its horizon is unknown: somebody may add traffic from then on.
+  // A component is unknown after its horizon, because ranks may add traffic from then on.
   // close() says so of all links of a scope; open() forgets all of it. take_closed() tells the
   // activities that have come to be in a component with a horizon since open().
   int64_t horizon(int component) const { return components_[component].horizon; }

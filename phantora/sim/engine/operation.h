@@ -39,7 +39,7 @@ struct Transfer : Operation {
   phe_transfer_kind kind = PHE_PAIR;  // all others are one-sided: one member's kernel or copy, which may wait for another's
   int src = 0, dst = 0;  // ranks in the communicator
   Post send, recv;
-  int64_t sent = -1;     // when a send that nobody received had put its bytes into NCCL's buffers; -1: it waits
+  int64_t sent = -1;     // when a send without a receive has put its bytes into NCCL's buffers; -1: it waits
   bool one_sided = false;  // one side is a rank of a folded run that is no process, or does nothing
   int like = -1;         // of a one-sided one: the rank that shows when that side comes, -1: it is there when the other is
   std::shared_ptr<Launch> there;  // what it shows, once it is known

@@ -42,7 +42,7 @@ class Payloads {
     std::vector<std::string> data;
     std::vector<std::pair<Rank *, ph_record>> waiting;
     int64_t latest = -1;
-    int last_rank = -1;  // who came then
+    int last_rank = -1;  // the rank that came then
   };
   bool serve(Rank &rank, const ph_record &r);
   void finish(const Exchange &exchange);

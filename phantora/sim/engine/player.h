@@ -13,7 +13,7 @@ class Player {
   bool sleeps() const { return sleeps_; }
   // What came while the host waited (from a helper thread) does not wait for the answer.
   bool may_say(const ph_record &r) const { return !waits_ || r.time < resumes_ || meets(r); }
-  // Makes the recorded `r` what the rank says now.
+  // Makes the recorded `r` the rank's next record.
   void say(ph_record &r);
   // A sleep outside CUDA ends when the rank that it waited for, directly or not, is released. False: not yet.
   // `answers`: of the other rank; answers given so far.

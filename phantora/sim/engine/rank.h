@@ -1,4 +1,4 @@
-// One rank as the engine knows it: its end of the shared memory, its host's clock, its GPUs, streams and events.
+// One rank in the engine: its end of the shared memory, its host's clock, its GPUs, streams and events.
 #pragma once
 #include "limiter.h"
 #include "work.h"

@@ -1,4 +1,4 @@
-// The recording of a run (docs/replay.md): what every rank said, record by record, without what has no bearing on time:
+// The recording of a run (docs/replay.md): the records of every rank, without those that do not affect time:
 // payloads, the polls of helper threads, numbers that differ between equal runs. A request keeps the host clock after
 // its answer.
 #pragma once

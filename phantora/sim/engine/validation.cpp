@@ -104,7 +104,7 @@ bool Ingest::is_valid(const Rank &rank, const ph_record &r) const {
 bool Ingest::valid_collective(const Rank &rank, const ph_record &r) const {
   const ph_collective_fields &call = r.collective;
   const Communicator *comm = communication_.find(rank, r.id);
-  if (!comm) return true;  // its handler says so
+  if (!comm) return true;  // its handler reports it
   if (call.coll >= PH_COLL_COUNT_PH_COLL || call.dtype >= std::size(ELEMENT) || !is_size(call.bytes)) return false;
   uint64_t members = comm->ranks.size();
   if (call.coll >= PH_COLL_SYMMETRIC_BARRIER && call.root < 0) return false;

@@ -39,7 +39,7 @@ struct Item {
   int priority = 0;           // of the stream; lower is served first
   uint64_t admitted = 0;      // order of admission
   uint64_t issued = 0;        // place in the device's one hardware queue; 0: takes none
-  uint32_t correlation = 0;   // by which a profiler in the rank knows it, 0: none asks
+  uint32_t correlation = 0;   // of a profiler in the rank, 0: none
   Dep dep;
   std::shared_ptr<Launch> comm;
 

@@ -23,7 +23,7 @@ static bool on_device(copy_side side) {
 static bool pageable(copy_side side) { return side.space == PH_SPACE_NONE; }
 
 // CUDA trusts addresses more than `kind`: with unified addressing it only insists that what the
-// kind calls device memory is memory it knows, up to the last byte (as measured on an H200).
+// kind calls device memory is allocated memory, up to the last byte (as measured on an H200).
 static cudaError_t copy_check(const void *dst, size_t dst_span, const void *src, size_t src_span, int kind) {
   if (kind < cudaMemcpyHostToHost || kind > cudaMemcpyDefault) return cudaErrorInvalidMemcpyDirection;
   if (!dst_span || !src_span) return 0;

@@ -10,7 +10,7 @@
 #include <string.h>
 
 // Kernels of graphs that may lie in a GPU's queues before a launch waits: bounds what the simulator keeps, and is more
-// than programs reach that look at a result now and then.
+// than programs reach that read a result now and then.
 #define QUEUED_KERNELS 65536
 
 #define NONE UINT32_MAX

@@ -22,7 +22,7 @@ typedef struct phc_kernel {
   int max_threads, registers, static_shared, local_bytes, const_bytes;
   int max_dynamic_shared;  // 48 KiB less `static_shared` until raised
   int carveout, cluster[3], non_portable, policy;
-  uint8_t symmetric;       // which of the kernels that symmetric.c knows; 0: not looked at yet
+  uint8_t symmetric;       // which of the kernels of symmetric.c; 0: not tested yet
   uint8_t userbuffers;     // and userbuffers.c
   phc_owner *owner;
   struct phc_kernel *next;  // of the owner

@@ -43,7 +43,7 @@ cudaError_t phc_pool_trim(phc_pool *pool, size_t keep);
 // Checks a wish for access, which every device has anyway.
 cudaError_t phc_pool_access(const phc_pool *pool, const cudaMemAccessDesc *list, size_t count);
 
-// ---- space.c: address space that CUDA knows.
+// ---- space.c: address space of CUDA.
 size_t phc_round_up(size_t value, size_t unit);
 // Address space that is not charged to the GPU; NULL when there is none.
 void *phc_map(size_t bytes, enum ph_space space, int device);
@@ -54,9 +54,9 @@ bool phc_covered(const void *pointer, size_t bytes);
 // Is there memory of the process at both ends? Freed device memory keeps its addresses, but nothing is there.
 bool phc_mapped(const void *pointer, size_t bytes);
 extern phc_table *phc_mappings;  // phc_mapping by address: driver/virtual_memory.c keeps them
-// Device memory that processes map who hold a handle of it.
+// Device memory that processes with a handle of it map.
 typedef struct phc_shared {
-  uint64_t number;  // the same in every process; 0: shared with nobody
+  uint64_t number;  // the same in every process; 0: not shared
   int32_t owner;    // rank
 } phc_shared;
 phc_shared phc_new_shared(void);  // this process's

@@ -1,4 +1,4 @@
-// Address space that CUDA knows.
+// Address space of CUDA.
 #define _GNU_SOURCE
 #include "cuda/core/memory.h"
 #include "cuda/core/table.h"

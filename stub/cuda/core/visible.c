@@ -1,7 +1,7 @@
 // CUDA_VISIBLE_DEVICES: which of its host's GPUs this process sees, and in what order.
 //
 // Read when CUDA is first used, as by the driver. The list ends at the first entry that names no GPU;
-// a GPU named twice, as an empty list, leaves none. NVML knows nothing of it and counts all GPUs.
+// a GPU named twice, as an empty list, leaves none. NVML ignores it and counts all GPUs.
 #include "cuda/core/device.h"
 #include "rank/rank.h"
 

@@ -19,7 +19,7 @@ cudaError_t driver_current(void);
     cudaError_t error = needs();                               \
     return driver_finish(error ? error : (expression), PH_API_##api); \
   }
-// With a twin for per-thread default streams: `per_thread` tells which was called.
+// With a twin for per-thread default streams: `per_thread` is true for the twin.
 #define STREAM(name, suffix, api, parameters, arguments, expression)                         \
   static CUresult name##_any(bool per_thread, UNPACK parameters) {                           \
     (void)per_thread;                                                                        \

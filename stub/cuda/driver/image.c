@@ -1,4 +1,4 @@
-// What the image of a module says about its kernels and variables: PTX and CUBIN.
+// Kernels and variables in the image of a module: PTX and CUBIN.
 #define _GNU_SOURCE
 #include "cuda/core/device.h"
 #include "cuda/core/kernel.h"

@@ -1,4 +1,4 @@
-// Modules. One is read for what it says about its kernels: names, and from a CUBIN also registers,
+// Modules. They are read for facts about their kernels: names, and from a CUBIN also registers,
 // shared memory and launch bounds. An image whose contents are compressed (a fat binary) takes any
 // kernel name.
 #pragma once

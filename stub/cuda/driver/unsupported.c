@@ -1,7 +1,7 @@
 // What is not simulated.
 #include "cuda/driver/entry.h"
 
-// Answers CUDA_ERROR_NOT_SUPPORTED, which programs that probe for a feature understand, and says so.
+// Answers CUDA_ERROR_NOT_SUPPORTED, which programs that probe for a feature understand, and prints a message.
 #define UNSUPPORTED_CALLS(X)                                                                           \
   X(cuMemGetHandleForAddressRange)                                                                     \
   X(cuMulticastCreate) X(cuMulticastAddDevice) X(cuMulticastBindMem) X(cuMulticastBindAddr)            \

@@ -1,5 +1,5 @@
 // Virtual memory management: a reservation is address space, a handle is charged memory, a mapping
-// joins the two. None of it needs a context (as an H100 says).
+// joins the two. None of it needs a context (as on an H100).
 #define _GNU_SOURCE
 #include "cuda/core/device.h"
 #include "cuda/core/memory.h"
@@ -220,7 +220,7 @@ static cudaError_t get_access(unsigned long long *flags, const cudaMemLocation *
 }
 
 // ---------------------------------------------------------------- handles for other processes
-// A handle is a file that says whose memory it stands for. The bytes are not shared: a peer's memory reads as zero.
+// A handle is a file that names its memory. The bytes are not shared: a peer's memory reads as zero.
 #define POSIX_FD 1
 #define HANDLE_MAGIC 0x706876686e643031ULL
 typedef struct vm_handle {

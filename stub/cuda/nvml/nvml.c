@@ -1,6 +1,6 @@
 // libnvidia-ml: the management library, describing the simulated GPUs of this process's host.
 //
-// What the simulation knows is answered: identity, memory, clocks, links, processes, power. It has no model
+// Simulated facts are answered: identity, memory, clocks, links, processes, power. It has no model
 // of temperature or utilisation over wall time: those answer "not supported", as NVML does for boards without a sensor.
 #include <stdio.h>
 #include <string.h>
@@ -58,7 +58,7 @@ static nvmlReturn_t text(char *to, unsigned room, const char *value) {
 
 // ---------------------------------------------------------------- the library
 static nvmlReturn_t start(void) {
-  if (!initialised) present = ph_devices();  // all of the host's, whatever CUDA_VISIBLE_DEVICES says
+  if (!initialised) present = ph_devices();  // all of the host's, whatever CUDA_VISIBLE_DEVICES is
   if (!present) return NVML_DRIVER_NOT_LOADED;
   for (int i = 0; i < 64; i++) devices[i].index = i;
   initialised++;

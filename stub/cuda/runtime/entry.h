@@ -23,7 +23,7 @@ cudaError_t cudart_stream_check(void *handle, bool per_thread);  // is it a stre
     cudaError_t error = needs();                               \
     return cudart_finish(error ? error : (expression), PH_API_##api); \
   }
-// The same with its twin for per-thread default streams: `per_thread` tells which was called.
+// The same with its twin for per-thread default streams: `per_thread` is true for the twin.
 #define ENTRY2(name, suffix, api, parameters, expression)             \
   static cudaError_t name##_any(bool per_thread, UNPACK parameters) { \
     (void)per_thread;                                                 \

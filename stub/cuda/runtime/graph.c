@@ -170,7 +170,7 @@ ENTRY(cudaGraphExecUpdate, OTHER, phc_context,
       (phc_exec * exec, phc_graph *graph, cudaGraphExecUpdateResultInfo *info), update(exec, graph, info))
 
 // ---------------------------------------------------------------- objects that live as long as a graph
-// Kept for good: nothing tells how long a graph's launches need one.
+// Never freed: it is unknown how long a graph's launches need one.
 typedef struct user_object {
   void *pointer;
 } user_object;

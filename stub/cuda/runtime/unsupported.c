@@ -8,7 +8,7 @@ PH_EXPORT cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w
   return (cudaChannelFormatDesc){x, y, z, w, f};
 }
 
-// Calls that programs which probe for a feature understand: refused, and said once.
+// Calls that programs which probe for a feature understand: refused, with one message.
 #define REFUSED_CALLS(X)                                                                                     \
   X(cudaGraphAddKernelNode) X(cudaGraphAddMemcpyNode) X(cudaGraphAddMemsetNode) X(cudaGraphAddChildGraphNode) \
   X(cudaGraphAddDependencies) X(cudaGraphAddNode) X(cudaGraphKernelNodeSetParams)                            \

@@ -1,5 +1,5 @@
 // Addresses for the memory of devices: each allocation has higher ones than all before it, whatever else is mapped.
-// torch's allocator orders equal blocks by address, and L2 residency (l2.c) tells allocations apart by it.
+// torch's allocator orders equal blocks by address, and L2 residency (l2.c) distinguishes allocations by it.
 #define _GNU_SOURCE
 #include "rank/memory/memory.h"
 

@@ -1,4 +1,4 @@
-// What is charged to the host clock, in order, in a file of each rank: what tells where two runs part that should be equal.
+// Charges to the host clock, in order, in a file of each rank: they show the first difference of two equal runs.
 // The environment variable PHANTORA_CHARGES names the folder. `determinism.py runs --charges` compares the files.
 //
 //   N                 cost N of the host profile (enum ph_api) or, above these, a frame of function N

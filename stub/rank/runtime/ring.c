@@ -18,11 +18,11 @@
 #include <unistd.h>
 
 #define EXIT_SIMULATOR_GONE 70  // EX_SOFTWARE
-#define LIVENESS_MS 500  // how often a waiting thread looks whether the simulator is alive
+#define LIVENESS_MS 500  // period at which a waiting thread checks that the simulator is alive
 
 _Atomic(ph_listener *) ph_listens;
 
-static uint64_t head;       // what control->head says
+static uint64_t head;       // the value of control->head
 static uint64_t tail_seen;  // a value that control->tail has had
 static uint32_t slots_used; // bit per reply slot
 static pthread_mutex_t slot_mutex = PTHREAD_MUTEX_INITIALIZER;

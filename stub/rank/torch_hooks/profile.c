@@ -1,4 +1,4 @@
-// A profiler in the rank: what it hears of the program's calls, and the clocks by which it dates them.
+// A profiler in the rank: the calls that it records, and the clocks by which it dates them.
 //
 // torch's profiler reads the processor's time stamp counter at every operator and turns the readings into time at the end,
 // by a line through a few readings of both clocks. Virtual time is no line: it moves in our calls alone. So each of its

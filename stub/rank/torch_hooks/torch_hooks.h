@@ -10,7 +10,7 @@
 
 // watchdog.c
 void ph_watchdogs_reset(void);
-void ph_watchdog_rounds_of_wait(void);  // the same in a wait of torch's that sleeps between looks
+void ph_watchdog_rounds_of_wait(void);  // the same in a wait of torch's that sleeps between polls
 // Does a watchdog call? Then the moment by which it may hold collectives to be late.
 bool ph_watchdog_sees(int64_t *moment);
 // What the system clock shows to the calling thread: `now`, or the moment until which a watchdog has just waited.

@@ -42,7 +42,7 @@
 #define PULSE_NS 30000000000   // a blind round in real time now and then: torch's heartbeat monitor wants a pulse
 #define PATIENCE_NS 5000000000 // a watchdog that takes longer by itself is not waited for
 #define SLICE_NS 1000000
-#define STALL_LOOK_NS 1000000000  // real time between looks whether no rank can go on
+#define STALL_LOOK_NS 1000000000  // real time between checks whether any rank can go on
 
 typedef struct watchdog {
   _Atomic uint32_t kicked;  // 1: asked to make a round; cleared when it is back
@@ -219,7 +219,7 @@ static void end_round(watchdog *each) {
   set(&each->kicked, 0);
 }
 
-// One at a time comes here: who started it waits for it.
+// One at a time: the thread that started it waits for it.
 static void settle(void) {
   if (settled) return;
   settled = true;

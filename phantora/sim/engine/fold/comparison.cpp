@@ -103,7 +103,7 @@ void Comparison::ended(const Rank &rank) {
   }
 }
 
-// `ours` is what `side` says, `theirs` what the other one entry in its place.
+// `ours` is the entry of `side`, `theirs` that of the other side in the same place.
 void Comparison::differ(Pair &pair, const Entry *theirs, int side, const Entry *ours) {
   const Entry *of_representative = side == 0 ? ours : theirs, *of_neighbour = side == 0 ? theirs : ours;
   pair.difference = "rank " + std::to_string(pair.ranks[1]) + " " + describe(of_neighbour) + " where rank " +
