@@ -108,6 +108,17 @@ static bool depends_on_others(const char *file, const char *function) {
   return false;
 }
 
+// A file that Inductor writes, named by the hash of its text: FOLDER/ab/cab....py. Its functions have no branches, so
+// a call runs all of their code: 2,000 units for the forward pass of a transformer's block.
+#define GENERATED_NAME 55  // characters
+
+static bool is_generated(const char *file) {
+  size_t length = strlen(file);
+  if (length < GENERATED_NAME + 4) return false;
+  const char *name = file + length - GENERATED_NAME;
+  return name[-1] == '/' && name[-4] == '/' && name[0] == 'c' && !strncmp(name - 3, name + 1, 2) && ends_with(name, ".py");
+}
+
 // What is kept of a code object. Frames find it in one table by the address of their code: a frame's entry is rarely in
 // a near cache, so one line is read for it and not three.
 enum { FREE = 1, COVERS = 2, ENTERS_AUTOGRAD = 4, TORCH_FUNCTION = 8 };
@@ -115,7 +126,7 @@ typedef struct ph_code {
   ph_pyobject *code;  // NULL: no entry
   int64_t last;       // when it ran last, for ph_enter_frame
   uint32_t number;    // of ph_note_function
-  uint8_t units;
+  uint16_t units;
   uint8_t flags;      // FREE of charge; COVERS: neither it nor what it calls is charged; TORCH_FUNCTION: torch packs the
                       // arguments of a call for it, as for DeviceContext of set_default_device
 } ph_code;
@@ -167,7 +178,8 @@ static ph_code facts_of(ph_pyobject *code) {
   bool charged = path && function && bytes && !is_free(path);
   if (charged) {
     size_t units = (size_t)PyObject_Size(bytes) / UNIT_BYTES;
-    facts.units = (uint8_t)(units > MAX_UNITS ? MAX_UNITS : units);
+    size_t most = is_generated(path) ? UINT16_MAX : MAX_UNITS;
+    facts.units = (uint16_t)(units > most ? most : units);
     if (!strcmp(function, "_engine_run_backward") && ends_with(path, "torch/autograd/graph.py")) facts.flags |= ENTERS_AUTOGRAD;
     if (!strcmp(function, "__torch_function__")) facts.flags |= TORCH_FUNCTION;
     facts.number = ph_note_function(path, function);

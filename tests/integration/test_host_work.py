@@ -44,6 +44,10 @@ parameters = [torch.zeros(8, device="cuda") for _ in range(200)]
 torch._foreach_mul_(parameters, 2.0)
 for _ in range(4000): torch.empty(0)  # milliseconds of other work
 for name in "cold", *["again"] * 4, "warm": measure(f"parameters {name}", lambda: torch._foreach_mul_(parameters, 2.0))
+for name, file in ("written", "/tmp/call.py"), ("generated", f"/tmp/torchinductor/ab/cab{'c' * 49}.py"):
+    exec(compile("def call(x):" + "\\n    x = x + 1" * 200, file, "exec"))
+    times["units"] = len(call.__code__.co_code) // 2
+    measure(f"{name} code", lambda: call(0))
 weight = torch.zeros(2 << 20, device="cuda")  # 8 MiB
 pinned = torch.empty(32 << 20, dtype=torch.uint8, pin_memory=True)
 kept = torch.zeros(64 << 20)
@@ -119,6 +123,12 @@ def test_parameters_leave_the_caches_during_other_work(run: Run) -> None:
     times, costs = run.report(), host_costs()
     more = times["parameters cold"] - times["parameters warm"]
     assert more == pytest.approx(200 * costs["LIST_COLD"] / 1e6, rel=0.08), "and the operator's own code"
+
+
+def test_code_that_inductor_generates_runs_to_its_end(run: Run) -> None:
+    times = run.report()
+    more = times["generated code"] - times["written code"]
+    assert more == pytest.approx((times["units"] - 64) * host_costs()["PY_CODE"] / 1e9, rel=0.02)
 
 
 def test_a_backward_pass_on_a_gpu_wakes_a_thread(run: Run) -> None:
