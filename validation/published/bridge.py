@@ -6,7 +6,8 @@ validation/workloads/bridge.py its program. Nothing is fitted to a row.
 
 A step is affine in its micro-batches, and without a pipeline in its layers. Two values of each give the step:
 pipelines have all their layers. A row is folded to one rank of each pipeline stage. The GPUs have 2000 GiB: the
-layers keep weights in both layouts, so a run says nothing of memory.
+layers keep weights in both layouts, so a run says nothing of memory. Rows with `--te` need Transformer Engine
+(docs/frameworks/megatron.md).
 
 bridge.jsonl has the seconds of the steps that are simulated already. Delete a line to simulate it again.
 

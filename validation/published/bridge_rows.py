@@ -39,6 +39,8 @@ HYBRID_RECOMPUTE = {
     ("Nemotron_3_Super", "B300", "NVFP4"): ("moe_act", "layernorm"),
 }  # fmt: skip
 """What runs again in the backward pass, by model, GPU and precision."""
+ENGINE = ("Qwen3_30B_a3B", "Qwen3_235B_a22B")
+"""Models that run with Transformer Engine itself, whose Python is host time: where its experts are not fused."""
 NOT_HERE = {
     "DeepSeekV4": "sparse attention", "Nemotron_3_Ultra": "Megatron-FSDP with activations in host memory",
     "Nemotron_3_5": "the recipe's Mamba model with layers that predict further tokens",
@@ -101,6 +103,8 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
         "--micro-batch-size", str(n["MBS"]), "--tp", str(n["TP"]), "--pp", str(n["PP"]), "--cp", str(n["CP"]),
         "--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather", "--train-iters", "2",
     ]  # fmt: skip
+    if row["model"] in ENGINE and "--fused-experts" not in _experts(row, gpu):
+        words.append("--te")
     if n["TP"] > 1:
         words.append("--sequence-parallel")
     if n["VP"] > 1:

@@ -2,8 +2,9 @@
 
     phantora trace --cluster 1x2xGB200 -m validation.workloads.bridge --precision mxfp8 --model llama3-70b --num-layers 4 --tp 2
 
-The training loop and all further options are those of samples/megatron/pretrain_gpt.py. Transformer Engine is not
-needed. Steps have the time of a training, not its values.
+The training loop and all further options are those of samples/megatron/pretrain_gpt.py. Transformer Engine is only
+needed for `--te`, which takes its layers: their Python counts as host time. Steps have the time of a training, not its
+values.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from megatron.core.models.gpt import gpt_model
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_mtp_block_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.transformer import attention, multi_latent_attention
+from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
@@ -46,6 +48,8 @@ class Kernels:
     """Changes single layers of the model."""
     narrow_attention = False
     muon = False
+    engine = False
+    """Transformer Engine's layers."""
 
 
 def spec(config: TransformerConfig, vp_stage: int | None, sdpa: bool) -> TransformerBlockSubmodules:
@@ -87,9 +91,9 @@ def model(**given: Any) -> GPTModel:
         given["position_embedding_type"] = "none"
     if config.mtp_num_layers:
         given["mtp_block_spec"] = further = get_gpt_mtp_block_spec(
-            config, given["transformer_layer_spec"], False, stage
+            config, given["transformer_layer_spec"], Kernels.engine, stage
         )
-        for layer in further.layer_specs if config.sequence_parallel else ():
+        for layer in further.layer_specs if config.sequence_parallel and not Kernels.engine else ():
             layer.submodules.enorm = layer.submodules.hnorm = layer.submodules.layer_norm = narrow_layers.Norm
     made = GPTModel(**given)
     Kernels.adjust(made)
@@ -184,6 +188,36 @@ def main() -> None:
     parser.add_argument("--layout", help="layers of each pipeline chunk, as Megatron-Core writes them")
     own, rest = parser.parse_known_args()
     name = rest[rest.index("--model") + 1]
+    changes = _engine(own, rest, name) if "--te" in rest else _stand_ins(own, rest, name)
+    sys.argv[1:] = rest
+    dist.all_gather_object = own_keys  # type: ignore[assignment]
+    changes |= {
+        "DistributedDataParallelConfig": data_parallel, "Trainer": Trainer,
+        "TransformerConfig": partial(configuration, name, own),
+    }  # fmt: skip
+    for changed, made in changes.items():
+        setattr(pretrain_gpt, changed, made)
+    pretrain_gpt.main()
+
+
+def _engine(own: argparse.Namespace, rest: list[str], name: str) -> dict[str, Any]:
+    """Transformer Engine's layers, in the recipe of the precision; the changes to the sample's module."""
+    from transformer_engine.pytorch.cpp_extensions import general_gemm
+
+    moe_utils.te_general_gemm = general_gemm  # Megatron-Core 0.16 looks for it next to a name that 2.20 does not have
+    Kernels.engine = True
+    if name in bridge_models.PATTERNS:
+        mamba_parts.install()
+        from validation.workloads import hybrid_model
+
+        hybrid_model.install(bridge_models.PATTERNS[name])
+    recipes = {"bf16": [], "fp8": ["--fp8-recipe", "tensorwise"], "mxfp8": ["--fp8-recipe", "mxfp8"]}
+    rest += recipes.get(own.precision, ["--nvfp4"])
+    return {"GPTModel": model, "add_gradients_in_products": narrow_layers.add_gradients_in_products}
+
+
+def _stand_ins(own: argparse.Namespace, rest: list[str], name: str) -> dict[str, Any]:
+    """Megatron-Core's layers with Transformer Engine's kernels; the changes to the sample's module."""
     narrow_experts.NarrowExperts.fused = own.fused_experts
     narrow_experts.NarrowExperts.biased = name in bridge_models.BIASED
     WindowAttention.window = NarrowWindowAttention.window = bridge_models.WINDOWS.get(name, 0)
@@ -191,7 +225,6 @@ def main() -> None:
     if own.narrow_output:
         narrow = {"ColumnParallelLinear": narrow_layers.NarrowColumn}
         gpt_model.tensor_parallel = SimpleNamespace(**vars(tensor_parallel) | narrow)
-    sys.argv[1:] = rest
     torch.backends.cuda.matmul.allow_tf32 = True  # as in Transformer Engine's products of float32
     narrow_layers.install(own.precision)
     narrow_experts.install()
@@ -201,17 +234,11 @@ def main() -> None:
 
         if name in bridge_models.MIXED:
             Kernels.adjust = partial(hybrid_model.set_precisions, precision=own.precision)
-        hybrid_model.install(bridge_models.PATTERNS[name])
+        hybrid_model.install_stand_ins(bridge_models.PATTERNS[name])
     optimizer.Adam, optimizer.USING_PYTORCH_OPTIMIZER = Adam, False
     multi_latent_attention.ColumnParallelLinear = narrow_layers.NarrowColumn  # which it knows by name
     multi_latent_attention.TELinear = attention.TELinear = TransformerEngineLinear
-    dist.all_gather_object = own_keys  # type: ignore[assignment]
-    for changed, made in {
-        "DistributedDataParallelConfig": data_parallel, "GPTModel": model, "Trainer": Trainer, "local_spec": spec,
-        "TransformerConfig": partial(configuration, name, own),
-    }.items():  # fmt: skip
-        setattr(pretrain_gpt, changed, made)
-    pretrain_gpt.main()
+    return {"GPTModel": model, "local_spec": spec}
 
 
 if __name__ == "__main__":

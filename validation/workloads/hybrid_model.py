@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
 from megatron.core.models.gpt import gpt_model
+from megatron.core.models.mamba import mamba_layer_specs
 from megatron.core.ssm import mamba_block
 from megatron.core.ssm.mamba_layer import MambaLayer, MambaLayerSubmodules
 from megatron.core.ssm.mamba_mixer import MambaMixer, MambaMixerSubmodules
@@ -53,13 +55,14 @@ class HybridStack(mamba_block.MambaStack):
     """Takes the place of GPTModel's decoder: the first layers of `pattern`."""
 
     pattern = ""
+    specs: Callable[[TransformerBlockSubmodules], mamba_block.MambaStackSubmodules] = staticmethod(_specs)
 
     def __init__(
         self, config: Any, spec: TransformerBlockSubmodules, *, pg_collection: Any, pre_process: bool, post_process: bool,
         vp_stage: int | None,
     ) -> None:  # fmt: skip
         super().__init__(
-            config, _specs(spec), pre_process=pre_process, post_process=post_process, pg_collection=pg_collection,
+            config, self.specs(spec), pre_process=pre_process, post_process=post_process, pg_collection=pg_collection,
             hybrid_override_pattern=self.pattern[: config.num_layers],
         )  # fmt: skip
 
@@ -115,7 +118,14 @@ def _set(module: torch.nn.Module, how: Recipe) -> None:
 
 
 def install(pattern: str) -> None:
-    """Gives GPTModel the hybrid decoder."""
+    """Gives GPTModel the hybrid decoder, with Transformer Engine's layers."""
+    HybridStack.pattern = pattern
+    HybridStack.specs = staticmethod(lambda _: mamba_layer_specs.mamba_stack_spec.submodules)
+    gpt_model.TransformerBlock = HybridStack
+
+
+def install_stand_ins(pattern: str) -> None:
+    """Gives GPTModel the hybrid decoder, with stand-ins for Transformer Engine's layers."""
     HybridStack.pattern = pattern
     gpt_model.TransformerBlock = HybridStack
     mamba_block.TENorm = Norm
