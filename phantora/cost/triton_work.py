@@ -1,10 +1,11 @@
 """Triton kernels, whoever made them, priced by what one launch does (:class:`phantora.ttir.work.Work`).
 
-A launch takes as long as the slowest of five things, with a little of the others: moving its distinct bytes through
-memory, moving all bytes that programs ask for through L2, multiplying tiles on the tensor cores, issuing instructions
-for elements, and waiting: programs on an SM hide each other's latencies only as far as registers and shared memory let
-them be there together. `CONSTANTS` were fitted to half of the kernels of validation/probes/triton_kernels.py on an H100
-and judged on the others (validation/compare/triton.py, docs/costs.md).
+A launch takes as long as the slowest of six things, with a little of the others: moving its distinct bytes through
+memory, moving all bytes that programs ask for through L2, moving tiles through shared memory, multiplying them on the
+tensor cores, issuing instructions for elements, and waiting: programs on an SM hide each other's latencies only as far
+as registers and shared memory let them be there together. `CONSTANTS` were fitted to half of the kernels of
+validation/probes/triton_kernels.py on an H100 and an H200 and judged on the others (validation/compare/triton.py,
+docs/triton.md).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from math import ceil
 
 from phantora.cost.family import UNKNOWN_ERROR, Estimate
 from phantora.cost.machine import Machine
-from phantora.cost.tensors import on_gpu, traffic
+from phantora.cost.tensors import item_bytes, on_gpu, traffic
 from phantora.cost.types import OperatorSignature
 from phantora.hardware.gpus import load_gpu
 from phantora.ttir.work import COUNTERS, WARP, Dot, Work
@@ -23,6 +24,10 @@ from phantora.wire.shared import SHARED_RESERVED
 
 REGISTER_UNIT = 8  # registers are given in such units a thread
 TENSOR_ROWS = 64  # of a warp group's instruction on Hopper; smaller tiles take the older ones
+ROWS, COLUMNS = 16, 16  # of a tile that a warp's instructions multiply at least
+SHARED_BYTES = 128  # that shared memory moves in a cycle
+WIDE = ("float32", "float64", "tfloat32")
+SPILLED = 100  # registers: of fewer that are spilled, loops use a part only
 QUARTERS = 4  # of an SM, each with tensor cores of its own
 LANES = 128  # of an SM: elements that instructions of single precision take a cycle (CUDA C++ Programming Guide)
 FEW = 16  # programs per SM: up to here they end together, more even out
@@ -34,7 +39,7 @@ class Constants:
     """What was fitted. Times in ns at the calibrated GPU's clock; cycles of an SM for 1,000 elements (threads'
     instructions, spilled registers of a warp)."""
 
-    error: float = 0.33
+    error: float = 0.44
     """90th percentile of the relative error of kernels that were not fitted to."""
     memory: float = 0.97
     """Share of a stream's speed."""
@@ -44,24 +49,33 @@ class Constants:
     """Bytes/ns that one SM moves."""
     tensor: float = 0.8
     """Share of the peak of large tiles by warp groups' instructions,"""
-    tensor_old: float = 0.203
+    tensor_old: float = 0.354
     """and by warps' instructions,"""
-    tensor_wide: float = 0.18
+    tensor_wide: float = 0.175
     """the same of tfloat32, whose operands must be rearranged first."""
     vector: float = 0.6
     """The same of formats that the tensor cores do not have."""
-    narrow: float = 26.2
-    """Columns of a tile at which warp groups' instructions lose half."""
+    shared: float = 0.84
+    """Share of the bytes that shared memory moves in a cycle."""
+    product_alu: float = 12.9
+    """`alu` of a program that multiplies, whose elements lie in registers as the tensor cores want them,"""
+    product_scanned: float = 203.0
+    """and `scanned`."""
+    product_start_ns: float = 4790.0
+    """`start_ns` of a program that multiplies: its first tiles come and its last one leaves before the next begins."""
+    product_step_ns: float = 123.0
+    """`step_ns` of its loops."""
     alu: float = 3.5
     mufu: float = 56.8
     integer: float = 5.36
     convert: float = 20.7
     reduced: float = 11.5
+    scanned: float = 34.5
     cubed: float = 162.0
     access: float = 60.0
     scattered: float = 977.0
     atomic: float = 60.0
-    spill: float = 12630.0
+    spill: float = 12650.0
     warps: float = 4.0
     """Warps on an SM at which it issues half of what it could."""
     block_ns: float = 60.0
@@ -70,15 +84,15 @@ class Constants:
     """From the end of a program to the first instruction of the next in its place."""
     serial: float = 0.143
     """Of a program's own transfers and instructions: what is not hidden behind its waits,"""
-    serial_tensor: float = 0.352
+    serial_tensor: float = 0.009
     """and of its products."""
     load_ns: float = 404.0
     """A load that is waited for."""
-    piped_ns: float = 248.0
+    piped_ns: float = 13.0
     """A round of loads in a loop that multiplies, divided by the stages under way."""
     reduction_ns: float = 54.9
     crossing_ns: float = 693.0
-    dot_ns: float = 150.0
+    dot_ns: float = 388.0
     step_ns: float = 140.0
     """A round of a loop that fetches nothing ahead."""
     sharpness: float = 8.47
@@ -135,6 +149,12 @@ def _joined(parts: list[float], power: float) -> float:
     return top * sum((part / top) ** power for part in parts) ** (1.0 / power) if top > 0 else 0.0
 
 
+def _by_groups(machine: Machine, work: Work, dot: Dot) -> bool:
+    """Whether groups of four warps multiply together, from shared memory (wgmma, tcgen05)."""
+    hopper = machine.gpu.compute_capability >= (9, 0)
+    return hopper and dot.m >= TENSOR_ROWS and work.warps % QUARTERS == 0 and dot.dtype not in WIDE
+
+
 def _rate(machine: Machine, work: Work, dot: Dot, there: float, c: Constants) -> float:
     """FLOP/ns that one SM with `there` programs reaches in products like `dot`."""
     peak = machine.peak(dot.dtype) / machine.gpu.sms
@@ -142,12 +162,9 @@ def _rate(machine: Machine, work: Work, dot: Dot, there: float, c: Constants) ->
         return peak * c.vector
     if dot.dtype == "tfloat32":
         return peak * c.tensor_wide
-    hopper = machine.gpu.compute_capability >= (9, 0)
-    if hopper and dot.m >= TENSOR_ROWS and work.warps % QUARTERS == 0:
-        return peak * c.tensor * dot.n / (dot.n + c.narrow) * (1.0 + c.narrow / 256.0)
-    fed = min(1.0, work.warps * there / QUARTERS)
-    tile = min(1.0, min(dot.m, dot.n) / TENSOR_ROWS)
-    return peak * c.tensor_old * float(tile**0.5) * fed
+    if _by_groups(machine, work, dot):
+        return peak * c.tensor
+    return peak * c.tensor_old * min(1.0, work.warps * there / QUARTERS)
 
 
 def _products_ns(machine: Machine, work: Work, there: float, c: Constants) -> float:
@@ -155,21 +172,52 @@ def _products_ns(machine: Machine, work: Work, there: float, c: Constants) -> fl
     return sum(d.count * 2.0 * d.m * d.n * d.k / _rate(machine, work, d, there, c) for d in work.dots)
 
 
+def _split(dot: Dot, warps: int) -> tuple[int, int]:
+    """How many warps lie along rows and columns of a tile that each warp multiplies for itself, as Triton lays them."""
+    along_m = along_n = 1
+    while along_m * along_n < warps:
+        rows, columns = dot.m // ROWS // along_m, dot.n // COLUMNS // along_n
+        if rows >= columns and along_m < dot.m // ROWS:
+            along_m *= 2
+        else:
+            along_n *= 2
+    return along_m, along_n
+
+
+def _shared_bytes(machine: Machine, work: Work, n: Mapping[str, float]) -> float:
+    """What one program moves through shared memory for its products: tiles on their way in, operands on their way out.
+
+    A warp reads the rows and columns of its own part of a tile. A group of warps reads all columns for 64 rows."""
+    if not work.dots:
+        return 0.0
+    moved = n["load_bytes"]
+    for d in work.dots:
+        if _by_groups(machine, work, d):
+            groups, rows = work.warps // QUARTERS, max(1, d.m // TENSOR_ROWS)
+            elements = d.k * (d.m * max(1.0, groups / rows) + d.n * rows)
+        else:
+            along_m, along_n = _split(d, work.warps)
+            elements = d.k * (d.m * along_n + d.n * along_m)
+        moved += d.count * elements * item_bytes(d.dtype.replace("tfloat32", "float32"))
+    return moved
+
+
 def _cycles(work: Work, n: Mapping[str, float], c: Constants) -> float:
     """Cycles of an SM that issues the instructions of one program and nothing else."""
+    alu, scanned = (c.product_alu, c.product_scanned) if work.dots else (c.alu, c.scanned)
     elements = (
-        n["alu"] * c.alu + n["mufu"] * c.mufu + n["integer"] * c.integer + n["convert"] * c.convert
-        + n["reduced"] * c.reduced + n["cubed"] * c.cubed + n["instructions"] * 1e3 / LANES
+        n["alu"] * alu + n["mufu"] * c.mufu + n["integer"] * c.integer + n["convert"] * c.convert
+        + n["reduced"] * c.reduced + n["scanned"] * scanned + n["cubed"] * c.cubed + n["instructions"] * 1e3 / LANES
     )  # fmt: skip
     memory = n["accesses"] * c.access + n["scattered"] * c.scattered + n["atomics"] * c.atomic
-    spilled = work.spills * work.warps * max(1.0, n["steps"]) * c.spill
+    spilled = work.spills * min(1.0, work.spills / SPILLED) * work.warps * max(1.0, n["steps"]) * c.spill
     return (elements + memory + spilled) / 1e3
 
 
 def _latencies_ns(work: Work, n: Mapping[str, float], c: Constants) -> float:
     """What one program waits for, one after the other."""
     fetched = n["phases"] * c.load_ns + n["piped"] * c.piped_ns / max(1, work.stages - 1)
-    rounds = max(0.0, n["steps"] - n["piped"]) * c.step_ns
+    rounds = max(0.0, n["steps"] - n["piped"]) * (c.product_step_ns if work.dots else c.step_ns)
     return fetched + rounds + n["reductions"] * c.reduction_ns + n["crossings"] * c.crossing_ns + n["dots"] * c.dot_ns
 
 
@@ -209,11 +257,14 @@ def estimate(machine: Machine, work: Work, c: Constants = CONSTANTS) -> Estimate
     issue = _cycles(work, n, c) / clock
     active = work.warps * there
     issued = issue * (active + c.warps) / active
-    busy = _joined([_products_ns(machine, work, there, c) * runs, issued * runs], c.mixed) * tail + c.block_ns * runs
+    shared = _shared_bytes(machine, work, n) / (SHARED_BYTES * clock * c.shared)
+    products = max(_products_ns(machine, work, there, c), shared)
+    busy = _joined([products * runs, issued * runs], c.mixed) * tail + c.block_ns * runs
     own = sectors / c.sm_rate + issue * (work.warps + c.warps) / work.warps
     waits = c.serial * own + c.serial_tensor * _products_ns(machine, work, 1.0, c)
     waits += _latencies_ns(work, n, c) * (load_gpu(CALIBRATED).reference_clock / 1e9) / clock
-    waiting = waits * rounds * tail + c.start_ns * (rounds - 1.0)
+    start = c.product_start_ns if work.dots else c.start_ns
+    waiting = waits * rounds * tail + start * (rounds - 1.0)
 
     ns = machine.launch_ns + _joined([memory, l2, busy, waiting], c.sharpness)
     largest = max(work.dots, key=lambda d: d.count * d.m * d.n * d.k, default=None)

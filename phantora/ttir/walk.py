@@ -344,7 +344,7 @@ class Walker:
     def _reduce(self, operation: Operation, operands: list[Value], environment: dict[str, Value]) -> Value:
         count = max((t.count for t in operation.types), default=1)
         operations = max(1, sum(len(b.operations) for b in operation.regions[0]) - 1) if operation.regions else 1
-        self.counts["reduced"] += float(count) * operations * (3.0 if operation.name == "tt.scan" else 1.0)
+        self.counts["scanned" if operation.name == "tt.scan" else "reduced"] += float(count) * operations
         if max((len(t.shape) for t in operation.types), default=0) > 2:
             self.counts["cubed"] += float(count)
         whole = len(operation.types[0].shape) <= 1 if operation.types else True

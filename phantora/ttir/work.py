@@ -11,21 +11,20 @@ PAIR_BYTES = 64  # of sectors, which memory and L2 hand out together
 LINE_BYTES = 128  # of L2
 COUNTERS = (
     "alu", "mufu", "integer", "convert", "again", "load_bytes", "load_sectors", "loads", "store_bytes", "store_sectors",
-    "stores", "atomics", "accesses", "scattered", "cubed", "reduced", "reductions", "crossings", "phases", "piped",
-    "flops", "dots", "steps", "instructions", "partial",
+    "stores", "atomics", "accesses", "scattered", "cubed", "reduced", "scanned", "reductions", "crossings", "phases",
+    "piped", "flops", "dots", "steps", "instructions", "partial",
 )  # fmt: skip
 """Of a program (one block of threads), means over programs. Elements: `alu` (additions, products, comparisons),
 `mufu` (exponentials, roots, quotients: the special function units' instructions), `instructions`
 of functions of a library (`functions.py`), `integer`, `convert` (casts),
-`reduced` (inputs of reductions), `cubed` (those of tensors of three dimensions and more). `again`: bytes read where the
-program has been before. Memory: bytes asked for, and bytes of the pairs of sectors that they lie in, `partial` of those
-whose sectors a store fills only in part (on an H100, loads of single bytes
-go as fast as those of 64 would, stores as 128 would); `loads`
-and `stores` are operations, `atomics` elements, `accesses` a
-thread's instructions that load or store, `scattered` elements without neighbours. `reductions`: of rows of a
-tile, `crossings`: of all that a program contains, which its warps must meet for. `phases`: loads one after the
-other, each waited for; `piped`: those of loops that multiply, which are in flight beforehand. `flops` of products on
-tiles, `dots` their number, `steps`: iterations of loops."""
+`reduced` (inputs of reductions), `scanned` (those of running sums), `cubed` (those of tensors of three dimensions and
+more). `again`: bytes read where the program has been before. Memory: bytes asked for, and bytes of the pairs of sectors
+that they lie in, `partial` of those whose sectors a store fills only in part (on an H100, loads of single bytes go as
+fast as those of 64 would, stores as 128 would); `loads` and `stores` are operations, `atomics` elements, `accesses` a
+thread's instructions that load or store, `scattered` elements without neighbours. `reductions`: of rows of a tile,
+`crossings`: of all that a program contains, which its warps must meet for. `phases`: loads one after the other, each
+waited for; `piped`: those of loops that multiply, which are in flight beforehand. `flops` of products on tiles, `dots`
+their number, `steps`: iterations of loops."""
 
 LOOPS = "how often a loop runs, which counts as once"
 """In `Work.unknown`: what the launch does is the least that it may."""

@@ -1,12 +1,13 @@
 """Prices of Triton kernels against measured times.
 
-    python -m validation.compare.triton [FOLDER] [--list] [--fit] [--by-tensors] [--by-grid]
+    python -m validation.compare.triton [FOLDER...] [--list] [--fit] [--by-tensors] [--by-grid]
 
-FOLDER contains what ``validation/probes/triton_kernels.py`` wrote: launches with their times. Each launch is
-followed as a simulated rank follows it, and priced. Cases are split by a checksum of their names: constants are fitted
-to one half
-(``--fit`` prints them), and the other half judges. A kernel's time is the mean of its time with cold and with warm L2.
-Of max-autotune's candidates (section `tune`), the choice by our prices is compared with the choice by measured times.
+A FOLDER contains what ``validation/probes/triton_kernels.py`` wrote on one GPU: launches with their times. Each launch
+is followed as a simulated rank follows it, and priced. Cases are split by a checksum of their names (of Mamba's scan
+the names of its kernels): constants are fitted to one half, and the other half judges. ``--fit`` prints the constants
+of programs that multiply tiles; it needs SciPy. A kernel's time is the mean of its time with cold and with warm L2.
+Of max-autotune's candidates (section `tune`), the choice by our prices is compared with the choice by Inductor's own
+benchmark, whose times contain waits for the host and are not fitted to.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import lzma
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
-from math import exp, log, prod
+from dataclasses import dataclass, replace
+from math import log, prod
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -39,21 +40,31 @@ from phantora.ttir.programs import work_of
 from phantora.ttir.work import Work
 from validation import data
 
-FOLDER = data.MEASUREMENTS / "2026-11-22-h100"
+FOLDERS = (data.MEASUREMENTS / "2026-11-22-h100", data.MEASUREMENTS / "2026-11-28-h200")
+GPUS = {"NVIDIA H100 80GB HBM3": "H100", "NVIDIA H200": "H200"}
 
-
-FIXED = ("error", "block_ns", "tensor", "tensor_wide", "vector", "memory")
-"""Constants that are not fitted: shares of limits, which a fit would use to hide other faults."""
+PRODUCTS = (
+    "shared", "product_alu", "product_scanned", "product_start_ns", "product_step_ns", "tensor_old", "tensor_wide",
+    "spill", "dot_ns", "piped_ns", "serial_tensor",
+)  # fmt: skip
+"""Constants of programs that multiply tiles, which are fitted: not shares of limits, which would hide other faults."""
+WEIGHTS = {"own": 1.5, "flex": 1.5, "fla": 1.5, "mamba": 0.8}
+"""Of sections in the fit: of the scan there are many configurations of one kernel."""
+LARGE = 0.15
+"""Logarithm of a ratio from which on errors count linearly."""
+PRIOR = 0.03
+"""How firmly constants are drawn to their values."""
 SEEN = ("apart",)
 """Sections with which terms of the formula were made."""
-TUNED_WEIGHT = 0.4
-"""Of max-autotune's candidates, which are many of a kind and timed by events."""
+GRIDS = ("apart", "tiles", "fed", "mamba")
+"""Sections with many variants of one kernel."""
 
 
 @dataclass(frozen=True)
 class Point:
     """A kernel with its measured time."""
 
+    machine: Machine
     section: str
     case: str
     name: str
@@ -62,16 +73,17 @@ class Point:
 
     @property
     def held_out(self) -> bool:
-        return self.section not in SEEN and zlib.crc32(self.case.encode()) % 2 == 1
+        split = self.name if self.section == "mamba" else self.case
+        return self.section not in SEEN and zlib.crc32(split.encode()) % 2 == 1
 
 
-def read(folder: Path) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """The lines of all cases, and the texts that they name."""
-    rows = [row for file in sorted(folder.glob("triton.jsonl*")) for row in data.rows(file)[1:]]
+def read(folder: Path) -> tuple[Machine, list[dict[str, Any]], dict[str, str]]:
+    """The GPU, the lines of all cases, and the texts that they name."""
+    about, *rows = (row for file in sorted(folder.glob("triton.jsonl*")) for row in data.rows(file))
     texts: dict[str, str] = {}
     for ir in sorted(folder.glob("triton_ir*.xz")):
         texts |= json.loads(lzma.decompress(ir.read_bytes()))
-    return rows, texts
+    return Machine(load_gpu(GPUS[about["gpu"]])), rows, texts
 
 
 def tried_ns(row: dict[str, Any]) -> float:
@@ -108,78 +120,70 @@ def work_in(launch: dict[str, Any], texts: dict[str, str], known: dict[str, dict
     )
 
 
-def points_of(rows: Iterable[dict[str, Any]], texts: dict[str, str]) -> list[Point]:
-    """Every Triton kernel that was timed; equal launches in a case count once, with the median of their times."""
+def points_of(machine: Machine, rows: Iterable[dict[str, Any]], texts: dict[str, str]) -> list[Point]:
+    """Every Triton kernel that was timed; equal launches in a section count once, with the median of their times."""
     known: dict[str, dict[str, Function]] = {}
-    found: list[Point] = []
+    identical: dict[str, list[tuple[dict[str, Any], dict[str, Any], float]]] = defaultdict(list)
     for row in rows:
-        if "ms" in row and row.get("kernels_a_call") == 1 and not row["aten"]:
-            work = work_in(row["launch"], texts, known)
-            found.append(Point("tune", f"{row['case']} {row['choice']}", row["launch"]["name"], work, tried_ns(row)))
-        identical: dict[str, list[tuple[dict[str, Any], float]]] = defaultdict(list)
         for kernel in row.get("kernels", ()):
             if (launch := kernel.get("launch")) and "cold" in kernel:
                 shapes = [{**a, "p": 0, "data": ""} if isinstance(a, dict) else a for a in launch["args"]]
-                key = json.dumps([launch["ir"], launch["grid"], shapes])
-                identical[key].append((launch, (kernel["cold"] + kernel["warm"]) / 2))
-        for several in identical.values():
-            launch = several[0][0]
-            try:
-                work = work_in(launch, texts, known)
-            except Unreadable as error:
-                print(f"not followed: {row['case']}, {launch['name']}: {error}")
-                continue
-            found.append(Point(row["section"], row["case"], launch["name"], work, median(ns for _, ns in several)))
+                apart = row["section"] if row["section"] == "mamba" else row["case"]
+                key = json.dumps([apart, launch["ir"], launch["grid"], launch["warps"], launch["stages"], shapes])
+                identical[key].append((row, launch, (kernel["cold"] + kernel["warm"]) / 2))
+    found: list[Point] = []
+    for several in identical.values():
+        row, launch, _ = several[0]
+        try:
+            work = work_in(launch, texts, known)
+        except Unreadable as error:
+            print(f"not followed: {row['case']}, {launch['name']}: {error}")
+            continue
+        time = median(ns for *_, ns in several)
+        found.append(Point(machine, row["section"], row["case"], launch["name"], work, time))
     return found
 
 
-def errors(machine: Machine, points: Iterable[Point], constants: Constants) -> list[float]:
-    return [abs(estimate(machine, p.work, constants).ns / p.ns - 1.0) for p in points]
+def ratio(p: Point, constants: Constants) -> float:
+    """The price in parts of the measured time."""
+    return estimate(p.machine, p.work, constants).ns / p.ns
 
 
-def report(machine: Machine, points: list[Point], constants: Constants) -> None:
-    """Errors of the half that constants were fitted to, of the other, and by section."""
-    groups: dict[str, list[Point]] = {"fitted": [], "held out": []}
+def report(points: list[Point], constants: Constants) -> None:
+    """Errors of the half that constants were fitted to, of the other, and by section and products."""
+    groups: dict[str, list[float]] = defaultdict(list)
     for p in points:
-        groups["held out" if p.held_out else "fitted"].append(p)
-        groups.setdefault(f"{p.section} (held out)" if p.held_out else f"{p.section} (fitted)", []).append(p)
-    for name, members in groups.items():
-        found = sorted(errors(machine, members, constants))
-        if not found:
-            continue
-        ratios = [estimate(machine, p.work, constants).ns / p.ns for p in members]
-        worst = max(ratios + [1 / r for r in ratios])
+        half, kind = "held out" if p.held_out else "fitted", "products" if p.work.dots else "no products"
+        for name in (half, f"{half}, {kind}", f"{half}, {kind}, {p.section}"):
+            groups[name].append(ratio(p, constants))
+    for name, ratios in sorted(groups.items(), key=lambda group: (group[0].count(","), group[0])):
+        found = sorted(abs(r - 1.0) for r in ratios)
+        most, worst = found[int(0.9 * (len(found) - 1) + 0.5)], max(ratios + [1 / r for r in ratios])
         print(
-            f"{name:22s} {len(found):4d} kernels: median {100 * median(found):.1f}%, 90th percentile "
-            f"{100 * found[int(0.9 * (len(found) - 1) + 0.5)]:.1f}%, worst factor {worst:.2f}"
+            f"{name:34s} {len(found):4d} kernels: median {100 * median(found):.1f}%, "
+            f"90th percentile {100 * most:.1f}%, worst factor {worst:.2f}, median ratio {median(ratios):.2f}"
         )
 
 
-def fit(machine: Machine, points: list[Point]) -> Constants:
-    """Constants that describe `points` best: one after the other by factors that shrink."""
-    names = [f.name for f in fields(Constants) if f.name not in FIXED]
+def fit(points: list[Point]) -> Constants:
+    """The constants of `PRODUCTS` that describe those of `points` best that multiply tiles."""
+    from scipy.optimize import least_squares
 
-    def loss(c: Constants) -> float:
-        off = [
-            (abs(log(estimate(machine, p.work, c).ns / p.ns)), TUNED_WEIGHT if p.section == "tune" else 1.0)
-            for p in points
-        ]
-        far = sum(log(getattr(c, name) / getattr(CONSTANTS, name)) ** 2 for name in names)
-        return sum(weight * (o + 0.5 * o * o) for o, weight in off) + 0.1 * far
+    multiply = [p for p in points if p.work.dots]
+    weights = np.array([WEIGHTS.get(p.section, 1.0) for p in multiply])
+    start = np.log([getattr(CONSTANTS, name) for name in PRODUCTS])
 
-    best = CONSTANTS
-    value = loss(best)
-    for step in (0.7, 0.35, 0.2, 0.35, 0.1, 0.05):
-        for _ in range(8):
-            before = value
-            for name in names:
-                for factor in (exp(step), exp(-step)):
-                    tried = replace(best, **{name: getattr(best, name) * factor})
-                    if (found := loss(tried)) < value:
-                        best, value = tried, found
-            if value > before * 0.9995:
-                break
-    print({k: round(v, 4) for k, v in asdict(best).items()})
+    def constants(values: Any) -> Constants:
+        return replace(CONSTANTS, **dict(zip(PRODUCTS, map(float, np.exp(values)), strict=True)))
+
+    def residuals(values: Any) -> Any:
+        c = constants(values)
+        off = np.array([log(ratio(p, c)) for p in multiply])
+        bent = np.sqrt(2.0 * LARGE**2 * (np.sqrt(1.0 + (off / LARGE) ** 2) - 1.0))
+        return np.concatenate([weights * bent, PRIOR * (values - start)])
+
+    best = constants(least_squares(residuals, start, x_scale=0.3, diff_step=0.02, max_nfev=40).x)
+    print({name: float(f"{getattr(best, name):.4g}") for name in PRODUCTS})
     return best
 
 
@@ -255,11 +259,14 @@ def product_of(case: str) -> dict[str, Any] | None:
     return {"op": "aten::mm", "args": [tensor(m, k), tensor(k, n)]}
 
 
-def by_tensors(machine: Machine, rows: list[dict[str, Any]], texts: dict[str, str]) -> None:
+Measured = list[tuple[Machine, list[dict[str, Any]], dict[str, str]]]
+
+
+def by_tensors(measured: Measured) -> None:
     """What kernels take, in times that their tensors need to pass memory once: all that is known of one that is not
     followed."""
     found: dict[bool, dict[str, list[float]]] = {False: defaultdict(list), True: defaultdict(list)}
-    for row in (row for row in rows if row["section"] not in SEEN):
+    for machine, row, texts in ((m, row, t) for m, rows, t in measured for row in rows if row["section"] not in GRIDS):
         for kernel in row.get("kernels", ()):
             if (launch := kernel.get("launch")) and "cold" in kernel:
                 args = [{k: a[k] for k in ("t", "s", "st")} if isinstance(a, dict) else a for a in launch["args"]]
@@ -273,10 +280,10 @@ def by_tensors(machine: Machine, rows: list[dict[str, Any]], texts: dict[str, st
         print(f"by tensors, {name}: {len(times)} kernels, median {middle:.2f} times, 90th percentile {most:.1f} times")
 
 
-def by_grid(machine: Machine, rows: list[dict[str, Any]], texts: dict[str, str]) -> None:
+def by_grid(measured: Measured) -> None:
     """What a wave of blocks takes: all that is known of a kernel without its arguments. Kernels without products."""
     found: dict[str, list[float]] = defaultdict(list)
-    for row in (row for row in rows if row["section"] not in SEEN):
+    for machine, row, texts in ((m, row, t) for m, rows, t in measured for row in rows if row["section"] not in GRIDS):
         for kernel in row.get("kernels", ()):
             if (launch := kernel.get("launch")) and "cold" in kernel and "tt.dot" not in texts[launch["ir"]]:
                 threads = 32 * launch["warps"] * launch["ctas"]
@@ -291,35 +298,34 @@ def by_grid(machine: Machine, rows: list[dict[str, Any]], texts: dict[str, str])
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
-    parser.add_argument("--gpu", default="H100")
+    parser.add_argument("folders", type=Path, nargs="*", default=FOLDERS)
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--fit", action="store_true")
     parser.add_argument("--by-tensors", action="store_true", help="how kernels compare with their tensors, and stop")
     parser.add_argument("--by-grid", action="store_true", help="what a wave of blocks takes, and stop")
     parser.add_argument("--predict", type=Path, help="write the prices of recorded launches, and stop")
     options = parser.parse_args()
-    gpu = load_gpu(options.gpu)
-    machine = Machine(gpu)
-    rows, texts = read(options.folder)
+    measured = [read(folder) for folder in options.folders]
     if options.predict:
-        predict(machine, rows, texts, options.predict)
+        for machine, rows, texts in measured:
+            predict(machine, rows, texts, options.predict)
         return
     if options.by_tensors:
-        by_tensors(machine, rows, texts)
+        by_tensors(measured)
         return
     if options.by_grid:
-        by_grid(machine, rows, texts)
+        by_grid(measured)
         return
-    points = points_of(rows, texts)
-    constants = fit(machine, [p for p in points if not p.held_out]) if options.fit else CONSTANTS
+    points = [p for one in measured for p in points_of(*one)]
+    constants = fit([p for p in points if not p.held_out]) if options.fit else CONSTANTS
     if options.list:
         for p in points:
-            ns = estimate(machine, p.work, constants).ns
             half = "held" if p.held_out else "fit "
-            print(f"{half} {p.case[:50]:50s} {p.name[:36]:36s} {p.ns / 1e3:9.1f} {ns / 1e3:9.1f} {ns / p.ns:6.2f}")
-    report(machine, points, constants)
-    choices(machine, model_for(gpu), rows, texts, constants)
+            print(f"{half} {p.case[:50]:50s} {p.name[:36]:36s} {p.ns / 1e3:9.1f} "
+                  f"{ratio(p, constants) * p.ns / 1e3:9.1f} {ratio(p, constants):6.2f}")  # fmt: skip
+    report(points, constants)
+    for machine, rows, texts in measured:
+        choices(machine, model_for(machine.gpu), rows, texts, constants)
 
 
 if __name__ == "__main__":

@@ -23,12 +23,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "samples" / "megatr
 import pretrain_gpt
 import torch
 import torch.distributed as dist
-from megatron.core import optimizer, tensor_parallel
+from megatron.core import optimizer, parallel_state, tensor_parallel
 from megatron.core.distributed import DistributedDataParallelConfig
 from megatron.core.models.gpt import gpt_model
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_mtp_block_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.num_microbatches_calculator import init_num_microbatches_calculator
+from megatron.core.tensor_parallel import random
 from megatron.core.transformer import attention, multi_latent_attention
+from megatron.core.transformer.cuda_graphs import TECudaGraphHelper
 from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
@@ -119,6 +122,25 @@ class TransformerEngineLinear:
 class Trainer(pretrain_gpt.Trainer):
     """Rank 0 prints the step: the last rank is no process of a folded run."""
 
+    graphs: TECudaGraphHelper | None = None
+    stepped = False
+
+    def capture(self) -> None:
+        """CUDA graphs of the layers' parts that the configuration names, as Megatron-LM's training loop takes them."""
+        init_num_microbatches_calculator(
+            dist.get_rank(), None, self.global_batch, self.args.micro_batch_size,
+            parallel_state.get_data_parallel_world_size(),
+        )  # fmt: skip
+        self.graphs = TECudaGraphHelper(
+            self.model, self.config, self.shape.seq, self.args.micro_batch_size, [self.optimizer]
+        )
+        for chunk in self.model:
+            chunk.disable_forward_pre_hook(param_sync=False)
+        self.graphs.create_cudagraphs()
+        for chunk in self.model:
+            chunk.enable_forward_pre_hook()
+        self.graphs.cuda_graph_set_manual_hooks()
+
     def forward_step(self, data: Any, model: Any, return_schedule_plan: bool = False) -> tuple[Any, Any]:
         """With `return_schedule_plan` the parts of the forward pass, which Megatron-Core runs between a backward pass's."""
         if not return_schedule_plan:
@@ -129,7 +151,11 @@ class Trainer(pretrain_gpt.Trainer):
         return plan, pretrain_gpt.loss_func
 
     def train_step(self) -> tuple[float, float | None]:
-        """With Muon's products behind the optimizer's."""
+        """With Muon's products behind the optimizer's. The second step begins with the capture of CUDA graphs."""
+        if self.config.cuda_graph_impl == "transformer_engine":
+            if self.stepped and not self.graphs:
+                self.capture()
+            self.stepped = True
         made: tuple[float, float | None] = super().train_step()
         for chunk in self.model if Kernels.muon else []:
             for shape in muon.matrices(chunk):
@@ -160,6 +186,8 @@ def settings(name: str, own: argparse.Namespace, **given: Any) -> dict[str, Any]
     dense = given.pop("dense", 0)
     if dense:
         given["moe_layer_freq"] = [0] * dense + [1] * (given["num_layers"] - dense)
+    if own.cuda_graphs:
+        given |= {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": own.cuda_graphs}
     if own.recompute:
         given |= {"recompute_granularity": "selective", "recompute_modules": own.recompute}
     stages, chunks = given["pipeline_model_parallel_size"], given["virtual_pipeline_model_parallel_size"] or 1
@@ -185,6 +213,7 @@ def main() -> None:
     parser.add_argument("--overlap-experts", action="store_true", help="exchange tokens during other micro-batches")
     parser.add_argument("--muon", action="store_true", help="the products of Muon behind those of Adam")
     parser.add_argument("--recompute", nargs="+", default=[], help="modules that run again in the backward pass")
+    parser.add_argument("--cuda-graphs", nargs="+", default=[], help="parts of layers that are CUDA graphs, with --te")
     parser.add_argument("--layout", help="layers of each pipeline chunk, as Megatron-Core writes them")
     own, rest = parser.parse_known_args()
     name = rest[rest.index("--model") + 1]
@@ -213,7 +242,11 @@ def _engine(own: argparse.Namespace, rest: list[str], name: str) -> dict[str, An
         hybrid_model.install(bridge_models.PATTERNS[name])
     recipes = {"bf16": [], "fp8": ["--fp8-recipe", "tensorwise"], "mxfp8": ["--fp8-recipe", "mxfp8"]}
     rest += recipes.get(own.precision, ["--nvfp4"])
-    return {"GPTModel": model, "add_gradients_in_products": narrow_layers.add_gradients_in_products}
+    seed = partial(random.model_parallel_cuda_manual_seed, te_rng_tracker=bool(own.cuda_graphs))
+    return {
+        "GPTModel": model, "add_gradients_in_products": narrow_layers.add_gradients_in_products,
+        "model_parallel_cuda_manual_seed": seed,
+    }  # fmt: skip
 
 
 def _stand_ins(own: argparse.Namespace, rest: list[str], name: str) -> dict[str, Any]:
