@@ -18,7 +18,8 @@ NAMED = re.compile(rf"(?<![\w/{{}}<>.$*-])((?:[\w.*-]+/)*[\w*][\w.*-]*\.(?:{SUFF
 
 # Files of other projects: torch, CUDA and its libraries, NCCL, FlashAttention.
 THEIRS = {
-    "ATen/ATen.h", "ATen/native/cuda/EmbeddingBackwardKernel.cu", "ATen/native/cuda/Indexing.cu",
+    "ATen/ATen.h", "ATen/native/cuda/DistanceKernel.cu", "ATen/native/cuda/EmbeddingBackwardKernel.cu",
+    "ATen/native/cuda/Indexing.cu",
     "ATen/native/cuda/ScatterGatherKernel.cu", "ATen/native/cuda/Shape.cu", "ATen/native/cuda/Sort.cu", "SortStable.cu",
     "ATen/native/cuda/TensorTopK.cu", "PERFORMANCE.md", "ProcessGroupNCCL.cpp", "cublas_api.h", "cuda_runtime_api.h",
     "cudnn/RNN.cpp", "cupti_runtime_cbid.h", "cudnn_adv.h", "cudnn_cnn.h", "cudnn_graph.h", "cudnn_ops.h", "dlfcn.h",
