@@ -3,8 +3,8 @@
     phantora trace --cluster 1x1xH100 samples/profiled.py --output profile
     torchrun --nproc-per-node 1 samples/profiled.py                          # on a GPU
 
-The table is of the steps that were profiled. The last line is a JSON object: each step's time in ms before and while
-the profiler runs, and the GPU time of what was profiled in ms.
+The table covers the profiled steps. The last line is a JSON object: each step's time in ms before the profiler and with
+it, and the profiled GPU time in ms.
 """
 
 from __future__ import annotations

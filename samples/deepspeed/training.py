@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser, config: str) -> None:
 
 
 def settings_of(args: argparse.Namespace) -> Settings:
-    """The JSON file, with what the command line says in its place. Shows DeepSpeed's own log."""
+    """The settings of the JSON file, changed by the command line. Shows DeepSpeed's own log."""
     set_log_level_from_string("info")
     settings: Settings = json.loads(args.config.read_text())
     if args.batch:

@@ -1,6 +1,6 @@
-"""What stands in for Transformer Engine in Megatron-Core's local layers, as users without it write it.
+"""Layers in place of Transformer Engine's for Megatron-Core's local layers, as users without it write them.
 
-Megatron-Core's own core attention writes the whole attention matrix to memory and knows no context
+Megatron-Core's own core attention writes the whole attention matrix to memory and has no context
 parallelism; its own norm refuses sequence parallelism.
 """
 
@@ -31,7 +31,7 @@ class RMSNorm(torch.nn.RMSNorm):
 class SDPACoreAttention(torch.nn.Module):
     """Causal attention; query, key and value are [sequence, batch, heads, head_dim].
 
-    Under context parallelism rank r of n holds chunks r and 2n-1-r of 2n. Keys and values are
+    Under context parallelism rank r of n has chunks r and 2n-1-r of 2n. Keys and values are
     gathered (backward: reduce-scatter), and each chunk of queries sees the keys up to its end.
     """
 

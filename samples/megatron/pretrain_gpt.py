@@ -274,7 +274,7 @@ def causal_mask(args: argparse.Namespace, shape: Shape) -> torch.Tensor | None:
 
 
 def loss_func(losses: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Mean over the tokens of the sequence, of which this rank holds a part under context parallelism."""
+    """Mean over the tokens of the sequence, of which this rank has a part under context parallelism."""
     group = parallel_state.get_context_parallel_group()
     loss = losses.float().mean()
     mean = loss.detach().clone()

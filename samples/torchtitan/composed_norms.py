@@ -2,7 +2,7 @@
 
 --experimental.custom_import composed_norms --model.flavor 8B-2layers
 
-Has the flavors of `layers` too. For comparison with runs of that time that were not compiled.
+Has the flavors of `layers` too. For comparison with uncompiled runs of 2024.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Adds flavors with fewer layers to TorchTitan's models, by the framework's own hook for such things:
+"""Adds flavors with fewer layers to TorchTitan's models, by the framework's own hook:
 
 --experimental.custom_import layers --model.flavor 8B-2layers
 
-Everything else of the flavor is true to size.
+All other sizes of the flavor stay.
 """
 
 from __future__ import annotations

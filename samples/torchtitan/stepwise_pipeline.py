@@ -1,5 +1,5 @@
-"""Interleaved pipelines in torch's stepwise loop, as in torch of 2024: what is sent and received between two
-computations is one batch. In torch 2.11 each message is a batch of its own, in order, on the stream that all share.
+"""Interleaved pipelines in torch's stepwise loop of 2024: all messages between two computations are one batch. In torch
+2.11 each message is a batch of its own, in order, on one stream.
 
 --experimental.custom_import stepwise_pipeline --parallelism.pipeline_parallel_schedule Interleaved1F1B
 
