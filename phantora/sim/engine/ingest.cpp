@@ -128,12 +128,12 @@ void Ingest::wake(Rank &rank, const ph_record &r) {
 bool Ingest::play(Rank &rank, ph_record &r) {
   Player &player = *rank_table_.player(rank);
   if (r.kind == PH_BLOB) return true;
-  if (!player.may_say(r) || !validate(rank, r)) return false;
+  if (!player.is_due(r) || !validate(rank, r)) return false;
   if (r.kind == PH_MOVED) {
     const Rank &other = rank_table_[r.moved.by];
     return player.wakes(rank, r, other, *rank_table_.player(other));
   }
-  player.say(r);
+  player.issue(r);
   return true;
 }
 

@@ -79,8 +79,8 @@ class Network {
   void take_changed(std::vector<int> &out) { out.clear(); std::swap(out, changed_); }
 
   // A component is unknown after its horizon, because ranks may add traffic from then on.
-  // close() says so of all links of a scope; open() forgets all of it. take_closed() tells the
-  // activities that have come to be in a component with a horizon since open().
+  // close() marks all links of a scope so; open() forgets all marks. take_closed() gives the
+  // activities in components with a horizon since open().
   int64_t horizon(int component) const { return components_[component].horizon; }
   void close(int scope, int64_t time);
   void open();
@@ -88,7 +88,6 @@ class Network {
 
   double rate(int activity, int index) const;  // bytes/s now, of each flow of the class
   int component(int activity, int index) const;
-  bool component_has(int component, int64_t tag) const;
 
   // Nothing happens on any link from `time` on.
   void stop(int64_t time);

@@ -4,7 +4,7 @@
 
 namespace phe {
 
-void Player::say(ph_record &r) {
+void Player::issue(ph_record &r) {
   if (r.kind == PH_OP_BEGIN) r.op_begin.start = clock(r.op_begin.start);
   if (r.kind == PH_ANNOTATION || r.kind == PH_HOST_SPAN) r.span.start = clock(r.span.start);
   r.time = clock(r.time);

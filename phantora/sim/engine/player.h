@@ -12,9 +12,9 @@ class Player {
   // A MOVED record is not due: the rank sleeps outside CUDA.
   bool sleeps() const { return sleeps_; }
   // What came while the host waited (from a helper thread) does not wait for the answer.
-  bool may_say(const ph_record &r) const { return !waits_ || r.time < resumes_ || meets(r); }
+  bool is_due(const ph_record &r) const { return !waits_ || r.time < resumes_ || meets(r); }
   // Makes the recorded `r` the rank's next record.
-  void say(ph_record &r);
+  void issue(ph_record &r);
   // A sleep outside CUDA ends when the rank that it waited for, directly or not, is released. False: not yet.
   // `answers`: of the other rank; answers given so far.
   bool wakes(Rank &rank, const ph_record &r, const Rank &other, const Player &of_other);
