@@ -39,8 +39,17 @@ HYBRID_RECOMPUTE = {
     ("Nemotron_3_Super", "B300", "NVFP4"): ("moe_act", "layernorm"),
 }  # fmt: skip
 """What runs again in the backward pass, by model, GPU and precision."""
-ENGINE = ("Qwen3_30B_a3B", "Qwen3_235B_a22B")
-"""Models that run with Transformer Engine itself, whose Python is host time: where its experts are not fused."""
+ENGINE = {"Qwen3_30B_a3B": ("H100", "B200", "B300", "GB200", "GB300"), "Qwen3_235B_a22B": ("H100", "B200")}
+"""GPUs on which a model runs with Transformer Engine itself, where its experts are not fused. Its Python is host time:
+these recipes have no CUDA graphs of attention (but on B200 from 26.04 on)."""
+LAYERS = ("attn", "mamba", "moe_router", "moe_preprocess")
+HYBRID_GRAPHS = {
+    ("Nemotron_3_Nano", "H100"): ("mamba",), ("Nemotron_3_Nano", "GB200"): LAYERS,
+    ("Nemotron_3_Super", "B300"): LAYERS, ("Nemotron_3_Super", "GB200"): LAYERS,
+    ("Nemotron_3_Super", "GB300"): LAYERS, ("Nemotron_3_Super", "B200"): (),
+}  # fmt: skip
+"""Parts of layers that are CUDA graphs, by model and GPU. These run with Transformer Engine itself, in FP8 and MXFP8
+without fused experts: with NVFP4 single layers have other precisions."""
 NOT_HERE = {
     "DeepSeekV4": "sparse attention", "Nemotron_3_Ultra": "Megatron-FSDP with activations in host memory",
     "Nemotron_3_5": "the recipe's Mamba model with layers that predict further tokens",
@@ -101,10 +110,10 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
     words = [
         "--model", model, "--precision", PRECISIONS[row["Precision"]], "--seq-length", str(sequence),
         "--micro-batch-size", str(n["MBS"]), "--tp", str(n["TP"]), "--pp", str(n["PP"]), "--cp", str(n["CP"]),
-        "--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather", "--train-iters", "2",
+        "--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather",
     ]  # fmt: skip
-    if row["model"] in ENGINE and "--fused-experts" not in _experts(row, gpu):
-        words.append("--te")
+    engine = _engine(row, gpu)
+    words += ["--train-iters", "3" if "--cuda-graphs" in engine else "2", *engine]
     if n["TP"] > 1:
         words.append("--sequence-parallel")
     if n["VP"] > 1:
@@ -131,6 +140,14 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
 
 def _version(row: Mapping[str, Any]) -> list[int]:
     return [int(part) for part in row["container"].split()[0].split(".")]
+
+
+def _engine(row: Mapping[str, Any], gpu: str) -> list[str]:
+    """Whether layers are Transformer Engine's, and which parts of them are CUDA graphs."""
+    graphs = HYBRID_GRAPHS.get((row["model"], gpu)) if row["Precision"] != "NVFP4" else None
+    if (graphs is None and gpu not in ENGINE.get(row["model"], ())) or "--fused-experts" in _experts(row, gpu):
+        return []
+    return ["--te", "--cuda-graphs", *graphs] if graphs else ["--te"]
 
 
 def _experts(row: Mapping[str, Any], gpu: str) -> list[str]:

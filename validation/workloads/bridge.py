@@ -115,6 +115,16 @@ def data_parallel(**given: Any) -> DistributedDataParallelConfig:
     return DistributedDataParallelConfig(**given | {"grad_reduce_in_fp32": False, "average_in_collective": True})
 
 
+def on_its_own_stream(made: Callable[..., Any]) -> Callable[..., Any]:
+    """Megatron-LM's way to keep gradients off the default stream, which a capture of CUDA graphs does not allow."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            return made(*args, **kwargs)
+
+    return call
+
+
 class TransformerEngineLinear:
     """No layer is one."""
 
@@ -242,6 +252,8 @@ def _engine(own: argparse.Namespace, rest: list[str], name: str) -> dict[str, An
         hybrid_model.install(bridge_models.PATTERNS[name])
     recipes = {"bf16": [], "fp8": ["--fp8-recipe", "tensorwise"], "mxfp8": ["--fp8-recipe", "mxfp8"]}
     rest += recipes.get(own.precision, ["--nvfp4"])
+    if own.cuda_graphs:
+        pretrain_gpt.DistributedDataParallel = on_its_own_stream(pretrain_gpt.DistributedDataParallel)
     seed = partial(random.model_parallel_cuda_manual_seed, te_rng_tracker=bool(own.cuda_graphs))
     return {
         "GPTModel": model, "add_gradients_in_products": narrow_layers.add_gradients_in_products,
