@@ -191,7 +191,7 @@ def test_half_precision_is_as_fast_as_bfloat16_where_only_that_was_measured() ->
         for dtype in ("float16", "bfloat16")
     )
     assert (half.provenance, brain.provenance) == ("interpolated", "measured")
-    assert sum(half.durations) == pytest.approx(sum(brain.durations), rel=0.02)
+    assert sum(half.durations) == pytest.approx(sum(brain.durations), rel=0.06)
 
 
 def test_a_launch_carries_over_between_gpus() -> None:

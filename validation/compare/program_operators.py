@@ -1,8 +1,9 @@
 """Predicted prices of operators that no table has, against an H200.
 
-    python -m validation.compare.program_operators [--least N]
+    python -m validation.compare.program_operators [--least N] [--file FILE]
 
-`validation/probes/program_operators.py` drew the operators. They were predicted first and then measured, with the
+`validation/probes/program_operators.py` drew the operators, or `index_operators.py` those of
+`2026-11-28-h200/index_operators.parquet`. They were predicted first and then measured, with the
 operands out of the L2 cache (cold) and in it (warm). The error is the distance of the prediction from the interval
 between these two. A line per operator with at least N cases: their number, the median and the 90th percentile of the
 error, and the medians of predicted over cold and over warm time.
@@ -24,9 +25,10 @@ DATA = "2026-11-27-h200x4/program_operators.parquet"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--least", type=int, default=8)
+    parser.add_argument("--file", default=DATA, help="below validation/measurements")
     args = parser.parse_args()
     ratios: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for row in rows(DATA):
+    for row in rows(args.file):
         predicted, cold, warm = row.get("predicted_ns"), sum(row["cold_ns"]), sum(row["warm_ns"])
         if predicted and cold and warm:
             ratios[json.loads(row["signature"])["op"]].append((predicted / cold, predicted / warm))

@@ -28,7 +28,7 @@ BAG_BYTE_NS = {True: 0.00016, False: 0.00031}  # of rows, by whether L2 holds th
 # Of their gradients: a single block sorts few indices; the kernels between sorting and summing; summing.
 ONE_TILE, ONE_TILE_NS, SORT_SHARE = 2048, 15_500.0, 0.92
 BETWEEN_NS, BETWEEN_INDEX_NS = 11_000.0, 0.0092
-OF_LARGEST = 2  # the mode of bags of which the largest row counts
+OF_LARGEST, BAG_LARGEST_NS = 2, 1250.0  # the mode of bags of which the largest row counts; a warp's row
 BAG_GRADIENT_NS, BAG_PART_NS, BAG_INDEX_NS = 3900.0, 3700.0, 130.0
 
 
@@ -91,8 +91,10 @@ def _bags_backward(
     width, rows = max(1, grad.shape[-1]), prod(indices.shape)
     if signature.args[7:8] == (OF_LARGEST,):
         moved = float(3 * nbytes(grad))
-        added = machine.fit.floor_ns + machine.cycles_ns(prod(grad.shape) * gather.ADD_ALONE_CYCLES)
-        return Estimate(max(added, machine.memory_ns(moved)), moved)
+        waves = max(1.0, prod(grad.shape[:-1]) * ceil(width / WARP) / BAG_WARPS)
+        issue = machine.cycles_ns(prod(grad.shape) * gather.ADD_ALONE_CYCLES)
+        work = machine.fit.floor_ns + max(waves * BAG_LARGEST_NS / machine.clock_ratio, issue)
+        return Estimate(max(work, machine.memory_ns(moved)), moved)
     slots = machine.gpu.sms * min(32, machine.gpu.max_threads_per_sm // (ceil(width / WARP) * WARP) or 1)
     parts = _segments(rows, max(ints_at(signature.args, 5) or (rows,))) + rows // PART_ROWS
     sorting = ONE_TILE_NS if rows <= ONE_TILE else SORT_SHARE * sort.passes_ns(rows, INDEX_BYTES)
