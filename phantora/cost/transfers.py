@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from math import log2
 
 import numpy as np
@@ -37,10 +38,11 @@ def transfer_price(tables: Iterable[Table], base: Price, name: str, first: tuple
     return base
 
 
+@lru_cache(maxsize=64)
 def curve(table: Table, name: str, first: tuple[str, ...], in_pages: bool) -> dict[int, float]:
     """Measured ns by bytes, ascending, of copies of one kind or of memsets.
 
-    Copies inside a GPU have two curves: of sizes that are `in_pages`, and of others.
+    Copies inside a GPU have two curves: of sizes that are `in_pages`, and of others. The caller does not change them.
     """
     found = {
         int(entry.parsed.args[-1]): float(sum(kernel.cold for kernel in entry.kernels))

@@ -161,18 +161,20 @@ def assemble(
     """`engine` is the library of ``sim/engine``; with `recorded` no ranks are needed; `prices` are those of
     another run on these GPUs; `progress` and `notice` are those of :class:`SimulatorConfig`. Raises PhantoraError."""
     workspaces = _workspaces(setup.cluster)
-    session = create_session(setup, workspaces)
+    session = create_session(setup, workspaces if recorded is None else None)
     if setup.spec.null:
         return Simulation(session)
     try:
         from phantora.cost import model_for
         from phantora.cost.table_files import cache_folder
+        from phantora.runs.memory import keep_memory
         from phantora.sim.config import SimulatorConfig
         from phantora.sim.replay import Replayer
         from phantora.sim.simulator import Simulator
         from phantora.trace.schema import Tables
         from phantora.trace.writer import LogWriter
 
+        keep_memory()
         cluster, output = setup.cluster, setup.spec.output
         live = _live_profiler(setup)
         prices = prices or Prices(model_for(cluster.gpu, cache_folder(), live), {})

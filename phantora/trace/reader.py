@@ -199,6 +199,7 @@ class Log:
         self._limited: set[int] = set()  # batches that were found to be of no more than the largest size
         self._kept: dict[int, dict[str, Array]] = {}  # columns, by batch
         self._kept_bytes = 0
+        self._ahead: frozenset[str] = frozenset()
         self.schema: pa.Schema = source.schema
         self.metadata = RunMetadata.from_json(source.schema.metadata[METADATA_KEY])
         self.trailer: dict[str, Any] = json.loads(source.trailer) if source.trailer else {}
@@ -300,9 +301,11 @@ class Log:
     def _columns(self, index: int, wanted: Collection[str]) -> dict[str, Array]:
         """Columns of batch `index`. Those of the first batches are kept: an analysis reads them several times."""
         kept = self._kept.setdefault(index, {})
-        fresh = [column for column in wanted if column not in kept]
+        fresh = {column for column in wanted if column not in kept}
         if not fresh:
             return {column: kept[column] for column in wanted}
+        if self._kept_bytes < _MOST_KEPT:
+            fresh |= self._ahead.difference(kept)
         known = self.schema.names
         order = tuple(sorted(COLUMNS.index(column) for column in fresh if column in known))
         arrow = self._batch(index, order)
@@ -320,6 +323,10 @@ class Log:
             self._kept_bytes += size
             kept |= data
         return found
+
+    def read_ahead(self, columns: Collection[str]) -> None:
+        """Whoever reads a column of a batch gets it with these: they are all read, one after the other."""
+        self._ahead = frozenset(columns)
 
     def batches(
         self,

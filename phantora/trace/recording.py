@@ -70,11 +70,10 @@ def _order(kinds: npt.NDArray[np.uint8]) -> npt.NDArray[np.intp]:
     return numbers
 
 
-def _differences(column: npt.NDArray[Any]) -> bytes:
+def _difference(column: npt.NDArray[Any], out: npt.NDArray[Any]) -> None:
     values = np.ascontiguousarray(column)
-    differences: npt.NDArray[Any] = values.copy()
-    np.subtract(values[1:], values[:-1], out=differences[1:])
-    return bytes(differences.data)
+    out[:1] = values[:1]
+    np.subtract(values[1:], values[:-1], out=out[1:])
 
 
 def encode(rank: int, records: Records) -> Chunk:
@@ -82,10 +81,15 @@ def encode(rank: int, records: Records) -> Chunk:
     kinds = np.ascontiguousarray(records["kind"])
     numbers = opaque(records).take(_order(kinds)).view(RECORD)
     texts = opaque(records)[kinds == _BLOB]
-    parts = [kinds.tobytes(), _differences(records["time"][kinds != _BLOB])]
-    parts += [_differences(numbers[name]) for name in _SORTED]
-    parts.append(texts.view(np.uint8).reshape(-1, RECORD.itemsize)[:, 1:].tobytes())
-    return Chunk(rank, len(records), _CODEC.compress(b"".join(parts), asbytes=True))
+    packed = np.empty(records.nbytes, np.uint8)
+    packed[: len(kinds)] = kinds
+    at = len(kinds)
+    for column in (records["time"][kinds != _BLOB], *(numbers[name] for name in _SORTED)):
+        end = at + column.nbytes
+        _difference(column, packed[at:end].view(column.dtype))
+        at = end
+    packed[at:] = texts.view(np.uint8).reshape(-1, RECORD.itemsize)[:, 1:].reshape(-1)
+    return Chunk(rank, len(records), _CODEC.compress(packed, asbytes=True))
 
 
 def decode(chunk: Chunk) -> Records:

@@ -106,7 +106,6 @@ class LogWriter:
             self._lock = lock_for_writing(self.path)
         except OSError as error:
             raise self._not_created(error) from error
-        pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own returns pages to the system between batches
         # Threads of Arrow's: where the system allows some of them only, pyarrow 26 ends the process with SIGSEGV.
         options = pa.ipc.IpcWriteOptions(
             emit_dictionary_deltas=True, use_threads=False,

@@ -18,15 +18,13 @@ class RowLog {
   // From now on none of memory, of events that are recorded, and of streams that wait for them.
   void log_briefly() { brief_ = true; }
 
-  // Rows of a host come in the order of their ends, but for waits that it began together. Those of its GPUs always do.
+  // Rows of a host come in the order of their ends, but for waits that it began together. So do those of its GPUs, each
+  // by itself.
   void host(const ph_row &r) {
-    if (!keep(r)) return;
-    Rows &list = host_[static_cast<size_t>(r.rank)];
-    list.push_back(r);
-    for (size_t at = list.size() - 1; at && list[at - 1].end > list[at].end; --at) std::swap(list[at - 1], list[at]);
+    if (keep(r)) insert(host_[static_cast<size_t>(r.rank)], r);
   }
   void device(const ph_row &r) {
-    if (keep(r)) device_[static_cast<size_t>(r.rank)].push_back(r);
+    if (keep(r)) insert(device_[static_cast<size_t>(r.rank)], r);
   }
   int64_t latest() const { return latest_; }  // end of all rows so far, also of those that are not kept
   // Rows of communicators and of the network may come in any order.
@@ -59,6 +57,10 @@ class RowLog {
     bool kept = !brief_ || (r.kind != PH_ROW_MEMORY && r.kind != PH_ROW_RECORD && r.kind != PH_ROW_WAIT);
     count_ += kept;
     return kept;
+  }
+  static void insert(Rows &rows, const ph_row &r) {
+    rows.push_back(r);
+    for (size_t at = rows.size() - 1; at && rows[at - 1].end > rows[at].end; --at) std::swap(rows[at - 1], rows[at]);
   }
   void gather(int64_t until);
   void add(Rows &rows, Order order);

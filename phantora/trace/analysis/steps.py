@@ -37,6 +37,7 @@ from phantora.wire.names import COMPILING, TUNING
 Ints = npt.NDArray[np.int64]
 
 SOURCES = ("optimizer", "profiler", "dataloader", "annotation", "pattern", "run")
+_COLUMNS = ("kind", "rank", "stream", "name", "start", "end", "launch", "op", "shape", "cls", "bytes")
 _ENOUGH = 0.5  # of the GPUs' work must lie in steps, or other iterations are looked for
 _ANNOTATION = re.compile(r"annotation[ :=](.+)")
 BACKWARD = re.compile(r"backward", re.IGNORECASE)
@@ -110,6 +111,7 @@ class Steps:
 def find_steps(log: Log, ranks: Collection[int] | None = None, by: str | None = None) -> Steps:
     """The steps of `ranks` (all without), by what `by` names: one of :data:`SOURCES`, ``annotation:NAME``; without it
     by the first of them that most of the GPUs' work belongs to. Raises PhantoraError if `by` finds none."""
+    log.read_ahead(_COLUMNS)
     extent = _extents(log, ranks)
     whole = Steps("run", {rank: [Step(1, "run", start, end)] for rank, (start, end) in extent.items()})
     if not extent or by == "run":
