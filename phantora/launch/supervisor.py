@@ -127,6 +127,7 @@ class RankSupervisor:
                     self._simulator = SimulatorThread(simulator, signals.wake)
                     self._simulator.start()
                 self._selector.register(signals.read, selectors.EVENT_READ, lambda: drain(signals.read))
+                self._draw()
                 while not self._finished():
                     self._step(signals)
                 self._look_at_simulator()
@@ -160,6 +161,9 @@ class RankSupervisor:
         if number:
             self._signal_ranks(number)
         self._close_orphaned_pipes()
+        self._draw()
+
+    def _draw(self) -> None:
         if self._status_line is not None:
             reported, alive = self._status_line, len(self._alive)
             self._console.draw(lambda width: reported(alive, width))

@@ -6,7 +6,7 @@
 // count as far as it is cold.
 //
 // Frames are counted, not timed, so the clock stays deterministic. CPython offers a hook for it
-// (PEP 523) that costs about 36 ns a frame, since calls are no longer inlined; a profiler would switch off
+// (PEP 523) that costs about 90 ns a frame, since calls are no longer inlined; a profiler would switch off
 // the interpreter's specialisation. The length of a function's code stands for the work in one call
 // of it: C functions that it calls, attribute look-ups, arithmetic. The code of the import system is
 // free of charge, because what it does depends on compiled files that an earlier run may have left; so is
