@@ -22,6 +22,7 @@ KEYS = {
     "eos": "the token that ends a sequence (default: the one that the program compares sampled tokens with)",
     "accept": "the share of accepted draft tokens, 0 to 1",
     "iterations": "N or N@FILE:LINE: an unknown flag or number at that line ends its loop at the N-th read (default 1)",
+    "overflow": "N: the first N steps of a GradScaler overflow on unknown gradients and are skipped (default 0)",
     "clip": "always (default: unknown gradient norms exceed the clipping limit) or never",
 }
 
@@ -49,7 +50,7 @@ def _is_valid(key: str, value: str) -> bool:
     if key == "iterations":
         count, at, place = value.partition("@")
         return count.isdigit() and int(count) > 0 and (not at or place.rpartition(":")[2].isdigit())
-    if key == "eos":
+    if key in ("eos", "overflow"):
         return value.isdecimal()
     if key == "length":
         return _is_length(value)

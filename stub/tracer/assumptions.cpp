@@ -42,6 +42,7 @@ struct Assumed {
   double accept = -1;     // what compared probabilities read as, and share of equal tokens; below 0: as they are
   int64_t iterations = 0; // reads of an unknown flag at one place until it reads as it is
   std::string place;      // where; empty: everywhere
+  int64_t overflows = 0;  // steps of a GradScaler that find an infinity
 };
 
 static std::string setting(const std::string &all, const std::string &key) {
@@ -64,6 +65,7 @@ extern "C" __attribute__((visibility("default"))) void phantora_assume(const cha
   std::string iterations = setting(all, "iterations");
   given.iterations = atoll(iterations.c_str());
   if (size_t at = iterations.find('@'); at != std::string::npos) given.place = iterations.substr(at + 1);
+  given.overflows = atoll(setting(all, "overflow").c_str());
   assume_lengths(setting(all, "length"), setting(all, "eos"));
   given.loss = given.last_loss = atof(loss.c_str());
   sscanf(loss.c_str(), "%lf:%lf:%lf", &given.loss, &given.last_loss, &given.steps);
@@ -75,6 +77,16 @@ void step_ended() { ++steps_done; }
 int64_t assumed_count(const Tensor &mask) {
   if (holds(mask)) return mask.numel();
   return mask.scalar_type() == at::kBool ? std::llround(assumed().mask * static_cast<double>(mask.numel())) : 0;
+}
+
+static std::atomic<int64_t> scaled_steps{0};
+void scaled_step_ended() { ++scaled_steps; }
+
+bool assume_overflow() {
+  static std::atomic_flag said = ATOMIC_FLAG_INIT;
+  const int64_t n = assumed().overflows;
+  if (!said.test_and_set()) note_assumption(n ? "GradScaler skips " + std::to_string(n) + " steps" : "GradScaler skips no step");
+  return scaled_steps < n;
 }
 
 bool assumes_masks() { return assumed().mask > 0; }

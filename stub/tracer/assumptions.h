@@ -15,6 +15,8 @@ bool assume_comparison(const Frame &f, const Tensor &result);  // of guesses; fa
 void assume_true(const Tensor &t);
 int64_t assumed_count(const Tensor &mask);   // true elements of an unknown mask
 bool assumes_masks();                         // the user gives the share of their true elements
+bool assume_overflow();                       // of unknown gradients that are scaled
+void scaled_step_ended();                     // the next one may not overflow
 int64_t assumed_kept(int64_t boxes);          // boxes that nms keeps of unknown ones
 void step_ended();                           // an optimizer's: assumed losses move on
 void note_read(const Frame &f);              // an operator brings numbers to the host

@@ -119,6 +119,7 @@ static Operator *describe(const c10::OperatorHandle &handle) {
   op->tokens = tokens_of(*op);
   // found_inf: an infinity seen earlier stays, and zeros are finite.
   if (op->name == "aten::_amp_foreach_non_finite_check_and_unscale_") op->keeps = 1;
+  op->ends_scaled = op->name == "aten::_amp_update_scale_";
   op->cost = cost_of(*op, schema);
   return op;
 }

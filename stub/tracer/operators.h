@@ -53,6 +53,7 @@ struct Operator {
   bool allocates = false;      // memory that it does not write
   bool empties = false;        // aten::empty, the begin of torch.tensor() of a list
   bool lifts = false;          // lift_fresh: the end of torch.tensor()
+  bool ends_scaled = false;    // a step with scaled gradients
   size_t keeps = SIZE_MAX;     // mutated argument: 1 if an infinity is known in the first one, else as it was
   std::vector<Argument> arguments;
   std::vector<bool> returns_view;

@@ -315,10 +315,10 @@ void settle_test(const Frame &f, Values outputs) {
   if (rests && outputs.size() == 1 && outputs[0].isTensor()) assume_true(outputs[0].toTensor());
 }
 
-// Unknown gradients are finite. What is known of the others decides.
+// Unknown gradients are finite, unless the user assumes else. What is known of the others decides.
 static void settle_kept(const Frame &f) {
   const IValue &kept = f.args[f.op->keeps];
-  if (!kept.isTensor() || !fits(kept.toTensor()) || !holds_infinity(f.args[0])) return;
+  if (!kept.isTensor() || !fits(kept.toTensor()) || !(assume_overflow() || holds_infinity(f.args[0]))) return;
   const float one = 1;
   ph_memory_give(bytes_of(kept.toTensor()), &one, sizeof one);
 }
@@ -363,6 +363,7 @@ static void mark_joined(const Frame &f, Values outputs) {
 void settle(Thread &thread, Frame &f, Values outputs) {
   if (f.op->count == Count::COALESCE && settle_coalesced(f, outputs)) return;
   if (f.op->tokens == Tokens::COMPARES) note_comparison(f);
+  if (f.op->ends_scaled) scaled_step_ended();
   Sight inputs;
   for (size_t i = 0; i < f.args.size() && !inputs.unknown; ++i)
     if (!f.op->arguments[i].out) look(f.args[i], &inputs, f.op->arguments[i].mutated);

@@ -175,11 +175,16 @@ def test_masks_and_losses(stub_set: Any) -> None:
         "    out = model(torch.empty(600, 2000, device='cuda').normal_())\n"
         "    loss = torch.nn.functional.cross_entropy(out, torch.randint(10, (600,), device='cuda'))\n"
         "    loss.backward(); optimizer.step(); print(round(loss.item(), 3))\n"
+        "scaler = torch.amp.GradScaler('cuda')\n"
+        "for _ in range(3):\n"
+        "    scaler.scale(model(torch.empty(600, 2000, device='cuda')).sum()).backward()\n"
+        "    scaler.step(optimizer); scaler.update(); print(scaler.get_scale())\n"
     )
-    dump = run(text, "loss=8:1:3,mask=0.25,nms=0.1")
-    assert dump.value.split() == ["2500", "250", "10", "8.0", "4.0", "2.0", "1.0"]
+    dump = run(text, "loss=8:1:3,mask=0.25,nms=0.1,overflow=2")
+    assert dump.value.split() == ["2500", "250", "10", "8.0", "4.0", "2.0", "1.0", *["32768.0", "16384.0", "16384.0"]]
+    assert "GradScaler skips 2 steps" in said(dump)
     assert {"nms keeps 250 of 2500 boxes", "nms keeps 10 of 100 boxes"} <= set(said(dump))
-    assert run(text).value.split() == ["0", "1250", "50", "0.0", "0.0", "0.0", "0.0"]
+    assert run(text).value.split() == ["0", "1250", "50", "0.0", "0.0", "0.0", "0.0", *["65536.0"] * 3]
 
 
 def test_losses_of_a_programs_own(stub_set: Any) -> None:
@@ -378,7 +383,7 @@ def test_a_summary_names_what_decides_work_first() -> None:
 
 
 def test_assumptions_are_checked() -> None:
-    given = ("mask=0.5", "choice=first", "loss=10:2:500", "length=lognormal:900:0.8:4096", "eos=2")
+    given = ("mask=0.5", "choice=first", "loss=10:2:500", "length=lognormal:900:0.8:4096", "eos=2", "overflow=3")
     assert parse_assumptions(given) == tuple(sorted(given))
     assert parse_assumptions(()) == ()
     wrong = (
