@@ -21,6 +21,7 @@ BEGINNINGS = (
 ADDED = ("index_add_", "index_add")
 # scatter adds or assigns in one kernel of ATen.
 WRITTEN = ("scatter_add_", "scatter_add", "scatter_", "scatter")
+ADDING = ("index_add", "index_reduce")
 ASSIGNED = ("index_copy_", "index_copy", "index_fill_", "index_fill")
 PICKING = ("gather", "scatter")
 SCATTERED = 0.25  # of a stream's speed: rows picked or written one by one, measured on H200
@@ -34,6 +35,8 @@ ROW_NS, ROW_BLOCK_BYTES, ROW_BYTES_PER_THREAD = 2500.0, 4096, 16
 INDEX_NS = 2500.0  # until the index has come
 # index_copy and index_fill, fitted to 26 of them on an H200: an element, and the wait for the index (and the value).
 ASSIGN_CYCLES, ASSIGN_NS, ASSIGN_COPY_NS = 0.77, 1000.0, 3000.0
+# index_add and index_reduce, from 110 of them on an H200: SM cycles of an element and of an index, the wait for it.
+ROW_ADD_CYCLES, ROW_ADD_INDEX_CYCLES, ROW_ADD_NS = 1.85, 1.7, 900.0
 
 
 def classify(name: str) -> str | None:
@@ -54,6 +57,8 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
         return _picked_one_by_one(machine, signature, name, source, indices[0])
     if name in ASSIGNED and indices:
         return _assigned(machine, signature, source, indices[0])
+    if name.startswith(ADDING) and indices:
+        return _added_to_rows(machine, signature, source, indices[0])
     values = [t for t in given[1:] if t not in indices]
     if values:
         touched = sum(nbytes(t) for t in values) * 2
@@ -123,6 +128,16 @@ def _assigned(machine: Machine, signature: OperatorSignature, source: TensorSpec
     moved = float(elements * item_bytes(source.dtype) * (2 if values else 1) + _stored(index))
     work = max(machine.memory_ns(moved), machine.fit.floor_ns + machine.cycles_ns(elements * ASSIGN_CYCLES))
     return Estimate(work + (ASSIGN_COPY_NS if values else ASSIGN_NS), moved)
+
+
+def _added_to_rows(machine: Machine, signature: OperatorSignature, source: TensorSpec, index: TensorSpec) -> Estimate:
+    """index_add and index_reduce: an atomic addition for each element."""
+    elements = _assigned_elements(signature, source, index)
+    touched = min(elements, prod(source.shape))
+    moved = float((elements + 2 * touched) * item_bytes(source.dtype) + _stored(index))
+    cycles = elements * ROW_ADD_CYCLES + prod(index.shape) * ROW_ADD_INDEX_CYCLES
+    work = max(machine.memory_ns(moved), machine.fit.floor_ns + machine.cycles_ns(cycles))
+    return Estimate(work + ROW_ADD_NS, moved)
 
 
 def _assigned_elements(signature: OperatorSignature, source: TensorSpec, index: TensorSpec) -> int:
