@@ -53,3 +53,18 @@ def test_copies_of_many_streams_share_the_engine_of_their_direction(make: Callab
     bench.run()
     ends = sorted(end for _, _, end in bench.spans("MEMCPY"))
     assert ends == sorted([100 * (n + 1) for n in range(40)] * 2)
+
+
+def test_the_rows_of_a_rank_with_two_gpus_are_in_the_order_of_their_ends(make: Callable[[int], Bench]) -> None:
+    """Each GPU goes on by itself: the first has ended its kernels before the second begins."""
+    bench = make(1)
+    (rank,) = bench.ranks
+    for device in range(2):
+        rank.emit("STREAM_CREATE", stream=8 + device, device=device, flags=layout.Flag["PH_F_NONBLOCKING"])
+    for number in range(3):
+        for device in range(2):
+            rank.kernel(f"gpu{device} k{number}:{1000 + device}", stream=8 + device, at=0)
+    rank.exit()
+    bench.run()
+    ends = [end for _, _, end in bench.spans()]
+    assert ends == sorted(ends) and len(ends) == 6
