@@ -10,7 +10,7 @@ import ctypes
 
 import pyarrow as pa
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc
 _KEPT = 64 << 20  # bytes
 
 
