@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -226,19 +228,21 @@ def trace(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> Non
     if options["fail"] and not options["check"]:
         raise click.UsageError("--fail needs --check", ctx)
     is_command = ctx.meta["phantora.command"]
+    behind = [] if is_command else _ours_behind(ctx, target)
+    if not options["quiet"] and not options["module"]:
+        _note_behind([flag for flag in behind if not _mentions(target[0], flag)], target[0])
     try:
         status = _run(ctx, run_spec(target, _kind(options, is_command), options), options)
     except PhantoraError as error:
         # An error about what such an option was given may come from the script's own option of that name.
-        behind = ctx.meta.get("phantora.behind", {}).items()
-        flags = [flag for name, flag in behind if str(ctx.params[name]) in str(error)]
+        taken_behind = ctx.meta.get("phantora.behind", {}).items()
+        flags = [flag for name, flag in taken_behind if str(ctx.params[name]) in str(error)]
         if not flags:
             raise
         taken = " and ".join(f"{flag} behind {target[0]}" for flag in flags)
         raise PhantoraError(f"{error} ({taken} was taken as ours; arguments after -- are the script's)") from error
-    if status and not is_command and (behind := _ours_behind(ctx, target)):
-        went = f"{', '.join(behind)} behind {target[0]} went to the script; ours stand before it"
-        click.echo(f"phantora: note: {went}", err=True)
+    if status:
+        _note_behind([flag for flag in behind if options["module"] or _mentions(target[0], flag)], target[0])
     ctx.exit(status)
 
 
@@ -326,8 +330,24 @@ class _Validated:
 
 
 def _ours_behind(ctx: click.Context, target: tuple[str, ...]) -> list[str]:
-    """Words behind the script that are long options of ours: a script that failed may not have known them."""
+    """Words behind the script that are long options of ours, and that the script gets."""
     cut = target.index("--") if "--" in target else len(target)
     ours = {flag for parameter in ctx.command.params for flag in parameter.opts if flag.startswith("--")}
     words = (word.partition("=")[0] for word in target[1:cut])
     return list(dict.fromkeys(word for word in words if word in ours))
+
+
+def _mentions(script: str, flag: str) -> bool:
+    """Whether the text of `script` has the name of the option `flag`, so that the script may read it."""
+    try:
+        text = Path(script).read_text(errors="replace")
+    except OSError:
+        return True
+    return re.search(rf"\b{flag[2:].replace('-', '[-_]')}\b", text) is not None
+
+
+def _note_behind(flags: list[str], script: str) -> None:
+    """A note on options of ours that `script` gets."""
+    if flags:
+        went = f"{', '.join(flags)} behind {script} went to the script; ours stand before it"
+        click.echo(f"phantora: note: {went}", err=True)

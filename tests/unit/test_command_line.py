@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from phantora.cli.main import _status
-from phantora.cli.trace import _ours_behind
+from phantora.cli.trace import _mentions, _ours_behind
 from phantora.cli.trace import trace as command
 from phantora.outputs import why_not_written
 
@@ -59,3 +59,9 @@ def test_options_of_ours_behind_the_script() -> None:
     context = command.make_context("trace", ["--modules", "x.py"])
     words = ("x.py", "--modules", "--flows=1", "--layers", "3", "--modules", "--", "--seed")
     assert _ours_behind(context, words) == ["--modules", "--flows"]
+
+
+def test_a_script_mentions_an_option_by_its_name(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("class Arguments:\n    moe_routing: str\n    hosts: int\n")
+    assert _mentions(str(script), "--moe-routing") and not _mentions(str(script), "--host")
