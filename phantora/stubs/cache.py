@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -17,6 +18,9 @@ from phantora.stubs import build, sources
 from phantora.stubs.build import StubSet
 from phantora.stubs.find import Torch, find_torch
 from phantora.stubs.prebuilt import find_prebuilt, unpack
+
+KEPT_SECONDS = 30 * 24 * 3600
+"""A build that no run has used for this long is deleted when another is made."""
 
 
 def cache_key(torch: Torch) -> str:
@@ -36,6 +40,7 @@ def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
     cache = cache_directory()
     target = cache / cache_key(torch)
     if found := build.read_set(target):
+        _mark_used(target)
         return found
     prebuilt = find_prebuilt(torch) if sources.is_usual() else None
     missing = [name for name, version in build.compilers().items() if version is None]
@@ -63,6 +68,8 @@ def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
                 _make_durable(work)
                 shutil.rmtree(target, ignore_errors=True)  # a build of which part was lost
                 work.rename(target)
+                _mark_used(target)
+                _delete_unused(cache)
             finally:
                 shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
@@ -73,6 +80,19 @@ def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
     found = build.read_set(target)
     assert found is not None
     return found
+
+
+def _mark_used(folder: Path) -> None:
+    """Sets the folder's time of change to now."""
+    with contextlib.suppress(OSError):  # a cache that is not ours to write
+        os.utime(folder)
+
+
+def _delete_unused(cache: Path) -> None:
+    limit = time.time() - KEPT_SECONDS
+    for folder in cache.glob("torch-*"):
+        if folder.stat().st_mtime < limit:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _earlier(cache: Path) -> Iterator[StubSet]:

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -53,6 +54,16 @@ def test_second_build_comes_from_the_cache(quick_build: Path) -> None:
     assert stubs.ensure(said.append) == first
     assert (quick_build / "runs").read_text() == "x"
     assert len(said) == 1 and said[0].startswith("compiling the stub libraries for torch ")
+
+
+def test_a_new_build_deletes_those_long_unused(quick_build: Path) -> None:
+    folders = {}
+    for name, age in (("torch-old", 2 * cache.KEPT_SECONDS), ("torch-recent", 60)):
+        folders[name] = quick_build / "phantora" / name
+        folders[name].mkdir(parents=True)
+        os.utime(folders[name], (time.time() - age,) * 2)
+    stubs.ensure()
+    assert not folders["torch-old"].exists() and folders["torch-recent"].exists()
 
 
 def test_damaged_build_is_made_again(quick_build: Path, monkeypatch: pytest.MonkeyPatch) -> None:
