@@ -154,14 +154,23 @@ def _argument(value: Any) -> Any:
             return _long_list(value)
         return _tensor(value)
     if isinstance(value, list):
-        return tuple(_argument(item) for item in value)
+        return _arguments(value)
     return value
 
 
+def _arguments(values: list[Any]) -> tuple[Any, ...]:
+    """Of each value. Equal tensors next to each other are one object."""
+    found: list[Any] = []
+    for at, value in enumerate(values):
+        same = at and isinstance(value, dict) and value == values[at - 1]
+        found.append(found[-1] if same else _argument(value))
+    return tuple(found)
+
+
 def _tensor(table: dict[str, Any]) -> TensorSpec:
-    shape = tuple(int(n) for n in table["s"])
+    shape = tuple(map(int, table["s"]))
     layout = str(table.get("layout", ""))
-    stride = tuple(int(n) for n in table["st"]) if "st" in table and not layout else contiguous_strides(shape)
+    stride = tuple(map(int, table["st"])) if "st" in table and not layout else contiguous_strides(shape)
     if len(stride) != len(shape):
         raise ValueError(f"{len(shape)} dimensions but {len(stride)} strides")
     if min(shape, default=0) < 0 or prod(shape) > LARGEST:
@@ -171,7 +180,7 @@ def _tensor(table: dict[str, Any]) -> TensorSpec:
 
 
 def _long_list(table: dict[str, Any]) -> tuple[Any, ...]:
-    listed = tuple(_argument(item) for item in table["l"])
+    listed = _arguments(table["l"])
     missing = int(table.get("n", len(listed))) - len(listed)
     if missing <= 0:
         return listed
@@ -189,8 +198,8 @@ def _long_list(table: dict[str, Any]) -> tuple[Any, ...]:
     even = size // missing // EVEN * EVEN or size // missing
     rest = size - even * (missing - 1)
     device = first.device if first else "cuda"
-    more = tuple(TensorSpec(dtype, (even if i else rest,), (1,), device) for i in range(missing))
-    return listed + more
+    more = TensorSpec(dtype, (even,), (1,), device)
+    return listed + (TensorSpec(dtype, (rest,), (1,), device),) + (more,) * (missing - 1)
 
 
 def _dtype_of_size(size: float, default: str) -> str:

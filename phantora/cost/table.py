@@ -174,16 +174,24 @@ def _key(value: Any) -> str:
         sparse = f"{value.layout}{value.stored}" if value.layout else ""
         return f"{sparse}{value.dtype}[{','.join(map(str, value.shape))}]{_layout(value)}{place}"
     if isinstance(value, tuple):
-        return f"({';'.join(_runs([_key(item) for item in value]))})"
+        return f"({';'.join(_runs(_keys(value)))})"
     if isinstance(value, float):
         return f"{value:g}" if value in _TELLING else "x"
     return str(value)
 
 
+def _keys(values: tuple[Any, ...]) -> list[str]:
+    """Of each value. The rest of a long list is one value many times: it is read once."""
+    keys: list[str] = []
+    for at, value in enumerate(values):
+        keys.append(keys[-1] if at and value is values[at - 1] else _key(value))
+    return keys
+
+
 def _layout(spec: TensorSpec) -> str:
     """Strides, unless the tensor is contiguous."""
     dense = contiguous_strides(spec.shape)
-    if all(n == 1 or s == d for n, s, d in zip(spec.shape, spec.stride, dense, strict=False)):
+    if spec.stride == dense or all(n == 1 or s == d for n, s, d in zip(spec.shape, spec.stride, dense, strict=False)):
         return ""
     return "/" + ",".join(str(s) if n != 1 else "-" for n, s in zip(spec.shape, spec.stride, strict=False))
 

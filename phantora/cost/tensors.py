@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -72,6 +73,7 @@ def traffic(tensor: TensorSpec) -> int:
     return size
 
 
+@lru_cache(maxsize=4096)
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides in elements, of a dense tensor."""
     strides: list[int] = []

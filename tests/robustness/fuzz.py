@@ -5,7 +5,7 @@
 
 A target takes a file that Phantora or a user writes, changes some of its bytes (flips, numbers at the edge of their
 type, cuts, repeats, pieces of its own or of another seed), and gives it to the reader. The reader may accept it or
-raise PhantoraError. Any other exception, a crash, 2.5 seconds per MB and more, or more than 4 GiB of memory is a
+raise PhantoraError. Any other exception, a crash, a second per MB and more, or more than 4 GiB of memory is a
 finding: the file is kept and the reason printed. Each target works in a child process, so that a crash ends one
 child.
 
