@@ -41,7 +41,7 @@ uint8_t known_to_send(const operation *op) {
 }
 
 typedef struct expectation {
-  uint64_t each;  // bytes that are alike: what one member gives
+  uint64_t each;  // bytes that one member gives
   size_t count;
   ph_known_span spans[MOST_SPANS];  // of each
 } expectation;

@@ -18,16 +18,28 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
-from validation.probes.program_operators import BF16, FP16, FP32, FP64, Make, TooLarge, backward, indices, near, randn
+from validation.probes.program_operators import (
+    BF16,
+    FP16,
+    FP32,
+    FP64,
+    Make,
+    TooLarge,
+    backward,
+    indices,
+    make_all,
+    near,
+    randn,
+)
 
 WIDTHS = (1, 2, 3, 4, 6, 8, 16, 24, 32, 50, 64, 100, 128, 200, 256, 384, 512, 768, 1024)
 MOST_BYTES = 1 << 28
 
 
-def width_of(r: random.Random, *tensors_of: int) -> int:
-    """A width at which matrices of so many rows are small enough. Raises TooLarge."""
+def width_of(r: random.Random, *rows: int) -> int:
+    """A width at which matrices of `rows` rows have at most `MOST_BYTES`. Raises TooLarge."""
     width = r.choice(WIDTHS)
-    if max(tensors_of) * width * 4 > MOST_BYTES:
+    if max(rows) * width * 4 > MOST_BYTES:
         raise TooLarge
     return width
 
@@ -344,21 +356,5 @@ COUNTS: dict[Make, int] = {
 }  # fmt: skip
 
 
-def main() -> None:
-    torch.backends.cudnn.allow_tf32 = True
-    r = random.Random(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
-    for make, count in COUNTS.items():
-        made = 0
-        while made < count:
-            try:
-                make(r)
-            except TooLarge:
-                continue
-            made += 1
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
-        print(make.__name__, flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    make_all(COUNTS, int(sys.argv[1]) if len(sys.argv) > 1 else 0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import torch
@@ -432,10 +432,11 @@ COUNTS: dict[Make, int] = {
 }  # fmt: skip
 
 
-def main() -> None:
+def make_all(counts: Mapping[Make, int], seed: int) -> None:
+    """Calls each maker until it has made its number of operators; sizes drawn too large do not count."""
     torch.backends.cudnn.allow_tf32 = True
-    r = random.Random(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
-    for make, count in COUNTS.items():
+    r = random.Random(seed)
+    for make, count in counts.items():
         made = 0
         while made < count:
             try:
@@ -449,4 +450,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    make_all(COUNTS, int(sys.argv[1]) if len(sys.argv) > 1 else 0)
