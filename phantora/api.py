@@ -105,7 +105,7 @@ class Run:
         return rows.rename_columns(["rank", "time", "event", "allocated", "reserved"])
 
     def diff(self, other: Run) -> Difference:
-        """What differs between this run and `other`, with its causes, as ``phantora diff`` finds them."""
+        """The differences between this run and `other`, with their causes, as ``phantora diff`` finds them."""
         from phantora.trace.diff.between import between, sides_of
 
         return between(sides_of([self.log, other.log], Filters()))[0]

@@ -21,7 +21,7 @@ class Reason(str, enum.Enum):
 
     OK = "ok"
     OUT_OF_MEMORY = "out of memory"
-    """Of a simulated GPU."""
+    """A simulated GPU is out of memory."""
     CANNOT_FOLD = "cannot fold"
     DISK_FULL = "disk full"
     HANG = "hang"
@@ -30,7 +30,7 @@ class Reason(str, enum.Enum):
     NO_GPU_WORK = "no work on a GPU"
     INTERRUPTED = "interrupted"
     REFUSED = "refused"
-    """What was asked for cannot be run."""
+    """The request cannot be run."""
     SCRIPT_FAILED = "script failed"
 
 
@@ -59,7 +59,7 @@ def reason_of(error: BaseException) -> Reason:
 
 
 def limit_of_processes(error: BaseException) -> str:
-    """What to say of an error by which the system, Python, torch or Arrow refuses one more process or thread; '' of
+    """Explanation of an error by which the system, Python, torch or Arrow refuses one more process or thread; '' for
     others."""
     text = str(error)
     if isinstance(error, BlockingIOError) and not hasattr(error, "characters_written"):  # of fork, not of a write

@@ -1,4 +1,4 @@
-"""What installed packages add to Phantora: entry points of its groups (docs/extensions.md).
+"""Extensions by installed packages: entry points of Phantora's groups (docs/extensions.md).
 
 | group | object |
 | --- | --- |

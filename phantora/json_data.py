@@ -68,7 +68,8 @@ def _new_encoder(kind: Any, units: bool) -> Callable[[Any], Any]:
 
 
 def _convert(hint: Any, units: bool) -> Callable[[Any], Any]:
-    """What makes JSON of a value of type `hint`. A data class is encoded as what it is, a subclass included."""
+    """A function that makes JSON of a value of type `hint`. It encodes a data class by its actual class, subclasses
+    too."""
     hint = _plain(hint)
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if is_dataclass(hint):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def why_not_written(path: str | os.PathLike[str], error: OSError) -> str:
-    """What keeps `path` from being written, and what to do about it."""
+    """Reason why `path` cannot be written, and the remedy."""
     folder = os.path.dirname(os.fspath(path)) or "."
     if error.errno == errno.ENOENT and not os.path.isdir(folder):
         return f"there is no folder {folder}; make it, or choose another -o"
@@ -57,5 +57,5 @@ def unnamed(name: str) -> Iterator[Path]:
 
 
 def is_unnamed(fd: int) -> bool:
-    """Is it such a file?"""
+    """True for such a file."""
     return os.readlink(f"/proc/self/fd/{fd}").startswith("/memfd:")

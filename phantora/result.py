@@ -1,4 +1,4 @@
-"""What a run gave: how it ended, why, and where its results are."""
+"""Result of a run: its end, the reason, and the places of its results."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from phantora.errors import PhantoraError, Reason, reason_of
 
 @dataclass(frozen=True)
 class RunReport:
-    """What is known of a run without reading its log. Fields that are None or empty are left out of its JSON."""
+    """Facts about a run that need no reading of its log. Fields that are None or empty are left out of its JSON."""
 
     status: int
-    """What a shell would see."""
+    """Exit status for a shell."""
     ranks: int
     startup_seconds: float | None = None
-    """From the start of the fork server to the first rank's fork."""
+    """Seconds from the start of the fork server to the first rank's fork."""
     wall_seconds: float | None = None
     processes: int | None = None
     """Ranks that were processes, in a folded run."""
@@ -35,9 +35,9 @@ class RunReport:
     sleepers_released: int | None = None
     late_launches: int | None = None
     device_memory_bytes: int | None = None
-    """Of the fullest GPU at most, as nvidia-smi shows it."""
+    """Highest use of the fullest GPU, as nvidia-smi shows it."""
     host_memory_bytes: int | None = None
-    """Of the ranks of one host at most: pinned memory and large tensors."""
+    """Highest use of the ranks of one host: pinned memory and large tensors."""
     host_pinned_bytes: int | None = None
 
     def as_data(self) -> dict[str, Any]:
@@ -47,7 +47,7 @@ class RunReport:
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended. A run that failed has a partial log."""
+    """End of a run. A run that failed has a partial log."""
 
     status: int
     """0, or what a shell would see."""
@@ -64,13 +64,13 @@ class RunResult:
 
     @classmethod
     def refused(cls, error: PhantoraError) -> RunResult:
-        """Of a run that could not begin."""
+        """Result of a run that could not begin."""
         report = RunReport(error.exit_status, 0, error=str(error))
         return cls(error.exit_status, reason_of(error), str(error), None, report)
 
     @classmethod
     def from_json(cls, text: str) -> RunResult:
-        """What :meth:`to_json` wrote. Raises PhantoraError."""
+        """Reads the text of :meth:`to_json`. Raises PhantoraError."""
         try:
             values = json.loads(text)
             report = RunReport(**{**values["report"], "timeline": tuple(values["report"]["timeline"])})
@@ -81,7 +81,7 @@ class RunResult:
 
 
 def first_line(text: str) -> str:
-    """Of a message with details below."""
+    """First line of a message with details below."""
     return text.partition("\n")[0]
 
 

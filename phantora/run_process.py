@@ -33,7 +33,7 @@ class Files:
 
     @classmethod
     def of(cls, folder: Path, name: str, spec: RunSpec) -> Files:
-        """In `folder`; the spec is written, an older result removed. Raises PhantoraError."""
+        """Files in `folder`; writes the spec, removes an older result. Raises PhantoraError."""
         files = cls(folder / f"{name}.spec.json", folder / f"{name}.result.json")
         try:
             files.result.unlink(missing_ok=True)
@@ -44,7 +44,7 @@ class Files:
 
     @property
     def arguments(self) -> tuple[str, ...]:
-        """Of :data:`MODULE`."""
+        """Arguments of :data:`MODULE`."""
         return str(self.spec), str(self.result)
 
     @property
@@ -63,7 +63,7 @@ class Files:
 
 
 def environment(more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
-    """Of such a process: this one's, and where it finds phantora."""
+    """Environment of such a process: this one's, and the place of phantora."""
     root = str(Path(__file__).resolve().parents[1])
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": paths, **more}

@@ -1,4 +1,4 @@
-"""What a run is: every option once, as frozen data that goes to JSON and back.
+"""Description of a run: every option once, as frozen data that goes to JSON and back.
 
 A command line or ``phantora.run(...)`` makes a :class:`RunSpec`; ``phantora.run`` reads it. Ranks, and processes that
 become ranks, get its :class:`RankSpec` in the environment variable :data:`VARIABLE`.
@@ -39,7 +39,7 @@ class _Json:
 
     @classmethod
     def from_json(cls: type[Spec], text: str) -> Spec:
-        """What :meth:`to_json` wrote. Fields that are not there have their defaults. Raises PhantoraError."""
+        """Reads the text of :meth:`to_json`. Missing fields have their defaults. Raises PhantoraError."""
         try:
             return _read(cls, json.loads(text))
         except (ValueError, TypeError) as error:
@@ -71,7 +71,7 @@ def _value(kind: Any, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class RankSpec(_Json):
-    """What every rank of a run is given: the user's settings, then the place of the run, which ``phantora/run`` and
+    """Settings of every rank of a run: first the user's, then the place of the run, which ``phantora/run`` and
     ``phantora/launch`` fill in."""
 
     seed: int = 0
@@ -120,13 +120,13 @@ def _rank_spec(text: str) -> RankSpec:
 
 
 def rank_spec() -> RankSpec:
-    """That of this process; outside of a run the defaults, with a framework's own routing."""
+    """The spec of this process; outside of a run the defaults, with a framework's own routing."""
     return _rank_spec(os.environ.get(VARIABLE, ""))
 
 
 @dataclass(frozen=True)
 class FoldSpec(_Json):
-    """Which ranks of a run are processes (docs/scale.md)."""
+    """Selection of the ranks that are processes (docs/scale.md)."""
 
     axes: str = AUTO
     """``off``, ``auto``, or the axes of the mesh with their sizes: ``pp=4,dp=64,tp=8``."""
@@ -136,10 +136,10 @@ class FoldSpec(_Json):
 
 @dataclass(frozen=True)
 class OutputSpec(_Json):
-    """Where a run's results go."""
+    """Places of a run's results."""
 
     path: str = ""
-    """Of the log (``.arrow``) or a timeline next to it; "": named after the script."""
+    """Path of the log (``.arrow``) or of a timeline next to it; "": named after the script."""
     force: bool = False
     """Replace an existing log at once."""
     recording: bool = True
@@ -170,7 +170,7 @@ class LaunchSpec(_Json):
 
 @dataclass(frozen=True)
 class WhatIfSpec(_Json):
-    """What changes a cluster for one run, as ``phantora.sim.whatif`` reads it."""
+    """Changes to a cluster for one run, as ``phantora.sim.whatif`` reads them."""
 
     degrade: tuple[str, ...] = ()
     straggler: tuple[str, ...] = ()

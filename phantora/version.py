@@ -6,7 +6,7 @@ from importlib import metadata
 
 
 def version() -> str:
-    """Of the installed package."""
+    """Version of the installed package."""
     try:
         return metadata.version("phantora")
     except metadata.PackageNotFoundError:  # run from a checkout

@@ -1,4 +1,4 @@
-"""From a real log, and a simulated one of the same script, to the machine on which the script ran.
+"""Describes the machine of a real log, from that log and a simulated log of the same script.
 
 Host time is a sum of costs (docs/costs.md). The real step took
 
@@ -47,7 +47,7 @@ class HostFit:
     pace: float = 1.0
     """Host time of the slowest rank over that of this one: the slowest decides the step."""
     real: HostStep | None = None
-    """With a simulated log: the real step, and the simulated one."""
+    """The real step and the simulated one; None without a simulated log."""
     simulated: HostStep | None = None
     operators: int = 0
     """Number of operators by which the machine is compared, without a simulated log."""

@@ -76,7 +76,7 @@ def compare_products(real: Log, simulated: Log) -> Products:
 
 
 def _instances(log: Log) -> Mapping[str, _Instances]:
-    """By key of an operator."""
+    """Instances of each operator, by its key."""
     names, shapes, classes = log.words("op"), log.words("shape"), log.words("cls")
     parts: dict[str, list[Ints]] = {column: [] for column in _COLUMNS}
     for batch in log.batches(_COLUMNS, kinds=("kernel", "memset")):
@@ -103,7 +103,7 @@ def _instances(log: Log) -> Mapping[str, _Instances]:
 
 
 def _overlap(start: Ints, end: Ints, rank: Ints, log: Log) -> npt.NDArray[np.bool_]:
-    """Which of the rows run at the same time as communication of their rank."""
+    """True for rows that run at the same time as communication of their rank."""
     concurrent = np.zeros(len(start), bool)
     for batch in log.batches(("rank", "start", "end"), kinds=COMMUNICATION_KINDS):
         for number in np.unique(batch["rank"]).tolist():

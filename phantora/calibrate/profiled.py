@@ -1,4 +1,4 @@
-"""What a step of a log costs its host: of a real run from its profiler's rows, of a simulated run from its waits."""
+"""Host time of a log's step: of a real run from its profiler's rows, of a simulated run from its waits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class HostStep:
     launches: int
     """Kernels, copies, memsets and collectives in a step, median."""
     communicates: bool = False
-    """Are there collectives or sends among them?"""
+    """The step contains collectives or sends."""
     computing_ns: float = 0.0
     """Time of the other kernels and copies in a step."""
     events: Mapping[str, float] = field(default_factory=dict)
@@ -142,7 +142,7 @@ def _computing_ns(log: Log, rank: int, steps: list[Step]) -> float:
 
 
 def operator_times(log: Log) -> dict[str, tuple[int, float]]:
-    """By name of an operator of the first rank, how often it ran and the median ns of its own code."""
+    """Operators of the first rank by name: number of calls, and median ns of the operator's own code."""
     columns = ("kind", "start", "end", "name", "stream", "rank")
     parts: dict[str, list[Ints]] = {column: [] for column in columns}
     for batch in log.batches(columns, kinds=("operator", "call", "sync")):

@@ -67,7 +67,7 @@ def analyze(log: str, ranks: str | None, steps: str | None, stretch: str | None,
 
 
 def filters(ranks: str | None, steps: str | None, stretch: str | None) -> Filters:
-    """What the options ``--ranks``, ``--steps`` and ``--time`` ask for. Raises PhantoraError."""
+    """Reads the options ``--ranks``, ``--steps`` and ``--time``. Raises PhantoraError."""
     from phantora.trace.analysis.analyze import Filters
 
     if stretch and steps:
@@ -82,7 +82,7 @@ def filters(ranks: str | None, steps: str | None, stretch: str | None) -> Filter
 
 
 def parse_steps(text: str) -> tuple[str | None, frozenset[int] | None]:
-    """What marks the steps, and which of them: ``"2-4"``, ``"profiler"``, ``"annotation:train/2-4"``."""
+    """Reads the mark of steps and their numbers: ``"2-4"``, ``"profiler"``, ``"annotation:train/2-4"``."""
     if re.fullmatch(r"[\d,\s-]+", text):
         return None, parse_numbers(text)
     by, slash, numbers = text.rpartition("/")

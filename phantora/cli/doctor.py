@@ -46,7 +46,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
 
 
 def table_distances(torch: str, cuda: str) -> dict[str, str]:
-    """How far `torch` (2.14.1+cu130) and `cuda` (13.0) are from what each table of kernel times was measured with."""
+    """Distance of `torch` (2.14.1+cu130) and `cuda` (13.0) from the versions of each table of kernel times."""
     from phantora.cost.table import table_about
     from phantora.cost.table_files import DATA, cache_folder
 

@@ -147,7 +147,7 @@ def _send_again(dropped: sys.UnraisableHookArgs) -> None:
 
 
 def _catch_no_signals() -> None:
-    """From here on they end the process at once: an exception would be printed with its traceback while Python ends."""
+    """Lets signals end the process at once. An exception would be printed with its traceback while Python ends."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, signal.SIG_DFL)

@@ -26,7 +26,7 @@ IGNORED = (
 
 
 def what_if_options(function: Decorated) -> Decorated:
-    """What changes a cluster for one run."""
+    """Options that change a cluster for one run."""
     for name, form, text in reversed(WHAT_IF):
         function = click.option(f"--{name}", multiple=True, metavar=form, help=f"{text} May be repeated.")(function)
     return function
@@ -57,12 +57,12 @@ def run_spec(target: Sequence[str], kind: str, options: Mapping[str, Any]) -> Ru
 
 
 def output_spec(options: Mapping[str, Any]) -> OutputSpec:
-    """What :func:`output_options` were given."""
+    """The values of :func:`output_options`."""
     return OutputSpec(path=options["output"] or "", **_named(OutputSpec, options))
 
 
 def what_if_spec(options: Mapping[str, Any]) -> WhatIfSpec:
-    """What :func:`what_if_options` were given."""
+    """The values of :func:`what_if_options`."""
     return _named_spec(WhatIfSpec, options)
 
 
@@ -84,7 +84,7 @@ def _ranks(text: str | None) -> tuple[int, ...]:
 
 
 def output_options(default: str) -> Callable[[Decorated], Decorated]:
-    """Where the log and the timeline go, and what the log contains; `default` is reported in the help."""
+    """Options for the paths of log and timeline, and for the log's content; the help names `default`."""
     return _all(
         click.option(
             "-o", "--output", metavar="PATH",
@@ -105,7 +105,7 @@ def output_options(default: str) -> Callable[[Decorated], Decorated]:
 
 
 def report_options(function: Decorated) -> Decorated:
-    """What is printed at the end."""
+    """Options for the text at the end of a run."""
     return _all(
         click.option(
             "--summary/--no-summary", default=True, show_default=True, help="Print a summary on stderr at the end."
@@ -123,7 +123,7 @@ def report_options(function: Decorated) -> Decorated:
 
 
 def price_option(function: Decorated) -> Decorated:
-    """What a GPU costs."""
+    """The option for the price of a GPU."""
     return click.option(
         "--price", type=click.FloatRange(min=0, min_open=True), metavar="DOLLARS",
         help="Price per GPU and hour: the summary has the cost of a step and of a million tokens.",

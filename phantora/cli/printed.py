@@ -1,4 +1,4 @@
-"""What commands print with ``--json``, where no other part of the package has a class for it, and all their schemas."""
+"""Data classes and schemas of ``--json``, where no other package has a class for a command's output."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class CollectiveTime:
 
     collective: str
     algorithm: str
-    """With protocol and channels."""
+    """Name with protocol and channels."""
     time: Us
     bus: GbPerSecond
 
 
 @dataclass(frozen=True)
 class ShownCluster:
-    """Of ``phantora cluster show``."""
+    """Output of ``phantora cluster show``."""
 
     name: str
     hosts: int
@@ -48,15 +48,15 @@ class ShownCluster:
 
 @dataclass(frozen=True)
 class Fits:
-    """Of ``phantora fits``."""
+    """Output of ``phantora fits``."""
 
     fits: bool
     memory: Bytes | None
-    """Of the fullest GPU; where the run does not fit, what it needs, if that is known."""
+    """Memory of the fullest GPU. Where the run does not fit: the memory that it needs, if known."""
     capacity: Bytes
     says: list[str]
     largest: int | None = None
-    """With ``--largest``: the largest value that fits, or 0."""
+    """The largest value that fits, or 0; None without ``--largest``."""
     tried: dict[int, Bytes | None] | None = None
     """The memory by value."""
 
@@ -77,7 +77,7 @@ class PlanRow:
 
 @dataclass(frozen=True)
 class Plan:
-    """Of ``phantora plan``."""
+    """Output of ``phantora plan``."""
 
     enough: str | None
     """The smallest cluster that is enough."""
@@ -86,12 +86,12 @@ class Plan:
 
 @dataclass(frozen=True)
 class Machine:
-    """Of ``phantora doctor``, without the report of the stubs."""
+    """Output of ``phantora doctor``, without the report of the stubs."""
 
     fixed_addresses: bool
     """Each run has the same addresses."""
     tables: dict[str, str]
-    """By table of kernel times: what was measured, and its distance from the torch that is installed."""
+    """Each table of kernel times: its versions, and their distance from the installed torch."""
 
 
 def schema(command: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a simulation prints at its end."""
+"""The text at the end of a simulation."""
 
 from __future__ import annotations
 

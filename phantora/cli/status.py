@@ -1,4 +1,4 @@
-"""How far a run has come: a bar on a terminal, in CI a line every ten seconds."""
+"""Progress of a run: a bar on a terminal, in CI a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _COMPILERS = {"cc1plus", "cc1", "gcc", "g++", "nvcc", "ptxas", "ninja"}
 
 
 def expected_steps(arguments: Sequence[str]) -> int | None:
-    """How many steps the script was asked for (``--steps 20``, ``--training.steps=20``); None if it does not say."""
+    """Number of steps that the script's arguments ask for (``--steps 20``, ``--training.steps=20``); None if they do
+    not."""
     for i, argument in enumerate(arguments):
         flag, equals, value = argument.partition("=")
         if _STEPS.fullmatch(flag):
@@ -38,14 +39,14 @@ def expected_steps(arguments: Sequence[str]) -> int | None:
 
 
 class Status:
-    """What is known of a run while it goes on. `stats` contains the newest; `arguments` are the script's."""
+    """Progress of a running simulation. `stats` contains the newest; `arguments` are the script's."""
 
     def __init__(self, world_size: int, stats: Sequence[Stats], arguments: Sequence[str] = ()) -> None:
         self._world, self._stats, self._steps = world_size, stats, expected_steps(arguments)
         self._begin = self._received = time.monotonic()
         self._records = 0
         self._first: tuple[float, int] | None = None
-        """When the first step was seen, and how many there were."""
+        """Time of the first observed step, and the number of steps then."""
 
     def _parts(self, alive: int) -> list[str]:
         now, wall = time.monotonic(), time.monotonic() - self._begin
@@ -69,7 +70,7 @@ class Status:
         return parts
 
     def seconds_left(self, now: float) -> float | None:
-        """By the steps since the first; None where their number is unknown (or was another) or none has passed."""
+        """Estimate by the steps since the first. None if their number is unknown or wrong, or none has passed."""
         if not self._steps or self._first is None or self._stats[-1].optimizer_steps > self._steps:
             return None
         began, first = self._first
@@ -96,7 +97,7 @@ class Status:
 
 
 def _busy_with() -> str:
-    """What ranks do that are not at their GPUs, as their processes show."""
+    """Activity of ranks outside of their GPUs, as their processes show it."""
     from phantora.launch.process import descendants
 
     names = set()
@@ -111,8 +112,8 @@ def _busy_with() -> str:
 
 
 def reported_by(status: Status, lines: bool) -> Callable[[int, int], str | None]:
-    """What to call with the number of living ranks and the width of the terminal: what is to be shown now. With `lines`
-    something every ten seconds, else always."""
+    """A function of the number of living ranks and the terminal's width. It returns the line to show: with `lines` one
+    every ten seconds, else always."""
     last = [time.monotonic()]
 
     def line(alive: int, width: int) -> str | None:
@@ -127,7 +128,8 @@ def reported_by(status: Status, lines: bool) -> Callable[[int, int], str | None]
 
 
 def follow(arguments: Sequence[str]) -> Callable[[int, list[Stats]], Callable[[int, int], str | None] | None]:
-    """Of a run with these arguments of its script: a bar on a terminal, or in CI, which sets the variable CI, lines."""
+    """Progress of a run whose script has these arguments: a bar on a terminal, or lines in CI, which sets the variable
+    CI."""
 
     def line(ranks: int, stats: list[Stats]) -> Callable[[int, int], str | None] | None:
         lines = not sys.stderr.isatty()

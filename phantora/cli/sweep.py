@@ -166,7 +166,7 @@ def _value(text: str) -> Value:
 
 
 def progress_of(quiet: bool) -> Callable[[Entry, int, int], None]:
-    """What to call with each point that is done."""
+    """A function to call with each point that is done."""
     return _report_nothing if quiet else _report
 
 

@@ -1,4 +1,4 @@
-"""Where reports are printed: as wide as the terminal, or as a file is read."""
+"""Consoles for reports: as wide as the terminal, or the width at which a file is read."""
 
 from __future__ import annotations
 

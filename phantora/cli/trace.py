@@ -294,7 +294,7 @@ def _run(ctx: click.Context, spec: RunSpec, options: Mapping[str, Any]) -> int:
 
 
 def _found(path: str) -> bool:
-    """Whether --check found something."""
+    """True if --check found something."""
     from phantora.trace.analysis.races import races
     from phantora.trace.reader import open_log
 
@@ -338,7 +338,7 @@ def _ours_behind(ctx: click.Context, target: tuple[str, ...]) -> list[str]:
 
 
 def _mentions(script: str, flag: str) -> bool:
-    """Whether the text of `script` has the name of the option `flag`, so that the script may read it."""
+    """True if the text of `script` contains the name of the option `flag`: the script may read it."""
     try:
         text = Path(script).read_text(errors="replace")
     except OSError:

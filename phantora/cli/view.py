@@ -79,7 +79,7 @@ def site_of(log: str, other: str | None, chosen: Filters) -> Site:
 
 
 def simulations_of(log: Log, chosen: Filters) -> Simulations | None:
-    """What the page may simulate of `log`; None without a recording."""
+    """The simulations that the page may run on `log`; None without a recording."""
     from phantora.hardware import gpu_names
     from phantora.runs.replay import whole_recording
     from phantora.view.what_if import Simulations

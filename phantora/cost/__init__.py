@@ -1,4 +1,4 @@
-"""How long an operator or a kernel takes, and how we know."""
+"""Durations of operators and kernels, and their sources."""
 
 from pathlib import Path
 

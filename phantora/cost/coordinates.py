@@ -1,4 +1,4 @@
-"""What makes two operators comparable: a family of places, and the logarithms of their sizes within it.
+"""Coordinates that make operators comparable: a family of places, and the logarithms of their sizes within it.
 
 Within such a family the same kernels run, or kernels that differ in how they cut the work; between two
 members whose sizes are near, the analytic model's error is nearly the same. What operators of several kinds have in
@@ -20,7 +20,7 @@ CHUNK = 65536  # elements of a block of torch's multi-tensor kernels (ATen/nativ
 
 @dataclass(frozen=True)
 class Place:
-    """Where an operator stands in a family: its coordinates there, base-2 logarithms of sizes."""
+    """Place of an operator in a family: its coordinates there, base-2 logarithms of sizes."""
 
     family: str
     at: tuple[float, ...]
@@ -103,7 +103,7 @@ def kernel_stem(name: str) -> str:
 
 
 def reduced(signature: OperatorSignature) -> str:
-    """Which dimensions are reduced, counted from the last."""
+    """The dimensions that are reduced, counted from the last."""
     first = next((t for t in signature.args if isinstance(t, TensorSpec)), None)
     rank = len(first.shape) if first else 0
     for value in signature.args[1:]:
@@ -115,7 +115,7 @@ def reduced(signature: OperatorSignature) -> str:
 
 
 def words(signature: OperatorSignature) -> float:
-    """How many rows there are to look up, half as telling as other sizes."""
+    """Number of rows to look up; counts half as much as other sizes."""
     return 0.5 * log(max((v for v in signature.args if type(v) is int), default=1))
 
 
@@ -157,12 +157,12 @@ def _words(signature: OperatorSignature) -> str:
 
 
 def _evenness(extent: int) -> float:
-    """How often `extent` can be halved, up to 8 times: whether rows divide evenly over threads."""
+    """Number of times that `extent` can be halved, at most 8: a measure of how evenly rows divide over threads."""
     return min(8.0, log2(extent & -extent)) if extent else 8.0
 
 
 def _form(t: TensorSpec, largest: TensorSpec) -> str:
-    """How `t` lies next to the largest operand."""
+    """Layout of `t` relative to the largest operand."""
     if prod(t.shape) == 1:
         return "one"
     if t.shape == largest.shape and t.stride == largest.stride:

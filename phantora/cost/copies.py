@@ -39,7 +39,7 @@ def copy_ns(machine: Machine, kind: str, size: int) -> float:
 
 
 def in_pages(size: int) -> bool:
-    """Is it a whole number of pages?"""
+    """True for a whole number of pages."""
     return size % PAGE == 0
 
 

@@ -1,4 +1,4 @@
-"""What a family of operators has to say: which operators are its own, how long they take, when two are equivalent.
+"""A family of operators: its operators, their durations, and when two are equivalent.
 
 A family is a module of ``phantora/cost/families`` with a constant ``FAMILY``; to write it is to add the family.
 """
@@ -24,7 +24,7 @@ UNKNOWN_ERROR = 1.0  # relative: of what nothing is known but its name
 
 @dataclass(frozen=True)
 class Estimate:
-    """What the analytic model makes of an operator: ns of all its kernels, bytes that move to and from memory, flops.
+    """The analytic model's answer for an operator: ns of all its kernels, bytes to and from memory, flops.
 
     `format`, `tiles` and `sms` as in :class:`phantora.cost.types.Price`. `parts` are ns of each kernel where the model
     tells them apart; else the whole is spread by their threads. `cls` and `error` (relative) replace those of the
@@ -63,7 +63,7 @@ class Predictor(Protocol):
         ...
 
     def processes(self) -> Iterable[GaussianProcess]:
-        """What it reads predictions off."""
+        """The processes that predictions are read from."""
         ...
 
 
@@ -91,10 +91,10 @@ class Family:
     """Families are asked in this order, and the first that claims an operator has it: those that go by whole names
     before those that go by parts of names."""
     takes_libraries: bool = False
-    """Does the estimate cover products that a library was called for? Others leave these to the products' family."""
+    """True if the estimate covers products of a called library. Others leave these to the products' family."""
 
     places: Callable[[OperatorSignature, str, str, int], tuple[Place, ...]] = coordinates.by_size
-    """Where an operator stands among measured ones: from its signature, base name, compute mode and the number of its
+    """Places of an operator among measured ones: from its signature, base name, compute mode and the number of its
     kernels; the narrowest family of places first."""
     depends_on_kernels: bool = True
     """Do the names of kernels say which operators are comparable? Not where a library chooses them by size."""
@@ -114,4 +114,4 @@ class Family:
     read_again: Callable[[Machine, OperatorSignature, str], float] = _not_more
     """Bytes that kernels read from memory a second time, because what is under way does not fit into L2."""
     cores: Callable[[Machine, Machine, OperatorSignature], float] = _cores
-    """What the SMs take on the second GPU over what they take on the first."""
+    """Time of the SMs on the second GPU over their time on the first."""

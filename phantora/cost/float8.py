@@ -19,18 +19,18 @@ _BY_RECIPE = {
     "0 0": "tensor", "1 1": "rows", "4 4": "vectors", "4 5": "blocks", "5 4": "blocks",
     "3 3": "mx", "2 2": "nv", "2 0 2 0": "nv",
 }
-"""What has a scale, by the numbers of torch's ``ScalingType`` for both operands."""
+"""Scaled parts, by the numbers of torch's ``ScalingType`` for both operands."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """How an FP8 product is made."""
+    """Scaling and accumulation of an FP8 product."""
 
     scales: str = "tensor"
-    """What has a scale of its own: a ``tensor``, its ``rows``, ``vectors`` of 128 in a row, or, of the second operand,
-    ``blocks`` of 128 x 128 (of the first, vectors); 32 (``mx``) or 16 (``nv``) elements in a row."""
+    """The part with a scale of its own: a ``tensor``, its ``rows``, ``vectors`` of 128 in a row, or, of the second
+    operand, ``blocks`` of 128 x 128 (of the first, vectors); 32 (``mx``) or 16 (``nv``) elements in a row."""
     fast: bool = False
-    """Are sums kept in the tensor cores' own registers alone?"""
+    """Sums stay in the tensor cores' own registers."""
     first: str = E4M3
     """dtype of the first operand; the second's is e4m3, or e2m1 as well. Gradients are in e5m2 under Transformer
     Engine."""
@@ -55,7 +55,7 @@ WAYS = {
     "rows": (Way("rows", fast=True), Way("rows")),
     "blocks": (Way("blocks"), Way("vectors")),
 }  # fmt: skip
-"""Those that training uses: forward passes, and gradients of inputs and of weights."""
+"""Ways that training uses: forward passes, and gradients of inputs and of weights."""
 
 
 def product(m: int, n: int, k: int, way: Way) -> OperatorSignature:
@@ -68,7 +68,7 @@ def product(m: int, n: int, k: int, way: Way) -> OperatorSignature:
 
 
 def way_of(signature: OperatorSignature) -> Way | None:
-    """How the product `signature` is made; None if it is none, or scaled in a way that torch does not know."""
+    """Way of the product `signature`; None if it is none, or scaled in a way that torch does not know."""
     name = signature.name.partition(".")[0]
     args = signature.args
     a, b = tensor_at(args, 0), tensor_at(args, 1)

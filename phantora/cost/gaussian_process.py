@@ -85,7 +85,7 @@ class GaussianProcess:
         return places, weights[points] * self._tiers[tier].variance, finite, octaves
 
     def solve(self) -> Floats:
-        """What training points' covariances with a place are to be multiplied by; found once."""
+        """Weights of the training points' covariances with a place; computed once."""
         if self._weights is None:
             self._weights = gp_cache.find(self._name(), self._solve)
             kinds = self._kinds.T
@@ -117,8 +117,8 @@ class GaussianProcess:
         return float(np.sqrt(((near - np.array(at)) ** 2).sum(axis=1)).min()) if len(near) else None
 
     def _covariance(self, away: Floats, identical: Bools) -> Floats:
-        """Of pairs: a row of octaves between the two for each coordinate, and for each tier whether they are of one
-        kind."""
+        """Covariances of pairs: a row of octaves between the two for each coordinate, and for each tier whether their
+        kind is equal."""
         squares = away * away
         total = np.zeros(away.shape[1:])
         for octaves, tiers in self._scales.items():

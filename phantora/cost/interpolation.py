@@ -83,7 +83,7 @@ class Neighbours:
     def ratio(
         self, signature: OperatorSignature, compute: str, kernels: Sequence[KernelLaunch]
     ) -> Near | None:
-        """What the neighbours of `signature` say of it; None without neighbours."""
+        """Measured over analytic time, from the neighbours of `signature`; None without neighbours."""
         name = base_name(signature.name)
         family = family_of(name)
         if family.predictor is not None:
@@ -148,7 +148,7 @@ def points_of(entries: Iterable[Entry], model: Model) -> Families:
 
 
 def _known(signature: OperatorSignature, launched: tuple[KernelLaunch, ...]) -> list[tuple[KernelLaunch, ...]]:
-    """What may be known of an operator's kernels. The model of a reduction whose cut is known is another."""
+    """Kernels that may be known for an operator. Reductions with a known cut have another model."""
     return [launched] if reduction.cut_of(signature, launched) is None else [launched, ()]
 
 

@@ -19,7 +19,7 @@ _CYCLES = re.compile(r"\[(\d+) cycles\]$")
 
 
 def spins(kernel: KernelLaunch) -> bool:
-    """Does it do nothing but let time pass? Whatever operator launches it, it takes its cycles."""
+    """True for a kernel that only waits. Whatever operator launches it, it takes its cycles."""
     return _CYCLES.search(kernel.name) is not None
 
 
@@ -41,7 +41,7 @@ def _by_grid(machine: Machine, kernel: KernelLaunch, wave_ns: float) -> float:
 
 
 def waves_of(machine: Machine, kernel: KernelLaunch) -> float:
-    """How often its blocks fill the SMs' thread slots."""
+    """Number of times that its blocks fill the SMs' thread slots."""
     gpu = machine.gpu
     threads = max(1, prod(kernel.block))
     per_sm = max(1, min(gpu.max_blocks_per_sm, gpu.max_threads_per_sm // min(threads, 1024)))

@@ -20,7 +20,7 @@ SCALES = {
     "row row": "rows", "vec128 vec128": "vectors", "blk128x128 vec128": "blocks", "vec128 blk128x128": "blocks",
     "vec32 vec32": "mx", "vec16 vec16": "nv",
 }  # fmt: skip
-"""How a product in FP8 or FP4 is scaled, by the modes of cuBLASLt's two operands."""
+"""Scaling of a product in FP8 or FP4, by the modes of cuBLASLt's two operands."""
 
 
 def operator_of(library: Mapping[str, Any]) -> OperatorSignature | None:

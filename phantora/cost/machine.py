@@ -82,7 +82,7 @@ class Machine:
         return self.fit.floor_ns + ((moved - misses) / self.cache_rate + misses / self.stream_rate) / share
 
     def misses(self, moved: float) -> float:
-        """Those of `moved` bytes that come from memory."""
+        """The part of `moved` bytes that comes from memory."""
         return moved - min(moved, self.reach, max(0.0, (3.0 * self.reach - moved) / 2.0))
 
     def cycles_ns(self, cycles: float) -> float:

@@ -158,6 +158,6 @@ def _gpu_tables(tables: TablesOfGpus) -> list[GpuTable]:
 
 
 def _build(torch: str) -> tuple[str, str]:
-    """What chooses torch's kernels: 2.11 and cu130 of 2.11.0+cu130."""
+    """Build of torch that decides its kernels: 2.11 and cu130 of 2.11.0+cu130."""
     release, _, local = torch.partition("+")
     return ".".join(release.split(".")[:2]), local

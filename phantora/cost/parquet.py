@@ -17,8 +17,8 @@ MOST_BYTES = 512 << 20  # unpacked, all columns; ten times the same table
 
 
 def read_columns(source: Path | pa.BufferReader, columns: Sequence[str]) -> pa.Table:
-    """Those of `columns` that the file has. Raises ArrowException or OSError for a file that is no Parquet file, and
-    ValueError for one that is too large."""
+    """Reads those of `columns` that the file has. Raises ArrowException or OSError for a file that is no Parquet file,
+    and ValueError for one that is too large."""
     # Without a thread: a run may be allowed few, and our tables are small.
     with pq.ParquetFile(source, memory_map=False, pre_buffer=False) as file:
         about = file.metadata

@@ -159,7 +159,7 @@ def _argument(value: Any) -> Any:
 
 
 def _arguments(values: list[Any]) -> tuple[Any, ...]:
-    """Of each value. Equal tensors next to each other are one object."""
+    """Arguments of each value. Equal tensors next to each other are one object."""
     found: list[Any] = []
     for at, value in enumerate(values):
         same = at and isinstance(value, dict) and value == values[at - 1]

@@ -25,7 +25,7 @@ def burst_clock(machine: Machine, price: Price) -> float:
 
 
 def on_fewer_sms(machine: Machine, price: Price, longer: float) -> float:
-    """How many times as long the kernel takes on so few SMs that it would take `longer` at the same clock.
+    """Slowdown of the kernel on fewer SMs, if it would be `longer` at the same clock.
 
     It draws less there, so the clock may rise. Four products on 116 of 132 SMs of an H100 take 7 to 12 % longer than on
     all, by their waves of tiles alone 11 to 13 %

@@ -106,15 +106,15 @@ class AttentionFit:
 
     start: float
     token_head: float
-    """Of a token in one head of queries."""
+    """Time of a token in one head of queries."""
     beyond: float
-    """Of a byte by which operands are larger than L2."""
+    """Time of a byte by which operands exceed L2."""
     head: float
-    """Of one head of one sequence."""
+    """Time of one head of one sequence."""
     row: float
-    """Of a token of the sequence: the longest row of blocks."""
+    """Time of a token of the sequence: the longest row of blocks."""
     square: float
-    """Of the square of the sequence, in one head."""
+    """Time of the square of the sequence, in one head."""
     error: float
     """Relative: nine of ten published kernels that were left out of the fit lie within."""
 
@@ -144,7 +144,7 @@ class Published:
 
     @property
     def text(self) -> str:
-        """What was measured with what, for the log."""
+        """Measured kernels and their software, for the log."""
         return f"{self.about['gpu']}, published: {self.about['source']}"
 
     @cached_property

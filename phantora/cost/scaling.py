@@ -1,4 +1,4 @@
-"""From a time on one GPU to the time on another: by the limits that a kernel meets.
+"""Scales a time on one GPU to another, by the limits that a kernel meets.
 
 A kernel takes its launch, and then what memory or the SMs take, whichever is more, less what overlaps.
 How much is memory follows from the share of the bandwidth that the kernel reached where it was measured.
@@ -42,7 +42,7 @@ def scaled_ns(
     ns: float, source: AnalyticModel, target: AnalyticModel, signature: OperatorSignature, compute: str,
     kernels: Kernels,
 ) -> float:
-    """What takes `ns` on the GPU of `source`, on that of `target`."""
+    """Time on `target` of work that takes `ns` on the GPU of `source`."""
     bare = tuple(k for k in kernels if not k.library)
     price = source.operator(signature, bare)
     models = [analytic_ns(analytic, signature, compute, kernels) for analytic in (source, target)]

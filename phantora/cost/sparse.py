@@ -22,7 +22,7 @@ ERROR, PRODUCT_ERROR = 0.7, 0.35
 
 @dataclass(frozen=True)
 class Constants:
-    """Of cuSPARSE's products. Cycles are of an SM."""
+    """Constants of cuSPARSE's products. Cycles are of an SM."""
 
     start_ns: float = 11_000.0
     """Kernels that divide the rows among blocks."""
@@ -36,9 +36,9 @@ class Constants:
     """The same of a COO matrix, whose rows become those of a CSR one first."""
     coo_value: float = 1.29
     vector_stored: float = 2.0
-    """Of both with a vector: cycles for each stored element."""
+    """Cycles for each stored element, of both kinds with a vector."""
     l2_share: float = 0.65
-    """Of L2 that the dense matrix can fill."""
+    """Share of L2 that the dense matrix can fill."""
     sampled_hit: float = 0.80
     """Sampled products pick single values: a sector each. Share of L2's rate,"""
     sampled_miss: float = 0.41

@@ -144,7 +144,7 @@ def _entry(rows: Rows, first: int, end: int) -> Entry:
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """What is made here stays: going through it for garbage again and again takes as long as making it."""
+    """Pauses garbage collection. The objects stay, and repeated scans of them would take as long as their creation."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -181,7 +181,7 @@ def _key(value: Any) -> str:
 
 
 def _keys(values: tuple[Any, ...]) -> list[str]:
-    """Of each value. The rest of a long list is one value many times: it is read once."""
+    """Key of each value. The rest of a long list is one value many times: it is read once."""
     keys: list[str] = []
     for at, value in enumerate(values):
         keys.append(keys[-1] if at and value is values[at - 1] else _key(value))
@@ -235,7 +235,8 @@ def table_gpu(path: Path) -> str:
 
 
 def table_about(path: Path) -> dict[str, str]:
-    """What the table in `path` was measured with: gpu, driver, torch, cuda, cudnn. Raises as :func:`read_table`."""
+    """Versions with which the table in `path` was measured: gpu, driver, torch, cuda, cudnn. Raises as
+    :func:`read_table`."""
     try:
         return _about(path, pq.read_schema(path))
     except (OSError, pa.ArrowException) as error:

@@ -1,4 +1,4 @@
-"""Which tables of measurements apply to a GPU: those in the package, and those of this machine."""
+"""Tables of measurements that apply to a GPU: those in the package, and those of this machine."""
 
 from __future__ import annotations
 

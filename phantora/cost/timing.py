@@ -1,4 +1,4 @@
-"""What a measured kernel takes in a step."""
+"""Duration of a measured kernel inside a step."""
 
 from __future__ import annotations
 

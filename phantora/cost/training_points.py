@@ -27,14 +27,14 @@ MOST_SETS = 12  # sets of families in the cache: a set is of one table, GPU and 
 
 @dataclass(frozen=True)
 class TrainingPoints:
-    """Of one family: places (a row each) and logarithms of measured over analytic time."""
+    """Training points of one family: places (a row each) and logarithms of measured over analytic time."""
 
     at: Floats
     ratio: Floats
 
 
 Families = dict[str, TrainingPoints]
-"""By name."""
+"""Families by name."""
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ CALIBRATED = "H100-SXM"
 
 @dataclass(frozen=True)
 class Constants:
-    """What was fitted. Times in ns at the calibrated GPU's clock; cycles of an SM for 1,000 elements (threads'
+    """Fitted constants. Times in ns at the calibrated GPU's clock; cycles of an SM for 1,000 elements (threads'
     instructions, spilled registers of a warp)."""
 
     error: float = 0.44
@@ -81,9 +81,9 @@ class Constants:
     block_ns: float = 60.0
     """Between the starts of two programs on an SM."""
     start_ns: float = 697.0
-    """From the end of a program to the first instruction of the next in its place."""
+    """Time from the end of a program to the first instruction of the next in its place."""
     serial: float = 0.143
-    """Of a program's own transfers and instructions: what is not hidden behind its waits,"""
+    """Share of a program's own transfers and instructions that is not hidden behind its waits,"""
     serial_tensor: float = 0.009
     """and of its products."""
     load_ns: float = 404.0
@@ -96,7 +96,7 @@ class Constants:
     step_ns: float = 140.0
     """A round of a loop that fetches nothing ahead."""
     sharpness: float = 8.47
-    """Of the maximum: the power of the mean that joins memory, L2, busy SMs and waiting programs."""
+    """Sharpness of the maximum: the power of the mean that joins memory, L2, busy SMs and waiting programs."""
     mixed: float = 4.35
     """The same for tensor cores and elements, which wait for each other within a program."""
     tail: float = 0.452
@@ -105,13 +105,13 @@ class Constants:
 
 CONSTANTS = Constants()
 BY_TENSORS = {False: (1.25, 2.0), True: (8.1, 2.2), None: (1.9, 6.7)}
-"""Of kernels with and without products of tiles, and of either: their median time, in times that their tensors need to
-pass memory once, and by how much the 90th percentile exceeds it (`python -m validation.compare.triton --by-tensors`:
-82 and 45 kernels on an H100)."""
+"""Kernels with and without products of tiles, and of either: median time, relative to one pass of their tensors through
+memory, and the factor to the 90th percentile (`python -m validation.compare.triton --by-tensors`: 82 and 45 kernels on
+an H100)."""
 
 
 def by_tensors(machine: Machine, signature: OperatorSignature, products: bool | None) -> Estimate:
-    """Of a launch of which nothing is known but its arguments, and perhaps whether it multiplies tiles."""
+    """Estimate of a launch of which only the arguments are known, and perhaps that it multiplies tiles."""
     moved = float(sum(traffic(t) for t in on_gpu(signature.args)))
     times, error = BY_TENSORS[products]
     return Estimate(machine.memory_ns(moved) * times, moved, error=error)
@@ -150,7 +150,7 @@ def _joined(parts: list[float], power: float) -> float:
 
 
 def _by_groups(machine: Machine, work: Work, dot: Dot) -> bool:
-    """Whether groups of four warps multiply together, from shared memory (wgmma, tcgen05)."""
+    """True if groups of four warps multiply together, from shared memory (wgmma, tcgen05)."""
     hopper = machine.gpu.compute_capability >= (9, 0)
     return hopper and dot.m >= TENSOR_ROWS and work.warps % QUARTERS == 0 and dot.dtype not in WIDE
 
@@ -168,12 +168,12 @@ def _rate(machine: Machine, work: Work, dot: Dot, there: float, c: Constants) ->
 
 
 def _products_ns(machine: Machine, work: Work, there: float, c: Constants) -> float:
-    """Of one program on the tensor cores, next to `there` - 1 others."""
+    """Time of one program's products on the tensor cores, next to `there` - 1 others."""
     return sum(d.count * 2.0 * d.m * d.n * d.k / _rate(machine, work, d, there, c) for d in work.dots)
 
 
 def _split(dot: Dot, warps: int) -> tuple[int, int]:
-    """How many warps lie along rows and columns of a tile that each warp multiplies for itself, as Triton lays them."""
+    """Warps along rows and columns of a tile, in Triton's layout, if each warp multiplies a part."""
     along_m = along_n = 1
     while along_m * along_n < warps:
         rows, columns = dot.m // ROWS // along_m, dot.n // COLUMNS // along_n
@@ -185,7 +185,7 @@ def _split(dot: Dot, warps: int) -> tuple[int, int]:
 
 
 def _shared_bytes(machine: Machine, work: Work, n: Mapping[str, float]) -> float:
-    """What one program moves through shared memory for its products: tiles on their way in, operands on their way out.
+    """Bytes of one program through shared memory for its products: tiles on their way in, operands on their way out.
 
     A warp reads the rows and columns of its own part of a tile. A group of warps reads all columns for 64 rows."""
     if not work.dots:
@@ -215,7 +215,7 @@ def _cycles(work: Work, n: Mapping[str, float], c: Constants) -> float:
 
 
 def _latencies_ns(work: Work, n: Mapping[str, float], c: Constants) -> float:
-    """What one program waits for, one after the other."""
+    """Latencies of one program, one after the other."""
     fetched = n["phases"] * c.load_ns + n["piped"] * c.piped_ns / max(1, work.stages - 1)
     rounds = max(0.0, n["steps"] - n["piped"]) * (c.product_step_ns if work.dots else c.step_ns)
     return fetched + rounds + n["reductions"] * c.reduction_ns + n["crossings"] * c.crossing_ns + n["dots"] * c.dot_ns
@@ -230,7 +230,7 @@ def _swept(machine: Machine, work: Work, there: float, touched: float, distinct:
 
 
 def estimate(machine: Machine, work: Work, c: Constants = CONSTANTS) -> Estimate:
-    """Of one launch: time, distinct bytes, flops; tiles of products are its programs."""
+    """Estimate of one launch: time, distinct bytes, flops; tiles of products are its programs."""
     n = {**dict.fromkeys(COUNTERS, 0.0), **work.counts}
     moved = work.read + work.written
     if not work.programs:

@@ -1,4 +1,4 @@
-"""What the simulator asks about a piece of work, and the answer."""
+"""The simulator's questions about a piece of work, and their answers."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class OperatorSignature:
     outputs: tuple[TensorSpec, ...] = ()
     backward: bool = False
     work: Work | None = None
-    """What it does, where that is known: of Triton kernels, whose names and arguments say little."""
+    """The work, if known: of Triton kernels, whose names and arguments say little."""
     tuning: bool = False
     """It is a candidate that an autotuner tries."""
     ir: str = ""
-    """Of Triton kernels that can be launched again: where their IR is kept (``phantora.ttir.store``), and"""
+    """Place of a Triton kernel's IR, if it can be launched again (``phantora.ttir.store``), and"""
     grid: tuple[int, ...] = ()
     products: bool | None = None
-    """Of a program's own kernel that could not be followed: whether it multiplies tiles; None: not known."""
+    """For a program's own kernel that could not be followed: True if it multiplies tiles; None: unknown."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Which operators a run used, as a file: what ``phantora profile`` measures.
+"""Operators that a run used, as a file: the list that ``phantora profile`` measures.
 
 JSON lines. The first names the format; each other one is an operator's signature as the tracer
 wrote it, whether its library call multiplies float32 as ``tf32``, and what the run made

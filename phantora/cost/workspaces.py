@@ -46,7 +46,7 @@ _FLOATS = {"bfloat16": "bf16", "float16": "f16"}
 
 @dataclass(frozen=True, order=True)
 class Convolution:
-    """What decides a plan's workspace."""
+    """Parameters that decide a plan's workspace."""
 
     form: str
     """``fwd``, ``dgrad`` (gradient of the input) or ``wgrad`` (of the filters)."""
@@ -65,7 +65,7 @@ class Convolution:
 
 @dataclass
 class Bytes:
-    """What plans of a convolution asked for, None where it was not measured."""
+    """Bytes that plans of a convolution ask for; None where not measured."""
 
     usual: int | None = None
     """The plan that cuDNN's heuristics put first."""

@@ -196,7 +196,7 @@ class Fold:
         return found
 
     def comparisons(self) -> Iterable[Comparison]:
-        """What must match for the fold to be right."""
+        """Conditions of a correct fold."""
         firsts = list(self._full_groups_of(self._places[0]))
         for place in dict.fromkeys((*firsts, *self._full_groups_of(self._places[-1]))):
             for number, at in self._representatives.items():

@@ -17,9 +17,9 @@ class Pipeline:
 
     ranks: tuple[int, ...]
     stages: tuple[int, ...]
-    """Of each process; -1: a part of another pipeline, some of whose stages have no process."""
+    """Stage of each process; -1: a part of another pipeline, some of whose stages have no process."""
     factors: tuple[tuple[float, ...], ...]
-    """Of each pipeline that they represent: the power factor of every process."""
+    """Factors for each represented pipeline: the power factor of every process."""
 
 
 def pipelines_of(fold: Fold, factors: Sequence[float]) -> list[Pipeline]:

@@ -28,7 +28,7 @@ class Step:
     """Seconds."""
     error: tuple[float, float]
     tokens: float
-    """Of the whole job; 0 if the log does not show them."""
+    """Tokens of the whole job; 0 if the log does not show them."""
     first: Seconds
     """Seconds by which the first step is longer than a steady one: compilation and allocation."""
 
@@ -61,7 +61,7 @@ def checkpoint_cost(log: Log) -> float | None:
 
 @dataclass(frozen=True)
 class Answer:
-    """What ``phantora goodput`` prints. Times are seconds."""
+    """Output of ``phantora goodput``. Times are seconds."""
 
     job: Job
     step: Step
@@ -78,7 +78,7 @@ class Answer:
     time: Annotated[Range, Unit("seconds")]
     dollars: Range | None
     assumed: list[str]
-    """What neither the log nor the user gives."""
+    """Inputs that neither the log nor the user gives."""
 
 
 def step_of(report: Report) -> Step:

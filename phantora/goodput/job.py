@@ -1,4 +1,4 @@
-"""What decides how long a job takes. Times are seconds unless a name has another unit."""
+"""Parameters of a job's duration. Times are seconds unless a name has another unit."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ class Machines:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """How a job saves its state."""
+    """Checkpoints of a job."""
 
     cost: Seconds
     """Training stops for so long."""
     interval: Seconds
-    """Of training between two checkpoints."""
+    """Training time between two checkpoints."""
     lag: Seconds = 0.0
-    """From the end of the stop until the checkpoint is safe (an asynchronous write)."""
+    """Time from the end of the stop until the checkpoint is safe (an asynchronous write)."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +61,12 @@ class Job:
     """A training run."""
 
     work: Seconds
-    """Of training without failures, checkpoints and stragglers."""
+    """Time of the training without failures, checkpoints and stragglers."""
     machines: Machines
     checkpoints: Checkpoints
     restart: Seconds
-    """From a failure to the first step after it: detection, new hosts, start, compilation, the checkpoint's read."""
+    """Time from a failure to the first step after it: detection, new hosts, start, compilation, the checkpoint's
+    read."""
     error: tuple[float, float] = (0.0, 0.0)
     """Relative error bars of the step time below and above: 9 in 10 cases lie between."""
 

@@ -12,8 +12,8 @@ from phantora.goodput.job import Job, Machines
 
 Floats = npt.NDArray[np.float64]
 PARTS = ("useful", "checkpoints", "lost", "restarts", "hosts", "stragglers")
-"""Where a job's time goes: steps that count; stops for checkpoints; work since the last checkpoint before a failure;
-restarts; waits for a spare host; steps that take longer because of the slowest GPU."""
+"""Parts of a job's time: steps that count; stops for checkpoints; work since the last checkpoint before a failure;
+restarts; waits for a spare host; longer steps due to the slowest GPU."""
 _MOST_FAILURES = 3000.0  # that a trial plays; a longer job repeats them
 _QUANTILES = 4096
 _BAR = 1.6449  # standard deviations on each side of 90 %
@@ -26,7 +26,7 @@ class Trials:
     time: Floats
     failures: Floats
     parts: dict[str, Floats]
-    """By :data:`PARTS`; their sum is ``time``."""
+    """Times by :data:`PARTS`; their sum is ``time``."""
 
 
 def play(job: Job, trials: int = 1000, seed: int = 0) -> Trials:
@@ -45,7 +45,7 @@ def play(job: Job, trials: int = 1000, seed: int = 0) -> Trials:
 
 
 def _stretch(value: Floats, work: Floats, scale: float) -> Floats:
-    """Of a job that is `scale` times as long: the spread of independent pieces grows with the root."""
+    """Scales a job to `scale` times its length: the spread of independent pieces grows with the root."""
     relative = value / work * work.mean()
     mean = relative.mean()
     result: Floats = (mean + (relative - mean) / np.sqrt(scale)) * scale * work / work.mean()

@@ -121,7 +121,7 @@ def _lines(links: list[NetworkLink], spots: dict[str, _Spot]) -> Iterator[str]:
 
 
 def _notes(links: list[NetworkLink], spots: dict[str, _Spot], x: float) -> Iterator[str]:
-    """What links between two rows carry, next to the gap that they cross."""
+    """Rates of the links between two rows, next to the gap that they cross."""
     seen: dict[tuple[float, str], None] = {}
     for link in links:
         one, other = sorted((spots[link.source], spots[link.target]), key=lambda spot: spot.y)

@@ -19,7 +19,7 @@ T = TypeVar("T")
 MOST_PARTS = 64  # of a dotted key: tomllib takes time and memory as their square, 10 s for one of 40,000
 _LONG_KEY = re.compile(rb'''(?<![\w."'-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){%d}''' % MOST_PARTS)
 LARGEST = 2.0**62
-"""Of any number in a data file: what is derived from it still fits 64 bits."""
+"""Largest number in a data file: values derived from it still fit 64 bits."""
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 class Place:
-    """Where in a file a value stands: ``lab.toml:12: fabric.spines``."""
+    """Place of a value in a file: ``lab.toml:12: fabric.spines``."""
 
     def __init__(self, path: Path, *keys: str | int) -> None:
         self.path, self.keys = path, keys

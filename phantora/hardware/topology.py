@@ -48,7 +48,7 @@ class Flow:
 
 
 class Connection(NamedTuple):
-    """What joins nodes `a` and `b`: one link each way, or only from `a` to `b`."""
+    """Connection of nodes `a` and `b`: one link each way, or only from `a` to `b`."""
 
     a: str
     b: str
@@ -92,7 +92,7 @@ class Topology:
                 links.append(NetworkLink(f"{each.b}>{each.a}", each.b, each.a, each.bandwidth, each.latency_ns))
         self.links = tuple(links)
         self.bandwidths = np.array([link.bandwidth for link in links])
-        """Of `links`, bytes/s."""
+        """Bandwidths of `links`, bytes/s."""
         self.hosts = hosts
         self.nic_of = tuple(nic_of)
         self.gpus = tuple(f"h{host}.gpu{gpu}" for host in range(hosts) for gpu in range(len(self.nic_of)))
@@ -171,7 +171,7 @@ class Topology:
         return sum([self.links[link].latency_ns for link in route])
 
     def by_nvlink(self, src_gpu: int, dst_gpu: int) -> bool:
-        """Does NVLink join two GPUs of one host, without PCIe?"""
+        """True if NVLink joins two GPUs of one host, without PCIe."""
         width = len(self.nic_of)
         way = self._inside(0, f"gpu{src_gpu % width}", f"gpu{dst_gpu % width}")
         return all(self.links[link].target.startswith(("h0.gpu", "h0.nvswitch")) for link in way)
@@ -239,7 +239,7 @@ class Topology:
         raise PhantoraError(f"no way from {source} to {target} inside a host")
 
     def _across(self, source: str, target: str, key: int) -> tuple[int, ...]:
-        """From NIC to NIC through the fabric, hop by hop."""
+        """Links from NIC to NIC through the fabric, hop by hop."""
         only = self._only.get((source, target))
         if only is not None:
             return only
@@ -292,7 +292,7 @@ class Topology:
 
 
 def is_nic(node: str) -> bool:
-    """Is `node`, by its name, a NIC of some host?"""
+    """True if `node`, by its name, is a NIC of some host."""
     return node.startswith("h") and ".nic" in node
 
 

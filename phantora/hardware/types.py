@@ -1,4 +1,4 @@
-"""What is simulated: GPUs, links, hosts, clusters. All values SI: bytes, bytes/s, FLOP/s, ns."""
+"""The simulated hardware: GPUs, links, hosts, clusters. All values SI: bytes, bytes/s, FLOP/s, ns."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Calibration:
     floor_ns: float
     """Shortest kernel, ns, from its start to its end."""
     kernel_gap_ns: float
-    """From the end of a kernel, copy or memset to the start of the next on the same stream when that is already queued.
-    Not part of any price: the simulator's streams add it."""
+    """Gap from the end of a kernel, copy or memset to the start of the next on the same stream, if that is already
+    queued. Not part of any price: the simulator's streams add it."""
     crowded_gap_ns: float
     """The same while two or more other streams have work, if only a wait."""
     launch_latency_ns: float
-    """From the call of cudaLaunchKernel to the start of the kernel on an idle GPU."""
+    """Time from the call of cudaLaunchKernel to the start of the kernel on an idle GPU."""
     communication_start_ns: float
-    """From the end of what a communication kernel waits for to its start."""
+    """Time from the last dependency of a communication kernel to its start."""
     filling_copy_bytes: int
     """A copy inside the GPU or a memset of that many bytes takes all of the GPU; a smaller one its share of it."""
     nccl_channels: int
@@ -33,11 +33,11 @@ class Calibration:
     nccl_connection_bytes: int
     """Device memory of one connection of one channel."""
     nccl_kernel_bytes: int
-    """Of NCCL's kernels and their local memory, which the first communicator of a process takes."""
+    """Memory of NCCL's kernels and their local memory, which the first communicator of a process takes."""
     nccl_send_bytes: int
-    """Of the first send or receive of a process, next to its connections."""
+    """Memory of the first send or receive of a process, in addition to its connections."""
     cublas_bytes: int
-    """Of the first handle of cuBLAS in a process."""
+    """Memory of the first cuBLAS handle in a process."""
     cudnn_bytes: int
     """And of cuDNN."""
     graph_gap_ns: float
@@ -77,7 +77,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Power:
-    """What draws power, as shares of the usual cap (``power_watts``), and how the limiter acts (docs/costs.md)."""
+    """Power of a GPU's activities, as shares of the usual cap (``power_watts``), and the limiter (docs/costs.md)."""
 
     idle: float
     """Whatever runs: leakage, memory refresh, links."""
@@ -95,13 +95,13 @@ class Power:
     communication: float
     """A NCCL kernel."""
     exponent: float
-    """Of a kernel's dynamic power over the SM clock."""
+    """Exponent of the SM clock in a kernel's dynamic power."""
     burst: float
-    """What the GPU draws at most in an instant, also below the cap on average."""
+    """Highest power in an instant, also below the cap on average."""
     response_ns: float
     """The limiter averages over so long."""
     reaction_ns: float
-    """In so long it moves the clock by the share of the cap that the mean is below or above it."""
+    """Time in which the limiter moves the clock by the share of the cap that the mean is below or above it."""
     spread: float
     """Standard deviation of dynamic power between GPUs of the same model."""
     lowest_clock: float
@@ -112,7 +112,7 @@ class Power:
 
 @dataclass(frozen=True)
 class Interference:
-    """What kernels lose next to communication (docs/costs.md)."""
+    """Slowdown of kernels next to communication (docs/costs.md)."""
 
     classes: dict[str, float]
     """Factor by which a kernel of a class is slower while a NCCL kernel runs next to it; 1 for others."""
@@ -126,7 +126,7 @@ class Interference:
 
 @dataclass(frozen=True)
 class CommunicationSlowdown:
-    """How much longer communication takes while a kernel runs next to it, as a share of its time alone."""
+    """Slowdown of communication next to a kernel, as a share of its time alone."""
 
     products: float
     """Next to products and convolutions."""
@@ -151,7 +151,7 @@ class MeasuredCollective:
 
 @dataclass(frozen=True)
 class MeasuredGpu:
-    """What the trace of a real run shows of its GPUs. What the trace does not show is left at its default."""
+    """Facts about the GPUs in the trace of a real run. Facts that the trace does not show have their defaults."""
 
     product: str
     """``cudaDeviceProp.name``; on other GPUs nothing of this counts."""
@@ -212,7 +212,7 @@ class Gpu:
     limit_watts: float = 0.0
     """The limit in force (``nvidia-smi -pl``), where it is not `power_watts`, to which the shares of `power` refer."""
     spare_bytes: int = 0
-    """Of `context_bytes`: what the first kernel adds, and the driver gives back when memory runs out."""
+    """Part of `context_bytes`: memory that the first kernel adds, and the driver gives back when memory runs out."""
     scaled_errors: dict[str, float] = field(default_factory=dict)
     """Relative error bars of times that are scaled from another GPU, by class: nine of ten published kernels lie within
     (validation/published/kernels.py). A class that is not there has that of products."""
@@ -231,7 +231,7 @@ class Gpu:
     launch_ns: float = 0.0
     """Duration of a kernel that does nothing, measured; 0: not known, the calibration's `floor_ns` then."""
     measured: MeasuredGpu | None = None
-    """What a trace of the user's machine shows, from a calibration file."""
+    """Facts from a trace of the user's machine, from a calibration file."""
 
     @property
     def reference_clock(self) -> float:
@@ -278,9 +278,9 @@ class HostProfile:
     """Model and clock, as /proc/cpuinfo gives them."""
     sources: tuple[str, ...] = ()
     probe_ns: dict[str, float] = field(default_factory=dict)
-    """What rows of ``profile/host_probe.py`` took there under the stub libraries, ns: what hosts are compared by."""
+    """Times of rows of ``profile/host_probe.py`` there under the stub libraries, ns; hosts are compared by them."""
     measured: bool = False
-    """By `phantora profile host`: a host of the user's, not one that is assumed."""
+    """True for a host file of `phantora profile host`; False for an assumed host."""
     rank_spread: float = 0.15
     """Standard deviation of the logarithm of the ranks' host times on one machine, for the same work. Processors of a
     VM are threads of cores that others use. In five programs of 4 ranks next to 4 H200 the slowest rank took 1.16 to
@@ -298,11 +298,11 @@ class HostProfile:
 
 @dataclass(frozen=True)
 class Wiring:
-    """What is inside a host. Hosts of a cluster are identical."""
+    """The inside of a host. Hosts of a cluster are identical."""
 
     kind: str
-    """How GPUs meet: ``nvswitch`` (each has a port to it), ``nvlink-pairs`` (bridges join 0 and 1, 2 and
-    3 ...; all else over PCIe) or ``pcie``."""
+    """Connection of the GPUs: ``nvswitch`` (each has a port to it), ``nvlink-pairs`` (bridges join 0 and 1, 2 and 3
+    ...; all else over PCIe) or ``pcie``."""
     nics: int
     """NICs, assigned to the GPUs in order; a GPU's NIC is its rail."""
     gpus_per_pcie_switch: int
@@ -330,7 +330,7 @@ class FabricLink:
 
 @dataclass(frozen=True)
 class Fabric:
-    """What is between hosts. docs/clusters.md draws each kind."""
+    """The network between hosts. docs/clusters.md draws each kind."""
 
     kind: str = "switch"
     """``switch`` (one that blocks nothing), ``rail``, ``leaf-spine``, ``fat-tree``, ``dragonfly`` or ``graph``."""
@@ -348,7 +348,7 @@ class Fabric:
     routing: str = "ecmp"
     """``ecmp`` (hash of the flow) or ``adaptive`` (the link with the fewest flows)."""
     seed: int = 0
-    """Of the hash."""
+    """Seed of the hash."""
     links: tuple[FabricLink, ...] = ()
     """``graph``: its cables."""
 

@@ -23,7 +23,7 @@ class Reader:
     """A format of traces that another package reads."""
 
     reads: Callable[[str], bool]
-    """Is the file at this path of the format?"""
+    """True if the file at this path has the format."""
     read: Callable[[str, Vocabulary, int], list[RankTrace]]
     """The ranks' traces in it; the number is its place among the files given."""
 

@@ -1,4 +1,4 @@
-"""From the traces of all ranks to one log."""
+"""One log from the traces of all ranks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NO_LAUNCH = -1
 
 @dataclass
 class Imported:
-    """What came of an import, for the user to read."""
+    """Result of an import, for the user to read."""
 
     log: str
     rows: int
@@ -40,9 +40,9 @@ class Imported:
     world_size: int
     gpu: str
     missing: dict[str, str] = field(default_factory=dict)
-    """What the traces do not hold -> the option of the profiler that adds it."""
+    """Facts that the traces do not contain -> the option of the profiler that adds them."""
     skews: dict[int, skew.Skew] = field(default_factory=dict)
-    """By rank, where collectives tell it."""
+    """Skews by rank, where collectives show them."""
     matched: int = 0
     """Collectives that several of the ranks took part in."""
     notes: list[str] = field(default_factory=list)
@@ -112,7 +112,7 @@ def _by_rank(traces: Sequence[RankTrace]) -> dict[int, RankTrace]:
 
 
 def _begin(trace: RankTrace) -> int:
-    """When the recording began, on the clock that ranks share: the profiler's start, or the first row before that."""
+    """Begin of the recording, on the clock that ranks share: the profiler's start, or the first row before that."""
     first = int(trace.rows["start"].min()) if len(trace.rows) else np.iinfo(np.int64).max // 2
     return trace.base + (min(first, trace.origin) if trace.origin is not None else first)
 

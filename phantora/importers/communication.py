@@ -1,4 +1,4 @@
-"""What each communication kernel of a real run does, and with which kernels of other ranks it runs together."""
+"""The operation of each communication kernel of a real run, and its partners on other ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BY_NAME = {
 
 
 Joints = dict[int, dict[int, Joint]]
-"""By rank and by position in its rows."""
+"""Joints by rank and by position in its rows."""
 
 
 def complete_calls(trace: RankTrace, links: Links, words: Vocabulary) -> None:
@@ -216,7 +216,7 @@ def _calls_of_pairs(trace: RankTrace, links: Links, words: Vocabulary) -> list[t
 
 
 def _shift(sends: Sequence[_Side], receives: Sequence[_Side]) -> int:
-    """Which send the first receive belongs to: the two ends of a transfer are close."""
+    """Offset from sends to receives: the two ends of a transfer are close in time."""
     n, m = len(sends), len(receives)
     if not n or not m or n == m:
         return 0

@@ -30,7 +30,7 @@ _LEAST_JOINED = 0.5  # of the operators must be in the profiler's trace
 
 
 def is_execution_trace(path: str) -> bool:
-    """Does the file `path` begin as an execution trace does?"""
+    """True if the file `path` begins as an execution trace does."""
     try:
         return _SCHEMA.search(_unpacked(path, _HEAD_BYTES)) is not None
     except (OSError, EOFError):

@@ -20,7 +20,7 @@ import orjson
 from phantora.errors import PhantoraError
 
 CHUNK_BYTES = 8 << 20
-"""Of the file, read at once."""
+"""Bytes of the file that are read at once."""
 _GZIP_FORMAT = 31  # zlib's name of it
 _GZIP_MAGIC = b"\x1f\x8b"
 _BETWEEN = re.compile(rb'(?<=\})\s*,\s*(?=\{\s*"(?:ph|name|cat|ts|pid)")')
@@ -79,7 +79,7 @@ class EventFile:
             self._tail += source.read()
 
     def _first(self, source: _Source) -> bytes:
-        """What follows the beginning of the list of events."""
+        """The rest after the beginning of the list of events."""
         buffer = source.read()
         if buffer.lstrip()[:1] == b"[":
             return buffer.lstrip()[1:]
@@ -94,7 +94,7 @@ class EventFile:
         return buffer[found.end() :]
 
     def _events(self, buffer: bytes, ended: bool) -> tuple[bool, list[Event], bytes]:
-        """Whether the list has ended, the events at the beginning of `buffer`, and what remains of it."""
+        """True if the list has ended, the events at the beginning of `buffer`, and the rest of it."""
         if ended:
             with suppress(orjson.JSONDecodeError):
                 return True, orjson.loads(b"[" + buffer), b""
@@ -124,7 +124,7 @@ class EventFile:
         return True, orjson.loads(b"[" + buffer[:end]), buffer[end:]
 
     def _last_of_cut_file(self, buffer: bytes) -> tuple[bool, list[Event], bytes]:
-        """Of a file that ends within its list: the last event, if it is whole."""
+        """For a file that ends within its list: the last event, if it is complete."""
         self.cut_short = True
         with suppress(orjson.JSONDecodeError):
             return True, orjson.loads(b"[" + buffer.rstrip().rstrip(b",") + b"]"), b""

@@ -1,4 +1,4 @@
-"""What launched what in one rank: from correlation ids and nesting to the log's `launch` and `link`."""
+"""Causes of rows in one rank: from correlation ids and nesting to the log's `launch` and `link`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phantora.importers.rank import CODES, RankTrace, Rows, Vocabulary, is_devic
 from phantora.importers.schedule import Ints
 
 _SLACK_NS = 2_000
-"""How far CUPTI's clock and torch's may be apart: a call may seem to begin so much before its operator."""
+"""Largest difference between CUPTI's clock and torch's: a call may seem to begin that long before its operator."""
 
 
 @dataclass
@@ -113,7 +113,7 @@ def _innermost(rows: Rows, operators: npt.NDArray[np.intp], thread: Ints, time: 
 
 
 def _parents(thread: Ints, end: Ints, start: Ints) -> Ints:
-    """Of slices ordered by thread and start the position of the one that encloses each; -1 for none."""
+    """Position of the slice that encloses each slice; -1 for none. Slices are ordered by thread and start."""
     parent: list[int] = []
     stack: list[tuple[int, int]] = []
     current = None

@@ -38,9 +38,9 @@ class Matches:
 
     group: int
     sequences: dict[int, Sequence]
-    """By rank."""
+    """Sequences by rank."""
     first: dict[int, int]
-    """By rank, of those that could be matched."""
+    """First positions of matched ranks."""
 
     def common(self, a: int, b: int) -> tuple[Ints, Ints]:
         """Places, in the sequences of ranks `a` and `b`, of what both took part in."""
@@ -86,8 +86,8 @@ def _matched(group: int, sequences: dict[int, Sequence]) -> Matches:
 
 
 def _shift(reference: Sequence, other: Sequence) -> int | None:
-    """Where in `reference` the first of `other` belongs; None if they do not agree. Steps repeat, so that several
-    places may agree as well: then the one at which the clocks differ least."""
+    """Position in `reference` of the first element of `other`; None if they do not agree. Steps repeat, so several
+    positions may agree. Then the one with the smallest differences of the clocks counts."""
     best: tuple[float, float] | None = None
     place = None
     n, m = len(reference.content), len(other.content)

@@ -50,7 +50,7 @@ Row = tuple[Any, ...]
 
 @dataclass
 class _Process:
-    """What one process did, before its rows are given to the ranks of its GPUs."""
+    """Events of one process, before its rows are given to the ranks of its GPUs."""
 
     host: list[Record] = field(default_factory=list)
     devices: dict[int, list[Record]] = field(default_factory=dict)

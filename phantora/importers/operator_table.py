@@ -40,7 +40,7 @@ _PASSES = (_FORWARD, _BACKWARD)
 _PARAMETERS, _GRADIENTS, _SEPARATE = "params-all-gather", "grads-reduce-scatter", "separate-grads-all-reduce"
 _EMBEDDING, _CLIP, _OPTIMIZER = "embedding-grads-all-reduce", "optimizer-clip-main-grad", "optimizer"
 _TAIL = ("gc", "layernorm-grads-all-reduce", _EMBEDDING, _SEPARATE, _GRADIENTS, _CLIP, _OPTIMIZER)
-"""What ends a step, in this order; gradients come earlier where they overlap the backward passes."""
+"""End of a step, in this order; gradients come earlier if they overlap the backward passes."""
 _COLLECTIVES = {
     _PARAMETERS: Coll.ALL_GATHER, _GRADIENTS: Coll.REDUCE_SCATTER, _SEPARATE: Coll.ALL_REDUCE,
     _EMBEDDING: Coll.ALL_REDUCE, _CLIP: Coll.ALL_REDUCE,
@@ -66,7 +66,7 @@ class _Op:
     """Model chunk of the whole model, -1 if unknown."""
     stream: int = _COMPUTE
     after: list[_Op] = field(default_factory=list)
-    """What it waits for, on its rank."""
+    """Operators of its rank that must end before it."""
     joint: Joint | None = None
 
     def follows(self, other: _Op) -> None:
@@ -84,7 +84,7 @@ class _Rank:
 
 
 def is_operator_table(path: str) -> bool:
-    """Is the file `path` a Parquet file?"""
+    """True if the file `path` is a Parquet file."""
     return path.endswith(_PARQUET)
 
 

@@ -1,4 +1,4 @@
-"""What one rank's trace contains, on its way to the log."""
+"""Content of one rank's trace, on its way to the log."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Record = tuple[int, int, int, int, int, int, int, int, int, int, int, int, int]
 
 
 def is_device(kind: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-    """Whether rows of these kinds occupy a GPU."""
+    """True for rows whose kind occupies a GPU."""
     mask: npt.NDArray[np.bool_] = _IS_DEVICE[kind]
     return mask
 
@@ -72,7 +72,7 @@ class Group:
 
 @dataclass(frozen=True)
 class KernelForm:
-    """How a kernel is launched."""
+    """Launch parameters of a kernel."""
 
     grid: tuple[int, int, int]
     """Blocks."""
@@ -92,18 +92,18 @@ class CommunicationCall:
     dtype: str
     """torch's name; empty if unknown."""
     bytes: int
-    """Of the larger of input and output."""
+    """Size of the larger of input and output."""
     peer: int
-    """Of sends and receives: rank in the group, -1 if unknown."""
+    """Partner of a send or receive: rank in the group, -1 if unknown."""
 
     @property
     def of_pair(self) -> bool:
-        """Is it a send or a receive?"""
+        """True for a send or a receive."""
         return self.sends or self.collective.startswith(("recv", "irecv"))
 
     @property
     def sends(self) -> bool:
-        """Is it a send?"""
+        """True for a send."""
         return self.collective in ("send", "isend")
 
 
@@ -138,22 +138,22 @@ class RankTrace:
     source: str
     """The file."""
     rows: Rows
-    """Of :data:`ROW`; times in ns of the rank's own clock."""
+    """Rows of :data:`ROW`; times in ns of the rank's own clock."""
     world_size: int = 1
     device: Device = field(default_factory=Device)
     base: int = 0
     """ns to add to the rank's times to compare them with those of other ranks."""
     origin: int | None = None
-    """When the profiler began to record, ns."""
+    """Start of the profiler's recording, ns."""
     waits: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Position of a `wait` row -> correlation of the event's record, stream of the record."""
     functions: dict[int, int] = field(default_factory=dict)
     """Record function id of an operator -> its position."""
     versions: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
-    """What the trace does not hold -> the option of the profiler that adds it."""
+    """Facts that the trace does not contain -> the option of the profiler that adds them."""
     notes: list[str] = field(default_factory=list)
-    """What the user should know of the file."""
+    """Notes about the file for the user."""
     schedule: Schedule | None = None
 
 

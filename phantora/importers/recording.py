@@ -37,7 +37,7 @@ _DEFINES, _OPENS, _WAITS, _LAUNCHES, _SYNCS, _ENDS = range(6)
 def missing_for_replay(
     traces: Mapping[int, RankTrace], links: Mapping[int, Links], metadata: RunMetadata
 ) -> str:  # fmt: skip
-    """What a replay needs that the traces do not have, and how to get it; empty for nothing."""
+    """Facts that a replay needs and the traces do not have, and how to get them; empty for none."""
     work = {rank: is_device(link.kind) for rank, link in links.items()}
     bare = [rank for rank, device in work.items() if not device.any()]
     if bare:
@@ -54,7 +54,7 @@ def missing_for_replay(
 
 
 def idle_recording() -> Records:
-    """Of a rank that does nothing."""
+    """The recording of a rank that does nothing."""
     return np.concatenate([make("RANK_START", slot=_NO_SLOT, devices=1), make("RANK_EXIT", slot=_NO_SLOT)])
 
 
@@ -230,7 +230,7 @@ class _Recorder:
             self._put((time, _WAITS), self._make("STREAM_WAIT", time, stream=wait.stream, id=wait.item + 1))
 
     def _around(self, row: int, time: int) -> tuple[Records, Records]:
-        """Of a row that is an operator itself: where it begins and ends on the host."""
+        """Begin and end on the host of a row that is an operator itself."""
         signature = self._signature(int(self._trace.rows["sig"][row]))
         instance = self._operators[-2 - row] = len(self._operators) + 1
         opened = self._make("OP_BEGIN", time, op=instance, id=signature, start=time)

@@ -1,4 +1,4 @@
-"""What a rank launched, with which partners, and what it and its streams waited for: what a recording is made of."""
+"""Launches of a rank, their partners, and the waits of the rank and its streams: the parts of a recording."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 
 WHOLE_GPU = -1
-"""In place of a launch: all of them."""
+"""All launches, in place of one."""
 LEAST_NS = 1
-"""Of a transfer: it takes some time."""
+"""Least time of a transfer."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Part:
     collective: int = -1
     """``wire.layout.Coll``; -1 for a transfer."""
     peer: int = -1
-    """Of a transfer: rank in the group."""
+    """Partner of a transfer: rank in the group."""
     sends: bool = False
 
 
@@ -38,7 +38,7 @@ class Joint:
     duration: int = LEAST_NS
     """ns from the last arrival of a partner to the end."""
     crowd: float = 1.0
-    """How many collectives over links of its kind ran meanwhile, itself counted: the mean over its duration."""
+    """Mean number of simultaneous collectives over links of its kind, itself included."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Sync:
     row: int
     time: int
     resumes: int
-    """When what it waited for was done, at least `time`."""
+    """End of the awaited work, at least `time`."""
     item: int
     """Place of the launch that it waits for, or WHOLE_GPU."""
     room: bool = False
@@ -73,7 +73,7 @@ class Timeline:
     """Positions in the trace."""
     launch: Ints
     delay: Ints
-    """By how much each began later than its host, its stream and its waits explain."""
+    """Delay of each launch that its host, its stream and its waits do not explain."""
     waits: list[Wait]
     syncs: list[Sync]
 
@@ -84,4 +84,4 @@ class Schedule:
 
     line: Timeline
     joints: dict[int, Joint]
-    """By position in the rows."""
+    """Joints by position in the rows."""

@@ -1,4 +1,4 @@
-"""How far the clocks of ranks are apart: the kernels of one collective end at the same moment everywhere."""
+"""Differences between the clocks of ranks: the kernels of one collective end at the same moment everywhere."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _LEAST_COMMON = 3  # collectives that tell the skew of two ranks
 
 @dataclass(frozen=True)
 class Skew:
-    """By how much a rank's clock is ahead of the first rank's."""
+    """Lead of a rank's clock over the first rank's."""
 
     ns: int
     spread: int
     """Median deviation of single collectives, ns."""
     collectives: int
-    """How many tell it."""
+    """Number of collectives that show it."""
 
     @property
     def removed(self) -> int:

@@ -1,4 +1,4 @@
-"""How names and numbers of profilers are read: calls that wait, kernels of NCCL, numbers of streams."""
+"""Names and numbers in traces of profilers: calls that wait, kernels of NCCL, numbers of streams."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ COLLECTIVES = {
 
 
 def communicates(kernel: str) -> bool:
-    """Is `kernel` one of NCCL or RCCL?"""
+    """True if `kernel` is one of NCCL or RCCL."""
     return _COMMUNICATES.match(kernel) is not None
 
 
 def synchronizes(call: str) -> bool:
-    """Does the host wait for the GPU in `call`?"""
+    """True if the host waits for the GPU in `call`."""
     return _SYNCHRONIZES.match(call) is not None
 
 

@@ -1,4 +1,4 @@
-"""What each launch of a real rank waited for: its host, its stream, other streams. And what the host waited for.
+"""Dependencies of each launch of a real rank (its host, its stream, other streams), and the waits of the host.
 
 A trace does not say which event a stream or a host waits for, unless it was made with ``enable_cuda_sync_events``. Then
 it is inferred from times: work that ended before another began, and was launched before the call, may be what the call
@@ -29,14 +29,14 @@ _SHARES[[CODES[kind] for kind in ("kernel", *COPY_KINDS)]] = True
 
 @dataclass(frozen=True)
 class Floors:
-    """What every launch takes at least, ns; what single ones take more is their delay."""
+    """Least time of every launch, ns; the excess of single launches is their delay."""
 
     launch_latency_ns: int
     kernel_gap_ns: int
 
 
 def floors(traces: Iterable[RankTrace], links: Iterable[Links]) -> Floors:
-    """Of all ranks together."""
+    """Floors of all ranks together."""
     latencies: list[Ints] = []
     gaps: list[Ints] = []
     for trace, link in zip(traces, links, strict=True):
@@ -133,7 +133,7 @@ class _Builder:
         return found
 
     def _inferred(self, time: int, thread: int) -> Wait | None:
-        """What a wait that was called at `time` may be: the next launch of its thread waits for another stream."""
+        """Meaning of a wait that was called at `time`: the next launch of its thread waits for another stream."""
         own = np.flatnonzero(self._thread == thread)
         place = int(np.searchsorted(self._launch[own], time))
         if place == len(own):

@@ -81,7 +81,7 @@ def _is_length(value: str) -> bool:
 
 
 def setting(key: str) -> str | None:
-    """What this process was given for `key`, if anything."""
+    """The value that this process has for `key`, if any."""
     given = dict(part.partition("=")[::2] for part in rank_spec().assume)
     return given.get(key)
 

@@ -35,7 +35,7 @@ class Unknown(Exception):
 
 
 def install(tracer: Path) -> None:
-    """Has block masks completed, from when torch's module of FlexAttention is imported."""
+    """Completes block masks, as soon as torch's module of FlexAttention is imported."""
     after_import(FLEX.__eq__, lambda module: _wrap(module, tracer))
     if FLEX in sys.modules:
         _wrap(sys.modules[FLEX], tracer)
@@ -112,7 +112,7 @@ def _on_host(module: Any, mask: Any) -> Any:
 
 
 def _blocks(mask: Any, rows: int, columns: int) -> tuple[Any, Any]:
-    """Which blocks of `mask` (batch, heads, queries, keys) have a true element, and which have no other.
+    """The blocks of `mask` (batch, heads, queries, keys) with a true element, and those with no other.
 
     What lies beyond the last query or key counts as false, as torch's padding does."""
     shape = mask.shape

@@ -32,7 +32,7 @@ REPORTED = b"gradients of unknown norm are clipped"
 
 
 def install(tracer: Path) -> None:
-    """Has these functions clip, from when their modules are imported."""
+    """Makes these functions clip, as soon as their modules are imported."""
     report = ctypes.PyDLL(str(tracer)).phantora_assumed
     report.argtypes, report.restype = [ctypes.c_char_p, ctypes.c_size_t], None
 
@@ -46,7 +46,8 @@ def install(tracer: Path) -> None:
 
 
 def clip_always(module: ModuleType, report: Callable[[], None]) -> None:
-    """Has the function of `module` find a norm beyond its limit where the norm reads zero; `report` is called then."""
+    """Makes the function of `module` find a norm beyond its limit where the norm reads zero, and calls `report`
+    then."""
     function, parameter = CLIPS[module.__name__]
     clip = getattr(module, function, None)
     if clip is None:

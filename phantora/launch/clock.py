@@ -75,7 +75,7 @@ alone, 15,600 next to it (``host_memory.jsonl`` of 4 H200, torch.save of 4,096 t
 
 @dataclass
 class Runtime:
-    """What the clock needs of the rank runtime (``stub/rank/rank.h``)."""
+    """Functions of the rank runtime (``stub/rank/rank.h``) that the clock needs."""
 
     connected: Callable[[], bool]
     null_mode: Callable[[], bool]
@@ -92,14 +92,15 @@ class Runtime:
     hold: Callable[[int, bool], None]
     """The rank takes this many bytes of the host's memory; are they pinned?"""
     follows: Callable[[], int]
-    """Of a process that uses no GPU a ``ph_front`` of ``rank.h``: 0 if its clock is this machine's."""
+    """For a process without a GPU a ``ph_front`` of ``rank.h``: 0 if its clock is this machine's."""
     latest: Callable[[], int]
     """The latest clock of all ranks (ns)."""
     reach: Callable[[int], None]
     """The clock is at least this from now on (ns)."""
 
     def is_virtual(self) -> bool:
-        """Does this process see virtual time? Not with ``--null``, and not before it is connected or follows ranks."""
+        """True if this process sees virtual time: not with ``--null``, and not before it is connected or follows
+        ranks."""
         return bool(self.connected() and not self.null_mode()) or self.follows() != 0
 
     @classmethod

@@ -49,7 +49,7 @@ _SAID_FROM_NS = 10_000_000  # a shorter read is no assumption worth a line
 
 @dataclass(frozen=True)
 class Disk:
-    """Where checkpoints go."""
+    """The disk of checkpoints."""
 
     rate: float
     """Bytes/s; infinite: no time."""
@@ -62,7 +62,7 @@ class Disk:
         return math.isinf(self.rate)
 
     def ns(self, size: int, ranks: int) -> int:
-        """Of `size` bytes while `ranks` ranks write as much to it."""
+        """Time to write `size` bytes while `ranks` ranks write as much to it."""
         return int(size * ranks / self.rate * 1e9)
 
 
@@ -92,9 +92,9 @@ class Checkpoints:
         self._tensors = 0
         """Written to distributed checkpoints since the last save in the background began."""
         self._sizes: dict[str, int] = {}
-        """Of the files and folders that this rank has written, by path."""
+        """Sizes of the files and folders that this rank has written, by path."""
         self._written_at = 0
-        """When the disk has written what it has been given, ns."""
+        """End of the disk's writes so far, ns."""
         with tempfile.TemporaryFile() as new:
             self._began = os.fstat(new.fileno()).st_mtime
             """The time of files that are written now: real, and of the kernel's clock."""
@@ -159,7 +159,7 @@ class Checkpoints:
         return ns(Api.FILE_WRITE_GIB, size) + summed * ns(Api.FILE_SUM_GIB, size) + ns(Api.FILE_REPLACE_GIB, replaced)
 
     def _to_disk(self, size: int, ranks: int, given: int) -> int:
-        """When the disk has written `size` bytes that it is given at the time `given`."""
+        """Time at which the disk has written `size` bytes that it receives at the time `given`."""
         self._written_at = max(self._written_at, given) + self._disk.ns(size, ranks)
         return self._written_at
 
@@ -203,7 +203,7 @@ class Checkpoints:
                 self._runtime.advance(spent)
 
     def _is_in_memory(self, path: Any) -> bool:
-        """Is it in the memory of the host, which has written it in this run?"""
+        """True if this run has written it, so that it is in the memory of the host."""
         try:
             where = path if isinstance(path, (str, os.PathLike)) else path.fileno()
             return not self._disk.shared and os.stat(where).st_mtime >= self._began
@@ -333,7 +333,7 @@ def _replace(owner: Any, name: str, changed: Any) -> None:
 
 
 def _synchronises(writer: Any) -> bool:
-    """Does a writer of distributed checkpoints wait for the disk?"""
+    """True if a writer of distributed checkpoints waits for the disk."""
     return bool(getattr(writer, "sync_files", True))
 
 

@@ -1,4 +1,4 @@
-"""What launching ranks and launching a command share: signals, the simulator's thread, the way to the end."""
+"""The common part of launching ranks and launching a command: signals, the simulator's thread, the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from phantora.launch.failures import Failure
 
 _OURS = "phantora: "
 TERMINATE_SECONDS = 3.0
-"""From SIGTERM to SIGKILL."""
+"""Seconds from SIGTERM to SIGKILL."""
 _HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -33,7 +33,7 @@ class SharedArea(Protocol):
 
     @property
     def path(self) -> str:
-        """Where other processes of the user open the shared memory."""
+        """Path at which other processes of the user open the shared memory."""
 
     def abort(self) -> None:
         """Ends all ranks: the run is over."""
@@ -63,7 +63,7 @@ class RunningSimulator(Protocol):
 
 @dataclass
 class Outcome:
-    """How a run ended. `status` is what a shell would see."""
+    """End of a run. `status` is the exit status for a shell."""
 
     status: int = 0
     reason: Reason = Reason.OK
@@ -72,11 +72,11 @@ class Outcome:
     log_path: str = ""
     """File with the failed rank's output, if it is kept."""
     last_words: str = ""
-    """What ended the failed rank: the last line of its standard error, or the message of its C++ exception."""
+    """Cause of the failed rank's end: the last line of its standard error, or the message of its C++ exception."""
     interrupted: int = 0
     """Number of the signal that ended the run, 0 if none did."""
     startup_seconds: float = 0.0
-    """From the start of the fork server to the first rank's fork."""
+    """Seconds from the start of the fork server to the first rank's fork."""
     wall_seconds: float = 0.0
 
 
@@ -86,8 +86,8 @@ class Outcome:
             self.status, self.reason, self.message, self.failed_rank = status, reason, message, rank
 
     def why(self, failures: Sequence[Failure]) -> Outcome:
-        """With the script's own error, where ranks noted theirs: of the rank that failed first, or of any. Else with
-        the last line of a rank that a library ended."""
+        """Adds the script's own error, if ranks noted theirs: of the rank that failed first, or of any. Else the last
+        line of a rank that a library ended."""
         if not self.status or self.reason not in (Reason.SCRIPT_FAILED, Reason.UNSUPPORTED):
             return self
         if not failures:

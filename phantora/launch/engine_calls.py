@@ -135,7 +135,7 @@ def _quantised(value: Any) -> Any:
 
 
 def install(tracer: Path) -> None:
-    """Has calls announced to the tracer's library, from when Transformer Engine loads its extension."""
+    """Announces calls to the tracer's library, as soon as Transformer Engine loads its extension."""
     when_loaded(Calls(Announcer(tracer).around, clearing(ctypes.CDLL(None).ph_memory_clear)))
 
 

@@ -1,4 +1,4 @@
-"""How a rank failed, as data: a line of JSON in a file of the run, whose path the rank's :class:`RankSpec` has."""
+"""The failure of a rank as data: a line of JSON in a file of the run, whose path is in the rank's :class:`RankSpec`."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ BOOTSTRAP = (
 
 
 Become = Callable[[], NoReturn]
-"""What a forked process does from then on."""
+"""Function that a forked process continues with."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Load:
     stubs: str | None
     devices: int
     argv: list[str]
-    """Of the ranks."""
+    """Arguments of the ranks."""
     imports: tuple[str, ...]
     shared: tuple[str, ...]
     ranks: str
@@ -74,7 +74,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Store:
-    """Has the server host the TCPStore of the job; port 0: any."""
+    """Makes the server host the TCPStore of the job; port 0: any."""
 
     port: int
 
@@ -84,7 +84,7 @@ _MESSAGES: dict[str, Callable[..., Message]] = {"load": Load, "store": Store, "r
 
 
 def read_message(data: bytes) -> Message:
-    """From the parent."""
+    """A message from the parent."""
     fields = json.loads(data)
     kind = _MESSAGES[fields.pop("do")]
     return kind(**{name: tuple(v) if isinstance(v, list) and name != "argv" else v for name, v in fields.items()})
@@ -99,7 +99,7 @@ def command(parent: int, fd: int, *, many: bool = False) -> list[str]:
 
 @dataclass(frozen=True)
 class Base:
-    """What a server has loaded: the stubs and the modules."""
+    """The stubs and modules that a server has loaded."""
 
     library: ctypes.CDLL | None
 
@@ -186,7 +186,7 @@ class ForkServer:
         return None
 
     def _heed(self, message: Message, fds: Sequence[int]) -> Become | None:
-        """Does what it is asked, and reports to the parent what cannot be done."""
+        """Executes the message, and reports to the parent what cannot be done."""
         try:
             if isinstance(message, RankTask):
                 return self._fork_rank(message, fds)
@@ -421,7 +421,7 @@ def _of_a_run(runs: socket.socket, environment: dict[str, str]) -> tuple[ForkSer
 
 
 def _load_for_all(message: Mapping[str, Any]) -> Base | dict[str, str]:
-    """What a run wants; or what each is answered, since it cannot be had."""
+    """The base for a run; or the answer to each request, if the base cannot be had."""
     sys.argv = message["argv"]
     try:
         base = load_base(message["stubs"], message["devices"], tuple(message["imports"]))

@@ -37,7 +37,8 @@ def note_clock() -> None:
 
 
 def is_installed() -> bool:
-    """Is the script of this process installed? Launchers and servers wait by real time, but for Ray's workers."""
+    """True if the script of this process is installed. Launchers and servers wait by real time, except Ray's
+    workers."""
     script = Path(sys.argv[0])
     if script.parts[-len(_WORKER) :] == _WORKER:
         return False
@@ -45,7 +46,7 @@ def is_installed() -> bool:
 
 
 def reads_clock() -> bool:
-    """Does a script of the user have the name of a clock?"""
+    """True if a script of the user contains the name of a clock."""
     try:
         return not is_installed() and _CLOCKS.search(Path(sys.argv[0]).read_text(encoding="utf-8")) is not None
     except (OSError, UnicodeDecodeError):

@@ -117,7 +117,7 @@ def _attach() -> StubSet:
 
 
 def attach(library: ctypes.CDLL, session: int, *, may_join: bool) -> None:
-    """Has this process see the GPUs of its host: of the rank that started it, or else the first."""
+    """Lets this process see the GPUs of its host: those of the rank that started it, or else of the first."""
     library.ph_attach.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_bool, _JOINED]
     given = rank_spec()
     near = os.environ.get("RANK", "") if given.joined else ""

@@ -1,4 +1,4 @@
-"""What a kind of launch does is found once on this machine: ranks and later runs read it from the cache.
+"""Cache of the work of launches: each kind is analysed once on this machine; ranks and later runs read it.
 
 Following a kernel takes 20 to 150 ms. The answer depends on nothing but the key, so whoever writes it first writes what
 the others would have written. One file per kind, in the cache folder under a checksum of the code that follows kernels.
@@ -23,7 +23,7 @@ from phantora.cache import cache_directory, make_folder
 
 @functools.cache
 def folder() -> Path:
-    """Where answers of this version of the code lie."""
+    """The cache folder of this version of the code."""
     code = hashlib.sha256()
     for path in sorted(Path(phantora.ttir.__file__).parent.glob("*.py")):
         code.update(path.read_bytes())

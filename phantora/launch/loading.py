@@ -1,4 +1,4 @@
-"""What a batch of torch's DataLoader costs (``--data-loading``; docs/data-loading.md).
+"""Cost of a batch of torch's DataLoader (``--data-loading``; docs/data-loading.md).
 
 What a dataset does (decode, augment, tokenize) runs for real, in worker processes or in the script itself. None of it
 is a CUDA call, so the modelled host clock knows only its Python frames, and only without workers. Here each batch gets
@@ -40,7 +40,7 @@ _NOTED = 1.1  # a step that would be longer by more than this is worth one
 
 @dataclass(frozen=True)
 class Cost:
-    """What a batch takes: `ns`, or `factor` times this machine's CPU time, or nothing."""
+    """Cost of a batch: `ns`, or `factor` times this machine's CPU time, or nothing."""
 
     factor: float = 0.0
     ns: int = 0
@@ -51,7 +51,7 @@ class Cost:
 
     @property
     def counts(self) -> bool:
-        """Does a batch cost anything?"""
+        """True if a batch costs anything."""
         return self.factor > 0 or self.ns > 0
 
 
@@ -82,7 +82,7 @@ class Fetched:
     cpu_ns: int
 
     def pin_memory(self, device: Any = None) -> Fetched:
-        """What torch's pinning thread calls for data of a kind of its own."""
+        """Called by torch's pinning thread for data of a class of its own."""
         from torch.utils.data._utils.pin_memory import pin_memory
 
         return Fetched(pin_memory(self.data, device), self.cpu_ns)  # type: ignore[no-untyped-call]
@@ -90,13 +90,13 @@ class Fetched:
 
 @dataclass
 class Seen:
-    """What the batches of equal loaders took, and how often they were asked for."""
+    """Costs of the batches of equal loaders, and times of their requests."""
 
     cpu_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     apart_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     """Virtual time from one batch to the next."""
     charged_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
-    """What the host clock counted while the script itself made a batch."""
+    """Host-clock charges while the script itself made a batch."""
 
 
 @dataclass
@@ -104,15 +104,15 @@ class Workers:
     """The worker processes of one iterator, in virtual time."""
 
     asked: defaultdict[int, deque[int]] = field(default_factory=lambda: defaultdict(deque))
-    """When each worker was asked for the batches that it has not delivered."""
+    """Times at which each worker was asked for the batches that it has not delivered."""
     free: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
-    """When each worker will have made what was delivered."""
+    """Times at which each worker is done with the delivered batches."""
     last: int | None = None
     held: int = 0
     """Bytes of the batches that they have ready at most, in shared memory."""
 
     def delivers(self, worker: int, cost: int) -> int:
-        """When `worker` has the batch that it was asked for first."""
+        """Time at which `worker` has the batch that it was asked for first."""
         queue = self.asked[worker]
         self.free[worker] = max(self.free[worker], queue.popleft() if queue else 0) + cost
         return self.free[worker]
@@ -246,7 +246,7 @@ class Loading:
             self._runtime.contend(until, NEXT_TO_PYTHON, until, 1.0)
 
     def notes(self) -> list[str]:
-        """What a user should know whose run would have waited for data."""
+        """Notes for a user whose run would have waited for data."""
         if self._cost.counts:
             return []
         notes = (_note(name, workers, seen) for (name, workers), seen in self._seen.items())
@@ -259,7 +259,7 @@ class Loading:
 
 
 def _bytes(data: Any) -> int:
-    """Of the tensors in a batch."""
+    """Bytes of the tensors in a batch."""
     if isinstance(data, Mapping):
         return sum(map(_bytes, data.values()))
     if isinstance(data, (list, tuple)):

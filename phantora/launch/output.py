@@ -1,4 +1,4 @@
-"""What ranks print: to the console with a prefix, to files, or both."""
+"""Output of ranks: to the console with a prefix, to files, or both."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Stream:
     end: bytes = b""
     """The last that came, at most :data:`_END_BYTES`."""
     after_return: bool = False
-    """What was shown last ended with a carriage return, so a line feed that follows belongs to it."""
+    """The last output ended with a carriage return, so a line feed that follows belongs to it."""
 
     def pump(self, console: Console) -> bool:
         """Moves what is there; False at the end of the stream."""

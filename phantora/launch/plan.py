@@ -1,4 +1,4 @@
-"""What shall be launched, and the environment that torchrun would give it."""
+"""The processes to launch, and the environment that torchrun would give them."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def server_environment(inherited: Mapping[str, str]) -> dict[str, str]:
 
 
 def rank_log_dir(plan: Plan, rank: int) -> Path:
-    """Where torchrun would put the rank's files."""
+    """The folder in which torchrun would put the rank's files."""
     assert plan.log_dir is not None
     return plan.log_dir / plan.run_id / "attempt_0" / str(rank)
 

@@ -24,7 +24,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent(parent: int) -> None:
-    """Has the kernel send SIGKILL to this process when the thread that made it ends.
+    """Makes the kernel send SIGKILL to this process when the thread that made it ends.
 
     `parent` is the process that was the parent at the fork: if it is gone already, no signal will
     come, so this process ends itself at once.
@@ -53,7 +53,7 @@ def fixed_addresses() -> Iterator[None]:
 
 
 def addresses_are_fixed() -> bool:
-    """Does the system allow :func:`fixed_addresses`?"""
+    """True if the system allows :func:`fixed_addresses`."""
     with fixed_addresses():
         now = _libc.personality(_PERSONALITY_UNCHANGED)
     return now != -1 and bool(now & _ADDR_NO_RANDOMIZE)
@@ -85,7 +85,7 @@ def _plainly(start: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def name_threads() -> None:
-    """Has Python's threads that a thread of autograd starts (in a hook, in a backward function) not bear its name.
+    """Keeps Python's threads that a thread of autograd starts (in a hook, in a backward function) from taking its name.
 
     A thread inherits it, and by its name the runtime takes it for one of autograd, which moves the clock
     (``stub/rank/runtime/state.c``).
@@ -107,12 +107,12 @@ def release_free_memory() -> None:
 
 
 def flush_c_streams() -> None:
-    """What ``exit(3)`` does for stdio; needed because ranks end with ``_exit``."""
+    """Flushes stdio as ``exit(3)`` does; needed because ranks end with ``_exit``."""
     _libc.fflush(None)
 
 
 def at_exit(function: Any) -> None:
-    """Has ``exit(3)`` call the C function `function` with the exit status, before libraries are torn down."""
+    """Makes ``exit(3)`` call the C function `function` with the exit status, before libraries are torn down."""
     _libc.on_exit(ctypes.cast(function, ctypes.c_void_p), None)
 
 

@@ -1,4 +1,4 @@
-"""From fork to exit: what happens inside one rank's process."""
+"""One rank's process, from fork to exit."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def connect(library: ctypes.CDLL, session: int, rank: int, local_rank: int, devi
 
 
 def tie_children() -> None:
-    """Has processes that this one forks (DataLoader workers) die with it, however it dies."""
+    """Makes processes that this one forks (DataLoader workers) die with it, however it dies."""
     os.register_at_fork(before=_note_forking_thread, after_in_child=_tie_child)
 
 
@@ -220,7 +220,7 @@ def _is_ours(filename: str) -> bool:
 
 
 def _finish(status: int) -> int:
-    """What the interpreter does at exit, without tearing down torch.
+    """Does the interpreter's work at exit, without tearing down torch.
 
     Ending with ``_exit`` leaves the pages shared with the other ranks untouched; a real teardown
     writes to all of them. The script's globals are dropped, so that its destructors run, and every

@@ -1,4 +1,4 @@
-"""How many tokens each expert of a mixture-of-experts model receives.
+"""Number of tokens of each expert of a mixture-of-experts model.
 
 A router decides from values, and large tensors have none here (docs/values.md). So its decision is
 an input of the simulation: a share of the tokens for each expert and layer.

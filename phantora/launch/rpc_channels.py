@@ -19,7 +19,7 @@ _CHANNELS = ("cuda_xth", "cuda_basic", "cma", "basic")
 
 
 def install() -> None:
-    """Has options that name no channels name these, from when the module is imported."""
+    """Adds these channels to options that name none, as soon as the module is imported."""
 
     def meet(module: ModuleType) -> None:
         options = module.TensorPipeRpcBackendOptions

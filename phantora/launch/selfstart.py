@@ -1,4 +1,4 @@
-"""Does a script start its ranks itself? Then it is run once, not once per GPU."""
+"""Detects a script that starts its ranks itself. It is run once, not once per GPU."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _starts_python(tree: ast.Module, calls: list[ast.Call], names: dict[str, str
 
 
 def _bound_names(tree: ast.Module) -> dict[str, str]:
-    """What each imported name stands for: ``mp`` -> ``torch.multiprocessing``."""
+    """Full name behind each imported name: ``mp`` -> ``torch.multiprocessing``."""
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

@@ -34,7 +34,7 @@ VARIABLE = "PHANTORA_FORK_SERVER"
 KEPT = 4
 """Bases, by default; each takes 0.3 to 0.8 GB."""
 FIRST_SECONDS = 5.0
-"""How long a run may take to say what it wants, once it has connected: others wait for it."""
+"""Seconds within which a connected run must send its request: others wait for it."""
 _OF_SHELL = ("PWD", "OLDPWD", "SHLVL", "_")
 """Variables that nothing reads while it is imported."""
 _BOOTSTRAP = (
@@ -70,7 +70,7 @@ class WarmServer:
 
 
 class ForkedServer:
-    """Of a run, forked by the server that listens at `path`."""
+    """The fork server of a run, forked by the server that listens at `path`."""
 
     def __init__(self) -> None:
         self._pidfd = -1
@@ -118,7 +118,7 @@ def connected() -> socket.socket | None:
 
 
 def surroundings() -> dict[str, Any]:
-    """What such a server is sent in addition to what it shall load: where this process is, and its environment."""
+    """Data for such a server in addition to the modules to load: the folder and environment of this process."""
     environment = server_environment(os.environ)
     del environment[VARIABLE]
     of_shell = {name: environment.pop(name) for name in _OF_SHELL if name in environment}
@@ -140,7 +140,7 @@ class Wanted:
 
 
 def wanted(data: bytes) -> Wanted:
-    """What a run asks for. Raises PhantoraError for bytes that no run sends."""
+    """The request of a run. Raises PhantoraError for bytes that no run sends."""
     try:
         message = json.loads(data)
         environment = message.pop("environment")

@@ -1,4 +1,4 @@
-"""What a script imports at its top can be imported once, before the ranks are forked.
+"""Imports at the top of a script, done once before the ranks are forked.
 
 Transformers and DeepSpeed take 4 s of CPU and 150 MB in every rank; ranks forked behind them share both. The
 result is the same: only packages known to do nothing on import that a rank would do otherwise, and only

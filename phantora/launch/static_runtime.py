@@ -36,7 +36,7 @@ _PROTECTIONS = 7  # PROT_READ | PROT_WRITE | PROT_EXEC
 
 
 def install(runtime: Path) -> None:
-    """Has each such module call the library `runtime`, as soon as it is imported."""
+    """Makes each such module call the library `runtime`, as soon as it is imported."""
     stub = ctypes.CDLL(str(runtime))
     cuda = int(runtime.name.rpartition(".")[2])
 
@@ -93,7 +93,7 @@ class _Function:
 
 
 def _functions(library: bytes) -> Iterator[_Function]:
-    """Those of an ELF file's symbol table; none where the table was removed."""
+    """Functions of an ELF file's symbol table; none if the table was removed."""
     sections, size, count = struct.unpack_from("<Q10xHH", library, 0x28)
     headers = [struct.unpack_from("<IIQQQQIIQQ", library, sections + size * number) for number in range(count)]
     for _, kind, _, _, start, length, link, *_ in headers:
@@ -107,7 +107,7 @@ def _functions(library: bytes) -> Iterator[_Function]:
 
 
 def _base(path: Path) -> int:
-    """Where the library lies in this process."""
+    """Address of the library in this process."""
     real = [str(path.resolve())]
     for line in Path("/proc/self/maps").read_text().splitlines():
         addresses, _, offset, _, _, *name = line.split(None, 5)
@@ -117,7 +117,7 @@ def _base(path: Path) -> int:
 
 
 def replace_functions(path: Path, stub: ctypes.CDLL) -> None:
-    """Has those of the loaded library at `path` that `stub` has too begin with a jump there."""
+    """Makes those functions of the loaded library at `path` that `stub` has too begin with a jump there."""
     if platform.machine() != "x86_64":
         return  # the first call is refused: such a runtime is not simulated
     found = list(_functions(path.read_bytes()))

@@ -40,9 +40,9 @@ from phantora.launch.plan import STDERR, Plan, rank_environment, server_environm
 from phantora.launch.shared_forkserver import ForkedServer, connected, surroundings
 
 GRACE_SECONDS = 2.0
-"""How long the others may go on after the first rank failed, to report what they saw."""
+"""Seconds for which the others may continue after the first rank failed, to report errors."""
 DRAIN_SECONDS = 1.0
-"""How long a pipe is read after its rank ended (a grandchild may hold it open)."""
+"""Seconds for which a pipe is read after its rank ended (a grandchild may keep it open)."""
 
 
 class RankSupervisor:
@@ -235,7 +235,7 @@ class RankSupervisor:
         self._fail(1, message, reason=Reason.REFUSED)
 
     def _when_spoiled(self) -> None:
-        """What the script imports at its top must not be imported once for all: each rank does it then."""
+        """The imports of the script cannot be shared: each rank imports by itself."""
         self._load["shared"] = []
         if isinstance(self._server, ForkedServer):  # none was forked; another has the rest
             self._selector.unregister(self._link)
@@ -287,7 +287,7 @@ class RankSupervisor:
         self._alive[rank] = 0
 
     def _of_children(self) -> dict[str, str]:
-        """By which Python processes that a rank starts see the simulated GPUs."""
+        """Environment with which Python processes that a rank starts see the simulated GPUs."""
         if self._session is None or self._stubs is None:
             return {}
         ranks = replace(self._plan.ranks, session=self._session.path, stubs=str(self._stubs), joined=True)

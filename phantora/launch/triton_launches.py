@@ -205,7 +205,7 @@ class Launches:
         given: Sequence[Any],
         described: list[Any],
     ) -> Any:
-        """What a launch does; finding it moves no clock. Where no integers in memory decide, it is found once on this
+        """Work of a launch; its analysis moves no clock. If no integers in memory decide it, it is found once on this
         machine: a run logs the same with an empty and with a full cache."""
         launch = self._launch(kernel, grid, given)
         if kernel.deciding is None or kernel.deciding.read:
@@ -297,7 +297,7 @@ def _described(value: Any, decides: bool) -> Any:
 
 
 def install(tracer: Path) -> None:
-    """Has launches announced to the tracer's library, from when Triton is imported."""
+    """Announces launches to the tracer's library, as soon as Triton is imported."""
     launches = Launches(tracer)
     wraps = {
         DRIVER: _wrap_driver, COMPILER: _wrap_compiler, STATIC: _wrap_static, HEURISTICS: _refuse_fast,
@@ -375,7 +375,7 @@ def _refuse_fast(module: ModuleType, launches: Launches) -> None:
 
 
 def _wrap_cuda(module: ModuleType, launches: Launches) -> None:
-    """What ``torch.cuda._compile_kernel`` gives; torch before 2.9 has none."""
+    """Announces kernels of ``torch.cuda._compile_kernel``; torch before 2.9 has none."""
     kernel = getattr(module, "_CudaKernel", None)
     if kernel is None:
         return

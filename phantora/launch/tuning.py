@@ -36,14 +36,14 @@ DYNAMO = "torch._dynamo.callback"
 ESTIMATES = 5  # runs by which Triton and Inductor first learn how long one takes
 _benches = 0  # that are under way
 _ahead: dict[int, tuple[Any, Any]] = {}
-"""By a form's identity, what `compile_ahead` has made of it, until it is asked for."""
+"""Results of `compile_ahead` that were not asked for yet, by a form's identity."""
 _reading = _thread.allocate_lock()
 """Source of a kernel is read and made IR by one thread at a time: it is Python, which is no faster in several, and the
 parser of CPython before 3.11.9 fails in several (its issue 106905)."""
 
 
 def at_work() -> bool:
-    """Whether a candidate is being tried."""
+    """True while a candidate is tried."""
     return _benches > 0
 
 
@@ -110,7 +110,7 @@ def _advance(ms: float) -> None:
 
 
 def _answer(ms: float, quantiles: Sequence[float] | None, mode: str) -> Any:
-    """In the form of ``triton.testing.do_bench``: all statistics of equal times are that time."""
+    """Result in the form of ``triton.testing.do_bench``: all statistics of equal times are that time."""
     if quantiles is not None:
         return [ms] * len(quantiles) if len(quantiles) > 1 else ms
     return [ms] if mode == "all" else ms

@@ -21,7 +21,7 @@ _NOTED = 0.1  # of a step
 
 
 def note(steps: Sequence[tuple[int, int]]) -> str | None:
-    """What a user should know; None if steps are mostly what the clock counted.
+    """Note for the user; None if the clock counted most of the steps' time.
 
     `steps` has for each step, in ns: the CPU time that was not counted, and the step's virtual time. The first is not
     looked at. Evenly many others lie in each of up to five windows; the median window counts.

@@ -24,7 +24,7 @@ _READERS = {
 
 
 def install() -> None:
-    """Has these functions say so, from when their modules are imported."""
+    """Makes these functions refuse such objects, as soon as their modules are imported."""
 
     def meet(module: ModuleType) -> None:
         name = _READERS[module.__name__]

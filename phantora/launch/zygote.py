@@ -83,7 +83,7 @@ class Forked:
         self.pid = self._number()
 
     def fileno(self) -> int:
-        """Of what becomes readable."""
+        """Descriptor that becomes readable."""
         return self._report.fileno()
 
     def wait(self, timeout: float | None = None) -> int:

@@ -145,7 +145,7 @@ def bags(rows: int, width: int, batch: int, each: int) -> Iterator[Wanted]:
 
 
 def graph(nodes: int, edges: int, width: int, dtype: str) -> Iterator[Wanted]:
-    """What layers of graphs do with nodes' and edges' features, both directions."""
+    """Operators of graph layers on the features of nodes and edges, in both directions."""
     x, message = tensor(nodes, width, dtype=dtype), tensor(edges, width, dtype=dtype)
     index = tensor(edges, dtype="int64")
     wide = TensorSpec("int64", (edges, width), (1, 0))
@@ -202,7 +202,7 @@ def depthwise(batch: int, c: int, size: int, tap: int, stride: int, dtype: str, 
 
 
 def optimizers(shapes: Sequence[tuple[int, ...]], dtype: str, states: bool = True) -> Iterator[Wanted]:
-    """What optimizers and gradient clipping do with a list of tensors; `states`: also with four such lists."""
+    """Operators of optimizers and gradient clipping on a list of tensors; `states`: also with four such lists."""
     items = tuple(tensor(*shape, dtype=dtype) for shape in shapes)
     steps = tuple(tensor(dtype="float32") for _ in shapes)
     if states:

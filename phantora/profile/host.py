@@ -1,4 +1,4 @@
-"""How fast this machine's host is: the probe's rows, the factor to other hosts, a host file."""
+"""Speed of this machine's host: the probe's rows, the factor to other hosts, a host file."""
 
 from __future__ import annotations
 
@@ -29,14 +29,13 @@ WITHOUT_CUDA = {
 watching and without, in turns, 15 rounds (the second was a build of the
 tracer that gave its observers back under ``--null``, on two cores of an AMD EPYC)."""
 COUNTED_NEXT_TO_CALLS = 1.03
-"""How many times as long Python and PyTorch take between CUDA's calls, which push them out of the caches, as the
-counted costs say; `script.BESIDE_CALLS` as without these calls. `CUDNN_IN_STEPS`: cuDNN's calls in a step, apart from
-those in a loop. All as 75 steps on three machines ask for (sessions of 2026-11-26 in
-validation/measurements, host_pairs.parquet)."""
+"""Factor on the time of Python and PyTorch between CUDA's calls, which push them out of the caches;
+`script.BESIDE_CALLS` is the factor without these calls. `CUDNN_IN_STEPS`: cuDNN's calls in a step, relative to those in
+a loop. All from 75 steps on three machines (sessions of 2026-11-26 in validation/measurements, host_pairs.parquet)."""
 CUDNN_IN_STEPS = 1.14
 CUDNN_CALLS = ("CUDNN_EXECUTE", "CUDNN_BUILD", "CUDNN_CONVERT")
 OWN = ("OP_", "PY_", "ANNOTATION", "BACKWARD_CALL", "OPTIMIZER_PARAM", "BLOCK_FREE", "GET_DEVICE", "OTHER")
-"""How the names of costs begin that are the script's own: Python's and PyTorch's. The others are CUDA's libraries'."""
+"""Prefixes of the costs of the script itself: Python's and PyTorch's. The others are CUDA's libraries'."""
 ONE_THREAD = ("python", "nn.Identity", "view", "add")
 
 
@@ -65,7 +64,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Probe:
-    """What host_probe.py found."""
+    """Results of host_probe.py."""
 
     machine: Mapping[str, Any]
     rows: Mapping[str, Row]
@@ -107,11 +106,11 @@ class Comparison:
     """The same for calls (``cpu``) and training steps (``step``)."""
     low: float
     high: float
-    """Of the factor: the 10th and 90th percentile of the rounds."""
+    """The factor's 10th and 90th percentile of the rounds."""
 
 
 def read_probe(text: str) -> Probe:
-    """What the probe printed, as JSON lines."""
+    """Reads the probe's output, JSON lines."""
     lines = [json.loads(line) for line in text.splitlines()]
     machine = next(line["machine"] for line in lines if "machine" in line)
     return Probe(machine, {row["name"]: Row(row["kind"], row["ns"], row["cpu_ns"]) for row in lines if "ns" in row})
@@ -178,8 +177,8 @@ def _in_steps(api: str) -> float:
 
 
 def slower(stubbed: Probe, real: Probe) -> float:
-    """How many times as long the machine took for the same work without CUDA's calls in the probe with the real
-    libraries: a shared machine's speed changes within minutes, by 0.7 to 1.3 times in six pairs of probes."""
+    """Time of the machine for the same work without CUDA's calls, in the probe with the real libraries over the one
+    with stubs: a shared machine's speed changes within minutes, by 0.7 to 1.3 times in six pairs of probes."""
     rows = [row for row in WITHOUT_CUDA if row in stubbed.rows and row in real.rows]
     ratios = [
         WITHOUT_CUDA[row] * statistics.median(theirs / ours for theirs, ours in _pairs(stubbed, real, row))

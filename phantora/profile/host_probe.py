@@ -118,7 +118,7 @@ def plain_rows() -> list[Row]:
 
 
 def library_rows() -> list[Row]:
-    """What a CUDA call costs: launches, events, copies, products."""
+    """Rows for CUDA's calls: launches, events, copies, products."""
     h, f = torch.randn(64, 64, device="cuda", dtype=torch.bfloat16), torch.randn(64, 64, device="cuda")
     event, side = torch.cuda.Event(), torch.cuda.Stream()
     pinned = torch.empty(64, 64, pin_memory=True)
@@ -267,7 +267,7 @@ Times = dict[str, tuple[list[float], list[float]]]
 
 
 def measure(rows: list[Row], rounds: int, turns: Turns | None) -> Times:
-    """What :func:`timed` finds, by row and round."""
+    """Results of :func:`timed`, by row and round."""
     times: Times = {row.name: ([], []) for row in rows}
     for turn in range(-2, rounds):  # two in advance: code is compiled, kernels are loaded, optimizers make their state
         for row in rows:

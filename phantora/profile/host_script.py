@@ -19,7 +19,7 @@ from typing import Any
 
 
 def charged(calls: int) -> list[int]:
-    """How often each of the host's `calls` costs has been charged so far."""
+    """Number of charges so far of each of the host's `calls` costs."""
     charges = ctypes.CDLL(None).ph_charges
     charges.restype = ctypes.POINTER(ctypes.c_uint64)
     return list(charges()[:calls])

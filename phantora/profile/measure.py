@@ -53,7 +53,7 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What measuring one operator gave: kernels in launch order, or why there are none."""
+    """Result of measuring one operator: kernels in launch order, or the reason for their absence."""
 
     signature: str
     compute: str
@@ -249,7 +249,7 @@ def _clock_mhz() -> int:
 
 
 def environment() -> dict[str, str]:
-    """What a table of measurements must be tagged with."""
+    """Tags of a table of measurements."""
     properties = torch.cuda.get_device_properties(0)
     driver = "unknown"
     try:

@@ -32,7 +32,7 @@ class Rates:
     move: float
     """Read or written by an operator on one thread."""
     saturated: float
-    """What many threads share of it (:func:`shared`)."""
+    """Rate that many threads share (:func:`shared`)."""
     fault: float
     """New memory that an operator writes on one thread, on top of `move`."""
     fault_saturated: float
@@ -48,7 +48,7 @@ class Rates:
     tensor: float
     """Seconds of Python for a tensor of a distributed checkpoint."""
     disk: float
-    """Of a file that is synchronised, once it is in the host's memory."""
+    """Rate of a file that is synchronised, once it is in the host's memory."""
 
     def costs(self) -> dict[str, int]:
         """ns by name of ``wire.layout.Api``."""
@@ -66,7 +66,7 @@ class Rates:
 
 
 def measure_apart(folder: Path) -> Rates:
-    """What the script finds in a process of its own, with a file in `folder`. Raises PhantoraError."""
+    """Runs the script in a process of its own, with a file in `folder`. Raises PhantoraError."""
     done = subprocess.run(
         [sys.executable, __file__, str(folder)], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
     )

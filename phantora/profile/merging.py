@@ -15,7 +15,7 @@ from phantora.errors import PhantoraError
 from phantora.hardware import load_gpu
 
 SAME = ("gpu", "torch", "cuda")
-"""What tables must agree in to be one table."""
+"""Tags that tables to be merged have in common."""
 FASTER_THAN_PEAK = 0.8
 """A time below this part of what the GPU's peak arithmetic allows is rejected: boost clocks are above the rated one
 by less."""
@@ -24,7 +24,7 @@ MOST_IMPOSSIBLE = 5  # that are named
 
 @dataclass(frozen=True)
 class Part:
-    """What one table adds to those before it."""
+    """Contribution of one table to those before it."""
 
     path: Path
     operators: int
@@ -32,7 +32,7 @@ class Part:
     ratio: float | None
     """Median of its times over those of the tables before, of operators in both; None without any."""
     apart: int
-    """Of these, how many differ by more than a quarter."""
+    """Number of these that differ by more than a quarter."""
 
 
 def merge(paths: Sequence[Path], out: Path) -> tuple[Table, list[Part]]:

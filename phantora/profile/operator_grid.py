@@ -392,7 +392,7 @@ _NETWORKS = (
 
 
 def _networks() -> Iterator[Wanted]:
-    """Those of other networks, and ResNet's between its regular batches: cuDNN's choice of a kernel jumps."""
+    """Convolutions of other networks, and ResNet's between its regular batches: cuDNN's choice of a kernel jumps."""
     resnet = (
         (64, 64, 56, 1, 1), (64, 64, 56, 3, 1), (64, 256, 56, 1, 1), (256, 64, 56, 1, 1), (128, 128, 28, 3, 1), (128, 512, 28, 1, 1),
         (512, 128, 28, 1, 1), (256, 256, 14, 3, 1), (256, 1024, 14, 1, 1), (1024, 256, 14, 1, 1), (512, 512, 7, 3, 1),

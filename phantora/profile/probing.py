@@ -92,7 +92,7 @@ class _Running:
         return self.process.poll() not in (None, 0) and not self.found_no_gpu()
 
     def found(self, keep: Path | None) -> Probe | None:
-        """What it printed; None: no GPU. Raises PhantoraError if it failed."""
+        """The parsed output of the probe; None: no GPU. Raises PhantoraError if it failed."""
         if self.found_no_gpu():
             return None
         if self.process.returncode or not self._out.exists():

@@ -1,4 +1,4 @@
-"""From an operator's signature to a call of it, with operands of the same shapes, strides and dtypes.
+"""A call of an operator from its signature, with operands of the same shapes, strides and dtypes.
 
 Floating-point operands are cut from an :class:`Arena` of random numbers, so that building them costs
 little and none shares memory with another. Values matter: divisions and roots take a slower path for what
@@ -105,7 +105,7 @@ def schema(name: str) -> Any:
 
 
 def _batch_norm_reserve(arguments: list[Any]) -> torch.Tensor:
-    """What cuDNN's forward pass leaves for the backward one, of a size that only cuDNN gives."""
+    """The reserve of cuDNN's forward pass for the backward one, of a size that only cuDNN gives."""
     x, weight, mean, variance, epsilon = arguments[0], arguments[2], arguments[3], arguments[4], arguments[7]
     forward = torch.ops.aten.cudnn_batch_norm
     reserve: torch.Tensor = forward(x, weight, weight, mean, variance, True, 0.1, epsilon)[3]
@@ -124,7 +124,7 @@ def _operator(name: str) -> Any:
 
 
 def _takes_roots(operator: str) -> bool:
-    """Does it expect positive numbers?"""
+    """True if the operator expects positive numbers."""
     fused = ("_fused_adam", "_fused_sgd", "_fused_adagrad", "_foreach_", "_amp_foreach")
     return operator.startswith((*fused, "addcdiv")) or operator.rstrip("_") in ("sqrt", "rsqrt", "log", "pow")
 
@@ -145,7 +145,7 @@ def _amended(signature: OperatorSignature) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a value stands: which decides what integers in it mean."""
+    """Place of a value, which decides the meaning of integers in it."""
 
     operator: str
     argument: str

@@ -1,4 +1,4 @@
-"""What one script's own host work takes on this machine, and what the host model counts for it.
+"""Host work of one script on this machine, next to the charges of the host model.
 
 The profile counts calls, operators, autograd nodes and Python frames, each at one price. Scripts differ from that by
 -20 to +30 %: how much code they go through, and how much of it stays in the caches, no count says. So the script is

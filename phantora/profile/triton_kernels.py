@@ -15,7 +15,7 @@ from phantora.profile.arena import Arena, Unbuildable, dtype_of
 
 
 def rebuild(signature: OperatorSignature, kernel: Mapping[str, Any], arena: Arena) -> Callable[[], Any]:
-    """What launches it. Raises Unbuildable: no Triton here, or one that does not take this IR."""
+    """A function that launches the kernel. Raises Unbuildable: no Triton here, or one that does not take this IR."""
     try:
         import triton
     except ImportError as error:

@@ -113,7 +113,7 @@ def main() -> None:
 
 
 def table_next_to(path: Path) -> Path:
-    """Where the workspaces of the GPU stand whose kernel times are in `path`."""
+    """Path of the workspaces of the GPU whose kernel times are in `path`."""
     return path.parent / FOLDER / path.name
 
 

@@ -53,16 +53,16 @@ class Recorded:
     """A recorded run, in place of ranks."""
 
     records: Mapping[int, Iterable[Records]]
-    """By rank."""
+    """Records by rank."""
     host_scale: float
     nccl: Mapping[str, Any]
     """NCCL's variables then, as the metadata have them; those of the environment now come first."""
     power: Powers | None = None
-    """By rank, from which state its power limiter goes on when its first step ends."""
+    """State of each rank's power limiter at the end of its first step, from which it continues."""
     brief: bool = False
     """Only the rows that tell the steps are read: as :class:`SimulatorConfig`."""
     measured: Measured | None = None
-    """Where the launches were measured, if the run was a real one."""
+    """Place where the launches were measured, if the run was a real one."""
 
 
 def _workspaces(cluster: Cluster) -> Workspaces | None:
@@ -119,7 +119,7 @@ class Simulation:
     log: LogWriter | None = None
     live: LiveProfiler | None = None
     notes: tuple[str, ...] = ()
-    """What the user should know of its prices."""
+    """Notes for the user about its prices."""
     again: Callable[[Path, Setup, Recorded], Simulation] | None = None
     """The same run from its recording, with the same prices, into a log of its own."""
 
@@ -266,12 +266,12 @@ def _metadata(setup: Setup, about: About, facts: Mapping[str, Any], tables: Sequ
 
 
 def pace_of(setup: Setup) -> float:
-    """Of a host's ranks: :meth:`HostProfile.pace`."""
+    """Pace of a host's ranks: :meth:`HostProfile.pace`."""
     return setup.cluster.host.pace(min(setup.world_size, setup.ranks_per_host))
 
 
 def host_facts(setup: Setup) -> dict[str, Any]:
-    """What a log's metadata say of the host."""
+    """Facts about the host for a log's metadata."""
     host = setup.cluster.host
     return {
         "name": host.name, "factor": host.factor, "spread": list(host.spread), "measured": host.measured,

@@ -1,4 +1,4 @@
-"""Which ranks of a run are processes: by the user's choice, or by the process groups of rank 0."""
+"""Choice of the ranks that are processes: the user's, or by the process groups of rank 0."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from phantora.stubs import StubSet
 
 StatusLine: TypeAlias = Callable[[int, int], "str | None"]
-"""What to show for a number of living ranks and a width in characters; None: nothing new."""
+"""The line to show for a number of living ranks and a width in characters; None: nothing new."""
 Follow: TypeAlias = "Callable[[int, list[Stats]], StatusLine | None]"
 """Makes a status line for a number of ranks; the list contains the newest counts."""
 
@@ -80,7 +80,7 @@ class _Run:
             self.console.message(f"phantora: note: {text}")
 
     def _processes(self) -> int:
-        """How many start, as far as that is known."""
+        """Number of processes that start, as far as known."""
         to_be_found = self.prepared.spec.fold.axes == AUTO and self.prepared.spec.kind != COMMAND
         return 1 if to_be_found and folding.too_many(self.plan.world_size) else len(self.plan.processes)
 

@@ -1,4 +1,4 @@
-"""Where a run's log and timeline go, without losing what is there."""
+"""Paths of a run's log and timeline; existing files are not lost."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Outputs:
 
     @classmethod
     def of(cls, spec: RunSpec) -> Outputs:
-        """Of a run. Raises PhantoraError if a file cannot be written."""
+        """Outputs of a run. Raises PhantoraError if a file cannot be written."""
         return cls.at(spec.output.path or free_name(spec), spec.output.force)
 
     @classmethod
     def at(cls, output: str, force: bool = False) -> Outputs:
-        """At ``--output`` as given; with `force` a failed run replaces an existing log too.
+        """Outputs at ``--output`` as given; with `force` a failed run replaces an existing log too.
 
         Raises PhantoraError if a file cannot be written.
         """
@@ -58,7 +58,7 @@ class Outputs:
 
     @property
     def replaces(self) -> bool:
-        """Is there a log already?"""
+        """True if there is a log already."""
         return self.written != self.log
 
     def settle(self, succeeded: bool, rows: int) -> Path | None:

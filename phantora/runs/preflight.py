@@ -1,4 +1,4 @@
-"""Whether a run can work on this machine, checked before it starts: memory, processes, open files, shared memory."""
+"""Checks this machine before a run starts: memory, processes, open files, shared memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from phantora.errors import PhantoraError
 LEAST_OF_RANK = 6 << 20
 """Bytes of its own that a rank takes at least (a small model)."""
 OF_RANK = 90 << 20
-"""With a model of some billion parameters under FSDP: 70 to 100 MB."""
+"""Memory of a rank with a model of some billion parameters under FSDP: 70 to 100 MB."""
 THREADS_OF_RANK = 8
 FILES, FILES_OF_RANK = 32, 2
 """Open files of this process: without ranks, and for each. With too few it fails, or ranks wait for ever."""
@@ -19,7 +19,7 @@ _LITTLE_SHARED = 64 << 20
 
 
 def preflight(ranks: int) -> str:
-    """What the user should know before `ranks` processes start, "" if nothing.
+    """Note for the user before `ranks` processes start, "" if none.
 
     Raises PhantoraError if they cannot run here."""
     memory, processes = free_memory(), _processes()

@@ -33,7 +33,7 @@ class Prepared:
     plan: Plan
     outputs: Outputs
     note: str
-    """What the user should know of how it is run."""
+    """Note for the user about the way it is run."""
 
     @property
     def spec(self) -> RunSpec:
@@ -106,7 +106,7 @@ def check_script(path: str) -> None:
 
 
 def chosen_cluster(spec: RunSpec) -> Cluster:
-    """With the host and the memory that the spec names. Raises PhantoraError."""
+    """The cluster with the host and the memory that the spec names. Raises PhantoraError."""
     cluster = load_cluster(spec.cluster)
     if spec.host is not None:
         cluster = load_calibration(spec.host).applied(cluster)

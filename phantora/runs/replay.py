@@ -31,10 +31,10 @@ _STAND_IN = "H100-SXM"
 
 @dataclass(frozen=True)
 class ReplaySpec:
-    """What is simulated again, and what changes."""
+    """A replay: the recorded run, and the changes."""
 
     log: Path
-    """Of the recorded run."""
+    """Log of the recorded run."""
     cluster: str | None = None
     """None: the run's."""
     gpu: str | None = None
@@ -44,7 +44,7 @@ class ReplaySpec:
     host_scale: float = 1.0
     """Factor on the recorded host time; 0: the host costs nothing."""
     stragglers: bool = True
-    """Of a real run; without them every launch takes what launches like it take."""
+    """Keep the stragglers of a real run; without them every launch takes the time of similar launches."""
     what_if: WhatIfSpec = field(default_factory=WhatIfSpec)
     output: OutputSpec = field(default_factory=OutputSpec)
 
@@ -80,7 +80,7 @@ def replay(spec: ReplaySpec, logged: Logged | None = None) -> RunResult:
 
 
 def _measured(log: Log) -> Measured | None:
-    """Where a real run's launches were measured; None for a simulated run."""
+    """Place of the measurement of a real run's launches; None for a simulated run."""
     about = log.metadata.extra.get("imported")
     if about is None:
         return None
@@ -156,8 +156,8 @@ def chosen_cluster(log: Log, spec: str | None, gpu: str | None) -> Cluster:
 
 
 def host_ratio(log: Log, setup: Setup, asked: str | None) -> float:
-    """What the host of `setup` takes over the one that was recorded; 1 if none was `asked` for. Single costs that a
-    host file sets apart do not count: a recording contains the host's time between calls, not what it was spent on."""
+    """Time of the host of `setup` over that of the recorded one; 1 if none was `asked` for. Single costs of a host file
+    do not count: a recording contains the host's time between calls, not its causes."""
     if asked is None:
         return 1.0
     if log.metadata.host_mode != "modelled":

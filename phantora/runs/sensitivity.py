@@ -1,5 +1,5 @@
-"""What a run's steps would take later, and on slower and faster hosts: the first part of its recording, simulated again
-with its prices.
+"""Steps later in a run, and on slower and faster hosts: the first part of its recording, simulated again with its
+prices.
 
 The first steps of a run come before the power limiters of its GPUs have settled, in some 0.4 s. The recording is
 simulated until they have: each time the limiters go on, when the first step ends, from where they stood at the end of
@@ -40,7 +40,7 @@ Times = dict[int, float]
 
 @dataclass(frozen=True)
 class _Part:
-    """What is simulated again of a recording, and which steps count."""
+    """The simulated part of a recording, and the steps that count."""
 
     recorded: Recorded
     by: str | None = None
@@ -49,7 +49,7 @@ class _Part:
     """None: all steps."""
 
     def times(self, steps: Steps) -> Times:
-        """Of the steps that count, the mean over the ranks."""
+        """Times of the steps that count, the mean over the ranks."""
         times: dict[int, list[int]] = {}
         for own in steps.of_rank.values():
             for step in own:
@@ -68,9 +68,9 @@ class _Settled:
     """The end of the passes in which the limiters settle."""
 
     times: Times
-    """Of the last pass."""
+    """Times of the last pass."""
     powers: Powers | None
-    """Where the limiters stand; None where power limits nothing, or without a record of it."""
+    """States of the limiters; None if power limits nothing, or without a record of it."""
     reported: dict[str, Any]
     """For the trailer."""
 
@@ -166,7 +166,7 @@ def _as_at_the_end(replays: _Replays, part: _Part, late: float | None, powers: P
 
 
 def _limited(powers: Powers) -> bool:
-    """Has power slowed a GPU in its last steps?"""
+    """True if power slowed a GPU in its last steps."""
     return any(state is not None and state.lowest_clock < 1 for state in powers.values())
 
 
@@ -206,7 +206,7 @@ def _settled(replays: _Replays, part: _Part, expected: Times | None = None) -> _
 
 
 def _equal(times: Times, others: Times, share: float) -> bool:
-    """Are these the same steps, none of which differs by more than `share`?"""
+    """True for the same steps, none of which differs by more than `share`."""
     return times.keys() == others.keys() and all(abs(times[n] - ns) <= share * ns for n, ns in others.items())
 
 

@@ -12,7 +12,7 @@ from phantora.spec import RunSpec
 
 @dataclass(frozen=True)
 class Setup:
-    """What is simulated: the spec, the cluster that it names, and how much of that runs."""
+    """A simulation to run: the spec, the cluster that it names, and the ranks that are processes."""
 
     spec: RunSpec
     cluster: Cluster
@@ -20,7 +20,7 @@ class Setup:
     ranks_per_host: int
     what_if: WhatIf = field(default_factory=WhatIf)
     fold: Fold | None = None
-    """Which ranks are processes; None: all."""
+    """The fold that selects the processes; None: all ranks are processes."""
 
     @property
     def world_size(self) -> int:

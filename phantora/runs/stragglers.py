@@ -21,7 +21,7 @@ _TIMED = layout.Kind.TIMED
 class _Launch:
     chunk: int
     place: int
-    """Of the TIMED record in the chunk."""
+    """Position of the TIMED record in the chunk."""
 
 
 def without_stragglers(chunks: Sequence[Chunk]) -> list[Chunk]:

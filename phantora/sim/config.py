@@ -17,7 +17,7 @@ from phantora.sim.whatif import WhatIf
 
 @dataclass(frozen=True)
 class Stats:
-    """How far a simulation has come, and what it cost itself."""
+    """Progress of a simulation, and its own cost."""
 
     virtual_ns: int
     records: int
@@ -46,7 +46,7 @@ class Stats:
 
 @dataclass(frozen=True)
 class SimulatorConfig:
-    """How a session is simulated. Times are in seconds."""
+    """Configuration of a simulation. Times are in seconds."""
 
     engine: Path
     """The library of ``sim/engine``."""
@@ -57,9 +57,9 @@ class SimulatorConfig:
     nccl: NcclEnvironment | None = None
     what_if: WhatIf = field(default_factory=WhatIf)
     fold: Fold | None = None
-    """Which ranks are processes; None: all."""
+    """The fold that selects the processes; None: all ranks are processes."""
     measured: Measured | None = None
-    """Of a real run's recording."""
+    """Measurements of a real run's recording."""
     flows: bool = False
     """Log the network's flows, and what its links carry."""
     brief: bool = False

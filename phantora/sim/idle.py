@@ -1,4 +1,4 @@
-"""Is a rank asleep outside CUDA? Read from /proc, without touching the process."""
+"""Detects ranks that sleep outside CUDA. Reads /proc, without touching the process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ASKING_SHARE = 0.05  # of its time, for a thread that only asks whether the int
 
 @dataclass(frozen=True)
 class Activity:
-    """What a process was doing: equal snapshots of sleepers mean that nothing happened between."""
+    """Activity of a process: equal snapshots of sleepers mean that nothing happened between."""
 
     asleep: bool
     switches: tuple[str, ...]
@@ -42,7 +42,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def stopped(pid: int) -> bool:
-    """Whether `pid` has been stopped by a signal (SIGSTOP, Ctrl-Z, a debugger)."""
+    """True if a signal stopped `pid` (SIGSTOP, Ctrl-Z, a debugger)."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b") ")[2][:1] in (b"T", b"t")
@@ -51,7 +51,7 @@ def stopped(pid: int) -> bool:
 
 
 def _works(task: str, pid: int, name: str) -> bool:
-    """Does a rank go on by what this thread does? Its clock moves by the main and the autograd threads."""
+    """True if the rank's work goes on in this thread. The main and the autograd threads move its clock."""
     return task == str(pid) or name.startswith("pt_autograd") or name == ASIDE
 
 
@@ -70,7 +70,7 @@ def _read(path: str) -> bytes:
 
 
 def _times_run(pid: int, task: str) -> str:
-    """What changes whenever the thread has run."""
+    """A text that changes whenever the thread has run."""
     if reported := _read(f"/proc/{pid}/task/{task}/schedstat"):
         return reported.decode("ascii", "replace")
     # A kernel without statistics of its scheduler.
@@ -116,9 +116,9 @@ class _Look:
     activity: Activity | None
     unchanged_since: float
     ran: int = 0
-    """By then."""
+    """Number of runs until then."""
     sleeps: bool = False
-    """At the moment."""
+    """True if it sleeps at the moment."""
     awake: float = 0.0
     """Seconds in which it ran, waited for a processor or the disk, or was stopped."""
 
@@ -137,8 +137,8 @@ class IdleDetector:
     def asleep(
         self, pid: int, at_least: float, only_clock_threads: bool = True, children: bool = True, kept: bool = False
     ) -> bool:
-        """Has `pid` done nothing since a poll that many seconds ago? `kept`: another of its threads keeps the
-        interpreter, so that those which count may ask for it meanwhile."""
+        """True if `pid` has done nothing since a poll that many seconds ago. `kept`: another of its threads keeps the
+        interpreter, so the threads that count may wait for it."""
         activity = snapshot(pid, only_clock_threads, children)
         if activity is None:
             return True  # it is gone; whoever started it will say so
@@ -177,7 +177,7 @@ class IdleDetector:
         return idle and quiet
 
     def somebody_runs(self, pids: Iterable[int]) -> bool:
-        """Whether one of `pids` ran when it was last looked at."""
+        """True if one of `pids` ran at the last poll."""
         return any(pid in self._looks and not self._looks[pid].sleeps for pid in pids)
 
     def blocked(self, pids: Iterable[int], tolerance: float) -> float:

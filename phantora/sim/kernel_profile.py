@@ -1,4 +1,4 @@
-"""What kernels do to a GPU: the power they draw, and what they and communication cost each other.
+"""Effects of kernels on a GPU: their power, and the slowdown between them and communication.
 
 Interference is what a kernel loses to concurrent communication; communication slowdown is what communication loses to
 concurrent kernels. Every number comes from the GPU's data file.
@@ -59,7 +59,7 @@ def limit_power(engine: Engine, gpu: Gpu, world_size: int, fold: Fold | None = N
 
 
 def profile_of(machine: Machine, price: Price) -> KernelProfile:
-    """What the engine wants to know of the kernels of `price`."""
+    """The engine's view of the kernels of `price`."""
     gpu, power = machine.gpu, machine.gpu.power
     ns = max(1, sum(price.durations))
     cap = float(gpu.power_watts)
@@ -108,7 +108,7 @@ def communication_feels(one_host: bool) -> float:
 
 
 def interference(gpu: Gpu, price: Price, *, behind: bool = False) -> float:
-    """How many times as long kernels of `price` take while a NCCL kernel runs; `behind`: one that was there first."""
+    """Slowdown of kernels of `price` while a NCCL kernel runs; `behind`: one that was there first."""
     loss = gpu.interference
     usual = loss.classes.get(price.cls, 1.0)
     if not price.tiles or usual == 1.0:

@@ -19,16 +19,16 @@ _ROUNDING = 1e-3  # a ratio this close to 1 is 1
 
 @dataclass(frozen=True)
 class Took:
-    """What a communication took in a real run."""
+    """Duration of a communication in a real run."""
 
     ns: int
     crowd: float
-    """How many shared its links meanwhile, itself counted."""
+    """Number of communications on its links at the same time, itself included."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Where the launches of a recording were measured, and what their streams add to their durations."""
+    """Place of a recording's measurements, and the time that streams add to durations."""
 
     cluster: Cluster
     cost: CostModel

@@ -34,7 +34,7 @@ from phantora.wire import layout
 from phantora.wire.layout import EXPERTS
 
 _TF32 = re.compile(r"tf32|s1688")
-"""In names of kernels of cuDNN, cuBLAS and CUTLASS that multiply float32 so."""
+"""Parts of names of cuDNN, cuBLAS and CUTLASS kernels that multiply float32 in TF32."""
 _PEER_COPY = COPY_NAMES["P2P"]
 _COPY_KINDS = [name.lower() for name in layout.Copy.names()]
 
@@ -52,7 +52,8 @@ def _rows(request: native.PriceRequest) -> Rows | None:
 
 
 def _late(cost: CostModel, signature: OperatorSignature, kernel: KernelLaunch) -> Price:
-    """What an operator launched after it had waited for its first kernels, on which the operator's price lies."""
+    """Price of a kernel that an operator launched after a wait for its first kernels, which have the operator's
+    price."""
     if str(kernel.library.get("call", "")).startswith("conv_"):  # cudnn.benchmark: all of its work once more
         return cost.operator(signature, (kernel,))
     return cost.covered(kernel)
@@ -226,7 +227,7 @@ class Pricing:
         return as_measured(price(self._collectives), took, price(before), before.topology)
 
     def _one_sided(self, request: native.PriceRequest) -> tuple[CollectivePrice, str]:
-        """Of the memory of peers: a copy that a peer has nothing to do with, or a signal."""
+        """Price of access to the memory of peers without their participation: a copy or a signal."""
         if request.sub == native.PEER_COPY:
             price = self._collectives.peer_copy(request.src, request.dst, request.bytes, request.blocks)
             return price, signal_name(puts=True, counted=True) if request.blocks else _PEER_COPY
@@ -234,9 +235,8 @@ class Pricing:
         return self._collectives.signal(request.src, request.dst, puts), signal_name(puts, bool(request.counted))
 
     def _flows_of_siblings(self, request: native.PriceRequest) -> list[Flow]:
-        """In a folded run: what groups without a process put on the links that processes use as well. They do the same
-        at the same time. Those on hosts without a process have links to themselves: one host, or a fabric that none
-        share."""
+        """In a folded run: flows of groups without a process on links that processes use as well, at the same time.
+        Hosts without a process have links to themselves: one host, or a fabric that none share."""
         fold, topology = self._fold, self._collectives.topology
         if fold is None:
             return []

@@ -39,7 +39,7 @@ _AWAKE_SHARE = 0.05  # of the hang timeout: who was awake for longer was not blo
 
 
 def timing_of(gpu: Gpu, nccl: NcclEnvironment | None = None) -> native.Timing:
-    """What streams of `gpu` add to the durations of what runs on them.
+    """Times that streams of `gpu` add to durations.
 
     A peer has half of the channels of sends, with a buffer each: 64 MiB on 2 H200 with NCCL 2.28, which a send of
     64 MiB fits into and one of 128 MiB does not.
@@ -85,8 +85,7 @@ class Simulator:
         self._engine.set_timing(timing)
         limit_power(self._engine, config.cluster.gpu, session.world_size, fold)
         self.powers: dict[int, native.PowerState | None] = dict.fromkeys(session.real)
-        """Where the power limiter of each rank's GPU stands at the end of its last step; None: it has none, or nothing
-        is recorded."""
+        """State of each rank's power limiter at the end of its last step; None: it has none, or nothing is recorded."""
         if config.record:
             self._engine.record()
             for rank in session.real:

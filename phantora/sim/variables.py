@@ -33,7 +33,7 @@ CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 @dataclass(frozen=True)
 class Variables:
-    """What of the environment a run takes account of."""
+    """The part of the environment that changes a run."""
 
     simulated: Mapping[str, str] = field(default_factory=dict)
     """Name to value."""
@@ -42,7 +42,7 @@ class Variables:
 
     @classmethod
     def read(cls, environment: Mapping[str, str]) -> Variables:
-        """From the environment that the ranks inherit."""
+        """Reads the environment that the ranks inherit."""
         simulated: dict[str, str] = {}
         ignored: dict[str, str] = {}
         for name, value in sorted(environment.items()):

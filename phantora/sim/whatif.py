@@ -1,4 +1,4 @@
-"""What if a link were slow, a GPU lagged, or somebody else used the network? Parsed here, for every command."""
+"""What-if options: slow links, slow GPUs, other users of the network. Parsed here, for every command."""
 
 from __future__ import annotations
 

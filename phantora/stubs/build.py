@@ -63,7 +63,7 @@ _CXX = ("g++", *_FLAGS)
 
 @dataclass(frozen=True)
 class Coverage:
-    """What a stub library covers of the symbols that torch imports from it."""
+    """Symbols that torch imports from a library, and those that its stub has."""
 
     soname: str
     implemented: tuple[str, ...]
@@ -168,7 +168,7 @@ def _together(name: str, sources: list[Path], work: Path) -> str:
 
 
 WARNINGS = "warnings.txt"
-"""What the compilers said of a build that succeeded; missing where they said nothing."""
+"""The compilers' messages of a build that succeeded; no file without messages."""
 _PROGRESS_SECONDS = 10.0
 
 
@@ -315,7 +315,7 @@ def installed(torch: Torch) -> str:
 
 
 def defines(torch: Torch) -> list[str]:
-    """What the sources must know of the installed libraries, read from their own headers."""
+    """Macros about the installed libraries, read from their own headers."""
     assert torch.cuda is not None
     major, minor = (int(part) for part in torch.cuda.split(".")[:2])
     found = [f"-DPH_CUDA_MAJOR={major}", f"-DPH_CUDA_VERSION={major * 1000 + minor * 10}"]

@@ -1,4 +1,4 @@
-"""What `phantora doctor` prints: compiler, torch, coverage, cache, memory."""
+"""Text of `phantora doctor`: compiler, torch, coverage, cache, memory."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Is nothing missing?"""
+        """True if nothing is missing."""
         return not self.problems
 
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""What a 64-bit little-endian ELF file needs and offers, read without loading it.
+"""Imports and exports of a 64-bit little-endian ELF file, read without loading it.
 
 Files are mapped and only their dynamic sections are touched: libtorch_cuda.so is over 1 GB.
 Layouts: System V ABI, ELF-64 object file format; symbol versions: LSB, "Symbol Versioning".

@@ -1,4 +1,4 @@
-"""Which torch would this interpreter import, and what of NVIDIA does it link? Nothing is imported."""
+"""The torch of this interpreter, and the NVIDIA libraries that it links. Nothing is imported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CUDNN_PARTS = (
     "libcudnn_graph", "libcudnn_engines_runtime_compiled", "libcudnn_engines_precompiled", "libcudnn_heuristic",
     "libcudnn_ops", "libcudnn_cnn", "libcudnn_adv",
 )  # fmt: skip
-"""Of which cuDNN is made. Transformer Engine requires them, and takes nothing from them."""
+"""Libraries of cuDNN. Transformer Engine requires them, and imports nothing from them."""
 
 CURAND = "libcurand.so.10"  # with CUDA 12 and 13; torch up to 2.14 links it, CuPy with any torch
 

@@ -1,4 +1,4 @@
-"""What other packages' libraries import from NVIDIA's: lists, so that stubs have it whether these are installed or not.
+"""Symbols that other packages import from NVIDIA's libraries: lists, so that the stubs have them in any installation.
 
 ``imported/NAME.txt`` contains a line ``libcudart cudaMalloc`` for each symbol, made by
 ``python -m phantora.stubs imports FILE...`` from the libraries of the package.

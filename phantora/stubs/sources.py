@@ -109,5 +109,5 @@ def sanitizers() -> list[str]:
 
 
 def is_usual() -> bool:
-    """Whether the environment asks for the stubs as they are, and not for an experiment or for sanitizers."""
+    """True if the environment asks for the stubs as they are, and not for an experiment or for sanitizers."""
     return not other_limits() and not sanitizers()

@@ -1,4 +1,4 @@
-"""Does the installed Transformer Engine work under the stubs? It is imported in a process of its own."""
+"""Tests whether the installed Transformer Engine works under the stubs, in a process of its own."""
 
 from __future__ import annotations
 

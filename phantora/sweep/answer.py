@@ -24,11 +24,11 @@ class Row:
 
     entry: Entry
     rank: int | None = None
-    """From 1; None for what did not run."""
+    """Rank from 1; None for points that did not run."""
     tie: bool = False
     """Slower than the best by less than the error bar of either."""
     behind: float = 0.0
-    """By what share the best is better."""
+    """Share by which the best is better."""
     surely: bool = False
     """The best is better even if it is as slow, and this one as fast, as the error bars allow; on slower hosts too."""
     pareto: bool = False
@@ -37,7 +37,7 @@ class Row:
     value: float = 0.0
     cost: float | None = None
     joules: float | None = None
-    """Of all GPUs for one of the unit."""
+    """Energy of all GPUs for one of the unit."""
 
     @property
     def measured(self) -> Measured | None:
@@ -47,7 +47,7 @@ class Row:
 
     @property
     def status(self) -> str:
-        """How the point ended; ``SKIPPED`` if it was not run."""
+        """End of the point; ``SKIPPED`` if it was not run."""
         return self.entry.result.status if self.entry.result is not None else SKIPPED
 
 
@@ -58,7 +58,7 @@ class Answer:
     rows: list[Row]
     """The best first; then what does not fit, what failed, what was skipped."""
     unit: str
-    """What rates count: tokens, samples or steps."""
+    """Unit of rates: tokens, samples or steps."""
     objective: Objective
     axes: list[str]
     folder: Path
@@ -70,7 +70,7 @@ class Answer:
 
     @property
     def ties(self) -> list[Row]:
-        """With the best, which is not among them."""
+        """Ties with the best, which is not among them."""
         return [row for row in self.rows[1:] if row.tie]
 
     def table(self) -> pa.Table:
@@ -123,13 +123,13 @@ def _error(a: Row, b: Row) -> float:
 
 
 def _above(row: Row) -> float:
-    """By how much its step may be longer, as a share: slower hosts included."""
+    """Share by which its step may be longer, slower hosts included."""
     measured = row.measured
     return max(measured.error or 0.0, measured.error_above or 0.0) if measured else 0.0
 
 
 def _dominates(a: Row, b: Row) -> bool:
-    """Is a better than b in one of speed, memory and cost, and worse in none?"""
+    """True if a is better than b in one of speed, memory and cost, and worse in none."""
     assert a.measured and b.measured and a.rate and b.rate
     pairs = [(a.rate, b.rate), (-a.measured.memory, -b.measured.memory)]
     if a.cost is not None and b.cost is not None:

@@ -71,7 +71,7 @@ class Expression:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """What it asks for."""
+        """Names in the expression."""
         called = {id(node.func) for node in ast.walk(self._tree) if isinstance(node, ast.Call)}
         found = (node for node in ast.walk(self._tree) if isinstance(node, ast.Name) and id(node) not in called)
         return frozenset(node.id for node in found)
@@ -89,7 +89,7 @@ class Expression:
         return found
 
     def satisfied(self, names: Mapping[str, Value]) -> bool:
-        """Is the rule kept?"""
+        """True if the rule is satisfied."""
         return bool(self.value(names))
 
     def number(self, names: Mapping[str, Value]) -> float:

@@ -1,4 +1,4 @@
-"""Which ranks of a point of a sweep are processes: one per folded axis, its ends and a representative, or all."""
+"""Fold of a sweep's point: one process per folded axis, its ends and a representative, or all ranks."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from phantora.spec import OFF
 
 ONE, ENDS = "one", "ends"
 MODES = (ONE, ENDS, OFF)
-"""From the fewest processes to all ranks; where one is refused, the next is tried."""
+"""Modes from the fewest processes to all ranks; if one is refused, the next is tried."""
 FEW = 8
 """Points of at most this many ranks are not folded."""
 
 
 @dataclass(frozen=True)
 class Folding:
-    """How a point is folded."""
+    """Fold of a point."""
 
     axes: str
     """The value of ``--fold``; "": all ranks run."""
@@ -41,7 +41,7 @@ def _first_only(part: str) -> str:
 
 
 def is_first_only(described: str) -> bool:
-    """Has the fold an axis of which the first rank alone runs?"""
+    """True if an axis of the fold has one process, its first rank."""
     return any(split_axis(part)[2] == FIRST for part in described.split())
 
 

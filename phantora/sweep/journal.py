@@ -1,4 +1,4 @@
-"""What a sweep has found so far: JSON lines, appended and synced, one for each finished point.
+"""Results of a sweep so far: JSON lines, appended and synced, one for each finished point.
 
 A sweep that is stopped, killed or out of disk leaves whole lines, and at most one torn one at the end, which is cut
 off when the sweep goes on. The first line names the format. A lock keeps a second sweep out of the folder.
@@ -22,13 +22,13 @@ FORMAT = 1
 
 
 class Journal:
-    """Of the sweep in `folder`, which is made. Raises PhantoraError if another sweep is at work there, if the file is
-    none of ours, or cannot be written."""
+    """Journal of the sweep in `folder`, which is made. Raises PhantoraError if another sweep is at work there, if the
+    file is none of ours, or cannot be written."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / NAME
         self.results: dict[str, Result] = {}
-        """By key of the task; the last if a task is there twice."""
+        """Results by key of the task; the last if a task is there twice."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)

@@ -58,7 +58,7 @@ def measured_of(report: Report) -> Measured:
 
 
 def main() -> None:
-    """Of the log that the command line names."""
+    """Measures the log that the command line names."""
     block_pandas()
     try:
         sys.stdout.buffer.write(orjson.dumps(asdict(measure(sys.argv[1]))))

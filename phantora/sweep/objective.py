@@ -1,4 +1,4 @@
-"""By what points are compared."""
+"""Comparison of points."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BY = ("speed", "cost", "energy", "per-gpu", "step")
 
 @dataclass(frozen=True)
 class Objective:
-    """What is compared, and prices."""
+    """Criterion of a comparison, and prices."""
 
     by: str = "speed"
     prices: Mapping[str, float] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class Objective:
         return None if each is None else each * point.world
 
     def work(self, point: Point, measured: Measured) -> tuple[float, str]:
-        """What is done in a second, and its unit: tokens if the sweep or the log has them, else samples or steps."""
+        """Rate of work, and its unit: tokens if the sweep or the log has them, else samples or steps."""
         if self.by == "step":
             return 1e9 / measured.step_time, "steps"
         if point.tokens:
@@ -46,7 +46,7 @@ class Objective:
         return 1e9 / measured.step_time, "steps"
 
     def value(self, point: Point, rate: float, watts: float | None = None) -> float:
-        """Of work at this rate, with GPUs that draw `watts` each; more is better."""
+        """Value of work at this rate, with GPUs that draw `watts` each; more is better."""
         if self.by == "per-gpu":
             return rate / point.world
         if self.by == "cost":

@@ -56,7 +56,7 @@ class RayEngine:
                 raise PhantoraError(f"--ray {address}: no cluster of Ray answers ({why}); {remedy}") from error
 
     def has_room(self, task: Task) -> bool:
-        """Can one more task begin now? By CPU cores."""
+        """True if one more task can begin now, by CPU cores."""
         taken = sum(cores_of(one, self._cores) for one in self._running.values())
         return not self._running or taken + cores_of(task, self._cores) <= self._all_cores
 

@@ -1,4 +1,4 @@
-"""Which points of a space are legal, why others are left out, and what each takes at the very least."""
+"""Legal points of a space, reasons for leaving others out, and the least time and memory of each."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Point:
     """A combination that the rules allow."""
 
     number: int
-    """In the order of the space, from 1."""
+    """Number in the order of the space, from 1."""
     values: dict[str, Value]
-    """Of the axes."""
+    """Values of the axes."""
     cluster: str
     hosts: int
     gpus_per_host: int
@@ -35,12 +35,12 @@ class Point:
     capacity: int
     """Bytes of a GPU."""
     arguments: tuple[str, ...]
-    """Of the script, behind what all points share."""
+    """Arguments of the script, after those that all points share."""
     environment: dict[str, str]
     options: tuple[str, ...]
-    """Of `phantora trace`."""
+    """Options of `phantora trace`."""
     tokens: float | None
-    """Of a step."""
+    """Tokens of a step."""
     least_memory: float
     """Bytes that a GPU needs for sure; 0 if nothing is known."""
     least_time: float
@@ -71,7 +71,7 @@ class LeftOut:
     values: dict[str, Value]
     rule: str
     known: str = ""
-    """What the rule's computed names were."""
+    """Values of the rule's computed names."""
 
     @property
     def reason(self) -> str:
@@ -119,7 +119,7 @@ def make_plan(space: Space) -> Plan:
 
 
 def combinations(space: Space) -> int:
-    """How many there are before the rules. Raises PhantoraError if there are none."""
+    """Number of points before the rules. Raises PhantoraError if there are none."""
     if not space.axes and not space.listed:
         raise PhantoraError(f"{space.where}: nothing to try: give axes in [matrix], or points as [[list]]")
     axes = space.axes.items()
@@ -218,7 +218,7 @@ def _cluster(text: str) -> Cluster:
 
 @dataclass(frozen=True)
 class PlannedPoint:
-    """Of a dry run. The values of the axes come first in its JSON."""
+    """A point of a dry run. The values of the axes come first in its JSON."""
 
     least_memory: Bytes
     least_time: Ns
@@ -227,7 +227,7 @@ class PlannedPoint:
 
 @dataclass(frozen=True)
 class Planned:
-    """What ``--dry-run --json`` prints."""
+    """Output of ``--dry-run --json``."""
 
     points: list[dict[str, Any]]
     """The axes, and a `PlannedPoint`."""

@@ -28,7 +28,7 @@ BASE_BYTES, RANK_BYTES = 1 << 30, 150 << 20
 BUSY = 2  # times the cores: ranks wait for each other, and a run's start and end keep one core busy
 TERMINATE_SECONDS = 10.0
 IMPORTED = ("phantora.cli.main", "phantora.runs.imported")
-"""By what forks the processes of runs."""
+"""Imports of the process that forks the processes of runs."""
 
 Process = subprocess.Popen[bytes] | Forked
 
@@ -37,7 +37,7 @@ class Engine(Protocol):
     """Runs tasks somewhere."""
 
     def has_room(self, task: Task) -> bool:
-        """Can it be begun now?"""
+        """True if it can begin now."""
         ...
 
     def begin(self, task: Task) -> None:
@@ -59,7 +59,7 @@ def memory_of(task: Task) -> int:
 
 
 def processes_of(task: Task) -> int:
-    """How many ranks of a run are processes."""
+    """Number of ranks of a run that are processes."""
     options, world = (*task.shared.options, *task.point.options), task.point.world
     if "--fold" not in options:
         return task.folding.processes
@@ -69,7 +69,7 @@ def processes_of(task: Task) -> int:
 
 
 def cores_of(task: Task, cores: int) -> int:
-    """Of `cores`, those that a run keeps busy."""
+    """Number of `cores` that a run keeps busy."""
     return min(processes_of(task), cores)
 
 
@@ -96,7 +96,7 @@ class Pool:
         self._ended: list[tuple[Task, Result]] = []
 
     def has_room(self, task: Task) -> bool:
-        """Can one more task begin now? By CPU cores and memory."""
+        """True if one more task can begin now, by CPU cores and memory."""
         if not self._running:
             return True
         if self._jobs:
@@ -172,7 +172,8 @@ class Pool:
 
 
 def start(command: Command, more: Mapping[str, str] = MappingProxyType({})) -> subprocess.Popen[bytes]:
-    """In a group of its own, so that the terminal's Ctrl-C reaches the sweep alone; it ends when this process does."""
+    """Starts it in a group of its own, so that the terminal's Ctrl-C reaches the sweep alone; it ends when this process
+    does."""
     parent = os.getpid()
     with _output_of(command) as output:
         return subprocess.Popen(

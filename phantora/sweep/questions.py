@@ -36,7 +36,8 @@ class Tried:
 
     @property
     def bytes(self) -> int | None:
-        """Of the fullest GPU; where it does not fit, those that it needs, if a run on larger GPUs showed it."""
+        """Bytes of the fullest GPU; if it does not fit, the bytes that it needs, if a run on larger GPUs showed
+        them."""
         measured = self.result.measured
         return self.result.needs if not self.fits else measured.memory if measured else None
 
@@ -85,13 +86,13 @@ def _next(tried: Mapping[int, int], low: int, high: int, capacity: int) -> int:
 
 @dataclass(frozen=True)
 class Offer:
-    """What a cluster gets through. Seconds, dollars."""
+    """Throughput of a cluster. Seconds, dollars."""
 
     cluster: str
     gpus: int
     row: Row
     unit: str = "tokens"
-    """What `rate` counts: tokens, samples or steps."""
+    """Unit of `rate`: tokens, samples or steps."""
     seconds: float | None = None
     """For the work that was asked for."""
     dollars: float | None = None

@@ -154,7 +154,7 @@ def _line(console: Console, text: str) -> None:
 
 
 def render_plan(plan: Plan, console: Console) -> None:
-    """What would run, what cannot fit, and why combinations are left out."""
+    """Prints the points that would run, those that cannot fit, and reasons for leaving combinations out."""
     axes = plan.axes
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("", *axes, "GPUs", "at least", "memory"):
@@ -180,7 +180,7 @@ def render_plan(plan: Plan, console: Console) -> None:
 
 
 def progress_line(entry: Entry) -> str:
-    """Of a point that is done."""
+    """Line for a point that is done."""
     result, label = entry.result, entry.point.label()
     if result is None:
         return f"{label}: not run: {entry.skipped}"

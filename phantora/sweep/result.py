@@ -1,4 +1,4 @@
-"""What is known of a point after its run."""
+"""Facts about a point after its run."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ class Measured:
     peak_allocated: Bytes
     peak_reserved: Bytes
     holds_up: str
-    """What takes most of a step after compute, in words."""
+    """Largest part of a step after compute, in words."""
     advice: str = ""
-    """What would make it fit, where it does not."""
+    """Advice for a point that does not fit."""
     watts: float | None = None
-    """Of a GPU, on average in a steady step."""
+    """Power of a GPU, on average in a steady step."""
     roles: str = ""
-    """Of reinforcement learning the share of idle time by role: ``generate 12%, score + train 53%``."""
+    """Share of idle time by role of reinforcement learning: ``generate 12%, score + train 53%``."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """Of a task, as the journal keeps it."""
+    """Result of a task, as the journal stores it."""
 
     key: str
-    """Of the task: the same command on the same cluster has the same."""
+    """Key of the task: the same command on the same cluster has the same."""
     values: dict[str, Any]
     status: str
     """:data:`RAN`, :data:`OUT_OF_MEMORY` or :data:`FAILED`."""
@@ -59,11 +59,11 @@ class Result:
     needs: int | None = None
     """Bytes of a GPU, where it has too few: those of the run on GPUs that have enough."""
     steps: int | None = None
-    """That the run was asked for."""
+    """Number of steps of the run."""
     seconds: float = 0.0
-    """Of real time."""
+    """Seconds of real time."""
     command: tuple[str, ...] = field(default_factory=tuple)
-    """That repeats the run."""
+    """Command that repeats the run."""
     processes: int | None = None
     """Ranks that were processes."""
     fold: str = ""
@@ -73,7 +73,7 @@ class Result:
 
 
 def result_of(entry: Mapping[str, Any]) -> Result:
-    """From the journal. Raises TypeError for another version's fields."""
+    """Reads an entry of the journal. Raises TypeError for another version's fields."""
     known = {f.name for f in fields(Result)}
     if not entry.keys() <= known:
         raise TypeError(f"unknown fields {', '.join(sorted(entry.keys() - known))}")

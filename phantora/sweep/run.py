@@ -56,9 +56,9 @@ class Request:
     needs: bool = True
     top: int = 0
     options: tuple[str, ...] = ()
-    """Of `phantora trace`, for all points."""
+    """Options of `phantora trace`, for all points."""
     fold: str = ONE
-    """Which ranks of a point with a known mesh are processes: one of ``phantora.sweep.fold.MODES``."""
+    """Fold of a point with a known mesh: one of ``phantora.sweep.fold.MODES``."""
 
     @property
     def located(self) -> Space:
@@ -68,7 +68,7 @@ class Request:
 
 @dataclass
 class Outcome:
-    """What a sweep found, and how, if it was a search."""
+    """Result of a sweep, and of its search, if it was one."""
 
     answer: Answer
     search: Search | None
@@ -134,7 +134,7 @@ class Work:
 
     @property
     def shared(self) -> Shared:
-        """What its points share."""
+        """Settings that all points share."""
         request, space = self.request, self.space
         fold = self.fold or request.fold
         return Shared(request.folder, space.target, space.here, request.options, space.steps, request.needs, fold)
@@ -164,9 +164,9 @@ def _planned(work: Work, plan: Plan, screen: Plan | None) -> list[Entry]:
 
 
 def confirmed(work: Work, entries: list[Entry]) -> list[Entry]:
-    """Where one process stood for each stage, the best runs again with ends and witnesses, which show whether the ranks
-    do the same, and with steps until they are steady; that run's numbers then count. Until no other point's fastest
-    step was faster."""
+    """Runs the best points again, if one process represents each stage: with the ends and a representative of each
+    axis, which tests that the ranks are equal, and with steps until they are steady. These numbers count. It ends when
+    no other point's fastest step was faster."""
     request, objective = work.request, work.request.objective
     for _ in range(CONFIRMED if request.fold == ONE else 0):
         ran = [entry for entry in entries if entry.result is not None and entry.result.status == RAN]
@@ -203,7 +203,7 @@ def _engine(request: Request) -> Engine:
 
 
 def set_up(space: Space, folder: Path) -> None:
-    """What a preset needs before its first run: once per folder."""
+    """Makes the files that a preset needs before its first run, once per folder."""
     done = folder / SETUP_DONE
     if not space.setup or done.exists():
         return
@@ -275,7 +275,7 @@ def located(space: Space, folder: Path) -> Space:
 
 
 def samples() -> Path:
-    """Where the samples are: in the wheel, or in the checkout."""
+    """Folder of the samples: in the wheel, or in the checkout."""
     spec = importlib.util.find_spec("phantora._samples")
     found = list(spec.submodule_search_locations or ()) if spec else []
     for folder in (*map(Path, found), Path(__file__).parents[2] / "samples"):

@@ -30,14 +30,14 @@ class Entry:
 
 
 class Source(Protocol):
-    """Where points come from."""
+    """A source of points."""
 
     def next(self) -> Point | None:
         """None: there is none, at least not before what runs has ended."""
         ...
 
     def notify(self, point: Point, result: Result | None) -> None:
-        """What became of a point; None: it was skipped."""
+        """Takes the result of a point; None: it was skipped."""
         ...
 
 
@@ -76,7 +76,7 @@ class Runner:
     """Logs of that many best points are kept."""
     on_result: Callable[[Entry], None] = lambda entry: None
     entries: dict[str, Entry] = field(default_factory=dict)
-    """By key of the task, in the order in which they were met."""
+    """Entries by key of the task, in the order of their first use."""
     _best: Entry | None = None
 
     def run(self) -> list[Entry]:
@@ -133,8 +133,8 @@ class Runner:
         return f"a step takes at least {duration(point.least_time)}: the best is better"
 
     def _doubtful(self, point: Point) -> bool:
-        """Did one not fit that needs no more for sure, on GPUs with no less memory? Then it is known sooner by a run
-        where there is room, which shows as well what it needs."""
+        """True if a point with certainly no larger needs did not fit on GPUs with at least as much memory. A run on
+        larger GPUs then answers sooner, and shows the needed memory."""
         others = (entry for entry in self.entries.values() if entry.result and entry.result.status == OUT_OF_MEMORY)
         return any(
             0 < other.point.least_memory <= point.least_memory and other.point.capacity >= point.capacity
@@ -161,7 +161,7 @@ class Runner:
         return self.objective.value(entry.point, rate, entry.result.measured.watts)
 
     def _drop_logs(self) -> None:
-        """Of all points but the best ones: a log of many ranks takes a hundred MB and more."""
+        """Deletes the logs of all but the best points: a log of many ranks takes a hundred MB and more."""
         ran = [e for e in self.entries.values() if e.result is not None and e.result.status == RAN]
         ran.sort(key=self._value, reverse=True)
         kept = {entry.task.key for entry in ran[: self.top]}

@@ -25,7 +25,7 @@ class Better:
     trial: int
     value: float
     seconds: float
-    """Of real time that all runs before it and its own took."""
+    """Real time of all runs up to this one."""
     label: str
 
 

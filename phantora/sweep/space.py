@@ -1,4 +1,5 @@
-"""What a sweep tries: axes, rules between them, and how a value reaches the script. Read from TOML (docs/sweeps.md)."""
+"""Space of a sweep: axes, rules between them, and the form in which a value reaches the script. Read from TOML
+(docs/sweeps.md)."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from phantora.hardware import toml
 from phantora.sweep.expressions import Expression, Value
 
 Spelling = str | tuple[str, ...] | dict[str, tuple[str, ...]]
-"""How a value is written: behind a flag (`--tp`; `--tp=` in one word; true: the flag alone, false: nothing), words in
-which ``{name}`` stands for values, or the words for each value."""
+"""Form of a value: behind a flag (`--tp`; `--tp=` in one word; true: the flag alone, false: nothing), words in which
+``{name}`` stands for values, or the words for each value."""
 PLACES = ("sweep", "samples")
 """``{sweep}`` and ``{samples}`` in words are folders."""
 CLUSTER = "cluster"
@@ -32,7 +33,7 @@ _NAMED = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True)
 class Steps:
-    """How a run gets its number of steps."""
+    """Numbers of steps of a run."""
 
     argument: str
     first: int = 3
@@ -45,16 +46,16 @@ class Steps:
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a point takes at the very least; None where nothing is known."""
+    """Lower bounds of a point; None if unknown."""
 
     memory: Expression | None = None
     """Bytes of a GPU."""
     flops: Expression | None = None
-    """Of a step, all GPUs together."""
+    """Flops of a step, all GPUs together."""
     bytes: Expression | None = None
-    """Of its memory that a GPU reads and writes in a step."""
+    """Bytes of its memory that a GPU reads and writes in a step."""
     format: Expression | None = None
-    """Whose peak the flops are held against; without it the GPU's fastest."""
+    """Format whose peak bounds the flops; without it the GPU's fastest."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Space:
     where: str
     """The file or preset, for messages."""
     target: tuple[str, ...] = ()
-    """What `phantora trace` runs: a script or ``-m module``, with the arguments that all points share."""
+    """Target of `phantora trace`: a script or ``-m module``, with the arguments that all points share."""
     here: tuple[str, ...] = ()
     """More such arguments that a real run has no use for (a made-up data set)."""
     setup: tuple[str, ...] = ()
@@ -79,11 +80,11 @@ class Space:
     arguments: dict[str, Spelling] = field(default_factory=dict)
     environment: dict[str, Spelling] = field(default_factory=dict)
     options: dict[str, Spelling] = field(default_factory=dict)
-    """Of `phantora trace`."""
+    """Options of `phantora trace`."""
     steps: Steps | None = None
     bounds: Bounds = Bounds()
     tokens: Expression | None = None
-    """Of a step, all GPUs together; without it, from the log."""
+    """Tokens of a step, all GPUs together; without it, from the log."""
     fold: str = ""
     """The axes of the mesh, ``{name}`` in the place of values, as ``--fold`` of `phantora trace` takes them."""
 
@@ -127,7 +128,7 @@ class Space:
         return used | {*self.arguments, *self.environment, *self.options, *_NAMED.findall(self.fold)}
 
     def with_axes(self, axes: Mapping[str, Sequence[Value]]) -> Space:
-        """With other values of these axes, names of [let] among them, which then no longer are computed."""
+        """The space with other values of these axes. Names of [let] among them are no longer computed."""
         let = {name: expression for name, expression in self.let.items() if name not in axes}
         return replace(self, axes={**self.axes, **{name: tuple(values) for name, values in axes.items()}}, let=let)
 
@@ -168,7 +169,7 @@ def text_of(value: Value) -> str:
 
 
 def read_space(path: str | Path) -> Space:
-    """Of a sweep file. Raises PhantoraError."""
+    """Reads a sweep file. Raises PhantoraError."""
     return space_of(toml.read(Path(path)), str(path))
 
 

@@ -42,18 +42,18 @@ Read: TypeAlias = Callable[[Sequence[str]], RunSpec]
 
 @dataclass(frozen=True)
 class Shared:
-    """What all points of a sweep share."""
+    """Settings that all points of a sweep share."""
 
     folder: Path
     target: tuple[str, ...]
     here: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
-    """Of `phantora trace`, before the point's own."""
+    """Options of `phantora trace`, before the point's own."""
     steps: Steps | None = None
     needs: bool = True
     """Run what does not fit once more, on GPUs with memory enough."""
     fold: str = OFF
-    """Which ranks of a point with a known mesh are processes."""
+    """Fold of a point with a known mesh."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class Task:
 
     @property
     def folder(self) -> Path:
-        """Where the point's files are kept."""
+        """Folder of the point's files."""
         return self.shared.folder / "points" / self.key
 
     @property
@@ -108,16 +108,16 @@ class Task:
 
     @property
     def folding(self) -> Folding:
-        """Which of its ranks are processes."""
+        """Fold of the point."""
         return _folding(self.point, self.shared)
 
     @property
     def alone(self) -> bool:
-        """Does one process stand for each stage? The best of such points is run again, with more."""
+        """True if one process stands for each stage. The best of such points is run again, with more."""
         return is_first_only(self.folding.described)
 
     def words(self, steps: int | None, output: str, options: Sequence[str] = ()) -> tuple[str, ...]:
-        """Of the command line that runs it, behind the name of the program."""
+        """Words of its command line, after the name of the program."""
         shared, point, axes = self.shared, self.point, self.folding.axes
         if not axes and shared.fold == OFF and not _folded_by_user(point, shared):
             axes = OFF

@@ -1,4 +1,4 @@
-"""What a message of an Arrow file takes once it is unpacked, read from its header: before Arrow takes the memory.
+"""Memory of a message of an Arrow file after unpacking, read from its header before Arrow takes the memory.
 
 A batch is compressed buffer by buffer, and each buffer begins with the size that Arrow allocates for it. Some kilobytes
 may thus stand for as much as one likes. The headers are flatbuffers; only the fields that are needed are known here.
@@ -31,7 +31,7 @@ class _Table:
         return cls(data, _number("<I", data, 0))
 
     def field(self, number: int) -> int | None:
-        """Where the field lies; None if it has its default value."""
+        """Position of the field; None if it has its default value."""
         vtable = self.at - _number("<i", self.data, self.at)
         place = 4 + 2 * number
         if place + 2 > _number("<H", self.data, vtable):
@@ -64,7 +64,7 @@ def _number(layout: str, data: bytes, at: int) -> int:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Where the messages of a whole file lie, by its footer."""
+    """Positions of a whole file's messages, by its footer."""
 
     dictionaries: tuple[int, ...]
     batches: tuple[int, ...]
@@ -83,7 +83,7 @@ def blocks(source: pa.MemoryMappedFile) -> Blocks:
 
 
 def _header(source: pa.MemoryMappedFile, at: int) -> tuple[_Table, int]:
-    """Of the message at `at`, and where its body begins. Raises ValueError for a broken one."""
+    """Header of the message at `at`, and the position of its body. Raises ValueError for a broken one."""
     start = source.read_at(8, at)
     first = _number("<I", start, 0)
     head = 8 if first == _CONTINUES else 4  # old writers leave the mark out
@@ -94,7 +94,7 @@ def _header(source: pa.MemoryMappedFile, at: int) -> tuple[_Table, int]:
 
 
 def rows(source: pa.MemoryMappedFile, at: int) -> int:
-    """Of the batch at `at`. Raises ValueError for a broken header."""
+    """Rows of the batch at `at`. Raises ValueError for a broken header."""
     batch = _header(source, at)[0].table(2)
     place = None if batch is None else batch.field(0)
     return 0 if batch is None or place is None else _number("<q", batch.data, place)

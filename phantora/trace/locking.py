@@ -1,4 +1,4 @@
-"""Who may write a log: one run at a time."""
+"""Lock of a log: one run at a time writes it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def lock_for_writing(path: str) -> io.FileIO:
 
 
 def is_being_written(path: str) -> bool:
-    """Does a run write this log?"""
+    """True if a run writes this log."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
@@ -36,7 +36,7 @@ def is_being_written(path: str) -> bool:
 
 
 def was_deleted(file: io.FileIO) -> bool:
-    """Has the file that is open lost its last name? One in memory never had any."""
+    """True if the open file has lost its last name. One in memory never had any."""
     return os.fstat(file.fileno()).st_nlink == 0 and not is_unnamed(file.fileno())
 
 

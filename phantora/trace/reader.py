@@ -226,7 +226,7 @@ class Log:
 
     @property
     def out_of_memory(self) -> bool:
-        """Did an allocation fail that the run did not survive?"""
+        """True if an allocation failed that the run did not survive."""
         return self.trailer.get("status") != 0 and OOM in self.words("name")
 
     def operators(self) -> list[dict[str, Any]]:

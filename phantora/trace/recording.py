@@ -47,7 +47,7 @@ class Chunk:
     data: bytes
 
     def metadata(self) -> dict[bytes, bytes]:
-        """What a batch carries: a header and the encoded records."""
+        """Content of a batch: a header and the encoded records."""
         header = {"rank": self.rank, "records": self.records, "wire": layout.WIRE_VERSION}
         return {HEADER_KEY: json.dumps(header).encode(), DATA_KEY: self.data}
 

@@ -81,7 +81,7 @@ COPY_NAMES = {
 
 @dataclass
 class RunMetadata:
-    """What a run was. Equal runs have equal metadata."""
+    """Facts about a run. Equal runs have equal metadata."""
 
     phantora: str = ""
     """Version of Phantora."""
@@ -95,13 +95,13 @@ class RunMetadata:
     peak_flops: dict[str, float] = field(default_factory=dict)
     """Dense FLOP/s of one GPU by data type (``bfloat16``)."""
     mfu_dtype: str = "bfloat16"
-    """Whose peak the MFU is measured against."""
+    """Type whose peak the MFU refers to."""
     memory_bytes: int = 0
     """Memory of one GPU."""
     torch: str = ""
     host_mode: str = "modelled"
     launch_latency_ns: int = 0
-    """From a launch on the host to its earliest start on an idle GPU."""
+    """Time from a launch on the host to its earliest start on an idle GPU."""
     kernel_gap_ns: int = 0
     """Between two kernels back to back on a stream."""
     crowded_gap_ns: int = 0
@@ -127,7 +127,7 @@ class RunMetadata:
 
     @property
     def real(self) -> bool:
-        """Is the log of a real run?"""
+        """True for the log of a real run."""
         return self.host_mode == REAL
 
     @property

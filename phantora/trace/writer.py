@@ -157,7 +157,7 @@ class LogWriter:
         self._guard(lambda: self._recording.add(rank, records))
 
     def recording(self) -> list[Chunk]:
-        """What was recorded; nothing can be recorded afterwards."""
+        """The recording; nothing can be recorded afterwards."""
         return list(self._recording.finish())
 
     def end_rows(self) -> None:

@@ -1,1 +1,1 @@
-"""What a Triton kernel does when it is launched, read off its IR (TTIR): `parse`, `walk`, `work`."""
+"""Work of a Triton kernel's launch, from its IR (TTIR): `parse`, `walk`, `work`."""

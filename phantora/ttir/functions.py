@@ -15,7 +15,7 @@ MUFU_SLOTS = 8.0  # 16 of them and 128 lanes in an SM (CUDA C++ Programming Guid
 
 
 class Instructions(NamedTuple):
-    """Of one element: all, and those that the special function units run (MUFU)."""
+    """Instructions for one element: all, and those of the special function units (MUFU)."""
 
     total: float
     mufu: float = 0.0
@@ -42,10 +42,10 @@ _COUNTED = {
     "cos": (30.0,), "tan": (35.0, 1.0),
 }  # fmt: skip
 LIBDEVICE = {name: Instructions(*counted) for name, counted in _COUNTED.items()}
-"""By the name behind ``__nv_``, without the ``f`` of single precision."""
+"""Instructions by the name behind ``__nv_``, without the ``f`` of single precision."""
 
 
 def of_symbol(symbol: str) -> Instructions:
-    """Of a function of libdevice, by its symbol (``__nv_tanhf``)."""
+    """Instructions of a function of libdevice, by its symbol (``__nv_tanhf``)."""
     name = symbol.removeprefix("__nv_")
     return LIBDEVICE.get(name) or LIBDEVICE.get(name.removesuffix("f"), UNLISTED)

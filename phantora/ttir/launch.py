@@ -19,9 +19,9 @@ class Memory:
 
     address: int
     bytes: int
-    """Of its elements."""
+    """Bytes of its elements."""
     span: int
-    """From its first to its last byte."""
+    """Bytes from its first to its last one."""
     values: Callable[[], np.ndarray[Any, Any]] | None = None
     """Its bytes in memory order, where integers shall be read. Raises UnknownIntegers."""
 

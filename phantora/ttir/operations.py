@@ -7,7 +7,7 @@ MUFU = {"exp": 1.0, "exp2": 1.0, "rsqrt": 1.0, "sqrt": 2.0, "sin": 3.0, "cos": 3
 ALU_OF = {"sin": 20.0, "cos": 20.0, "exp": 1.0, "sqrt": 4.0}
 """Arithmetic instructions next to those of :data:`MUFU`, per element."""
 OF_LIBRARY = ("log", "log2", "erf", "tanh")
-"""Of the dialect `math`: LLVM takes them from libdevice."""
+"""Operations of the dialect `math` that LLVM takes from libdevice."""
 ROUNDED = ("divf", "precise_divf", "precise_sqrt", "remf")
 """A first estimate, then corrections."""
 CONVERT = ("extf", "truncf", "sitofp", "uitofp", "fptosi", "fptoui", "fp_to_fp", "bitcast")
@@ -41,5 +41,5 @@ _COUNTED = frozenset((
 
 
 def priced(operation: str) -> bool:
-    """Has an operation of Triton's dialect (``tt.``) a price? Of others the kernel's note gives the name."""
+    """True if an operation of Triton's dialect (``tt.``) has a price. The kernel's note names the others."""
     return operation in _COUNTED or operation.startswith(DESCRIPTORS)

@@ -72,7 +72,7 @@ class Operation:
 
     @cached_property
     def ends(self) -> bool:
-        """Whether it ends its block."""
+        """True if it ends its block."""
         return self.name in _ENDS or self.name.startswith("cf.")
 
     def attribute(self, name: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Which arguments of a kernel decide where it goes: what reaches addresses, masks, bounds and conditions."""
+"""Arguments of a kernel that decide its control flow: those that reach addresses, masks, bounds and conditions."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ class Deciding:
     direct: frozenset[str]
     read: frozenset[str]
     ranges: frozenset[str]
-    """Of `read`, those whose integers bound loops or decide branches."""
+    """Those of `read` whose integers bound loops or decide branches."""
 
 
 def deciding(functions: dict[str, Function]) -> Deciding:
-    """Of the kernel. A name counts for all its definitions, and arguments of functions that are called all decide."""
+    """Deciding arguments of the kernel. A name counts for all its definitions, and all arguments of called functions
+    decide."""
     kernel = next(iter(functions.values()))
     made: _Made = defaultdict(list)
     branches: list[str] = []

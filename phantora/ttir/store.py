@@ -1,4 +1,4 @@
-"""Where the IR of launched kernels is kept, by its checksum: `phantora profile` compiles it again on a real GPU."""
+"""Store of the IR of launched kernels, by checksum: `phantora profile` compiles it again on a real GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from phantora.cache import cache_directory, make_folder
 
 
 def folder() -> Path:
-    """Where it lies: in the user's cache."""
+    """Folder of the store, in the user's cache."""
     return cache_directory() / "triton-ir"
 
 
@@ -37,7 +37,7 @@ def keep(ir: str, warps: int, stages: int) -> str:
 
 
 def kept(key: str) -> dict[str, Any] | None:
-    """What `keep` was given; None if it is not on this machine."""
+    """Argument of `keep`; None if it is not on this machine."""
     with contextlib.suppress(OSError, orjson.JSONDecodeError):
         found: dict[str, Any] = orjson.loads((folder() / f"{key}.json").read_bytes())
         return found

@@ -58,7 +58,7 @@ class _Storing(Walker):
 
 
 def stores_of(functions: dict[str, Function], launch: Launch) -> dict[int, Stores]:
-    """What `launch` stores, by the place of an argument, where all that it stores to it is known.
+    """Stores of `launch` by the place of an argument, if all stores to it are known.
 
     Raises Unreadable where the IR contains what is not understood.
     """

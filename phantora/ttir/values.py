@@ -65,7 +65,7 @@ def plain(value: Value) -> Value:
 
 
 def constant(operation: Operation) -> Value:
-    """Of ``arith.constant``: an integer or a mask; other constants are unknown."""
+    """Value of ``arith.constant``: an integer or a mask; other constants are unknown."""
     kind = operation.types[-1] if operation.types else None
     text = operation.text.strip()
     if kind is None:  # true and false have no type

@@ -42,7 +42,8 @@ ADDRESS_SHARE = 0.125  # of address arithmetic that is left: an address per vect
 VECTOR, ASYNCHRONOUS = 16, 4  # bytes that a thread moves at once: most; least for a loop that loads ahead
 
 Counts = dict[Any, float]
-"""Of a program, by counter (:data:`phantora.ttir.work.COUNTERS`); some keys are a counter and a memory or a shape."""
+"""Counts of a program, by counter (:data:`phantora.ttir.work.COUNTERS`); some keys are a counter and a memory or a
+shape."""
 
 
 class Walker:
@@ -444,7 +445,7 @@ class Walker:
             self.load_pending = True
 
     def _returns(self, operation: Operation, memory: int, first: int) -> bool:
-        """Does an operation begin where another of the program began (a second pass over the same data)?"""
+        """True if an operation begins at the place of another of the program (a second pass over the same data)."""
         found = self.revisits.get(id(operation))
         if found is None:
             owner = self.first_visits.setdefault((memory, first), id(operation))
@@ -557,7 +558,7 @@ def _ahead(before: Value, now: Value, times: int) -> Value:
 
 
 def _waits(operation: Operation) -> bool:
-    """Does a loop only try an atomic? Then it waits for a lock, which counts as one try."""
+    """True if a loop only tries an atomic: it waits for a lock, which counts as one try."""
     head, body = operation.regions
     names = {o.name for block in (*head, *body) for o in block.operations}
     return "tt.atomic_cas" in names and all(

@@ -1,4 +1,4 @@
-"""What one launch of a Triton kernel does, as numbers: what a price is made of."""
+"""Work of one launch of a Triton kernel, as numbers: the input of its price."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ COUNTERS = (
     "stores", "atomics", "accesses", "scattered", "cubed", "reduced", "scanned", "reductions", "crossings", "phases",
     "piped", "flops", "dots", "steps", "instructions", "partial",
 )  # fmt: skip
-"""Of a program (one block of threads), means over programs. Elements: `alu` (additions, products, comparisons),
-`mufu` (exponentials, roots, quotients: the special function units' instructions), `instructions`
-of functions of a library (`functions.py`), `integer`, `convert` (casts),
-`reduced` (inputs of reductions), `scanned` (those of running sums), `cubed` (those of tensors of three dimensions and
-more). `again`: bytes read where the program has been before. Memory: bytes asked for, and bytes of the pairs of sectors
-that they lie in, `partial` of those whose sectors a store fills only in part (on an H100, loads of single bytes go as
-fast as those of 64 would, stores as 128 would); `loads` and `stores` are operations, `atomics` elements, `accesses` a
-thread's instructions that load or store, `scattered` elements without neighbours. `reductions`: of rows of a tile,
-`crossings`: of all that a program contains, which its warps must meet for. `phases`: loads one after the other, each
-waited for; `piped`: those of loops that multiply, which are in flight beforehand. `flops` of products on tiles, `dots`
-their number, `steps`: iterations of loops."""
+"""Counters of a program (one block of threads), means over programs. Elements: `alu` (additions, products,
+comparisons), `mufu` (exponentials, roots, quotients: the special function units' instructions), `instructions` of
+functions of a library (`functions.py`), `integer`, `convert` (casts), `reduced` (inputs of reductions), `scanned`
+(those of running sums), `cubed` (those of tensors of three dimensions and more). `again`: bytes read where the program
+has been before. Memory: bytes asked for, and bytes of the pairs of sectors that they lie in, `partial` of those whose
+sectors a store fills only in part (on an H100, loads of single bytes go as fast as those of 64 would, stores as 128
+would); `loads` and `stores` are operations, `atomics` elements, `accesses` a thread's instructions that load or store,
+`scattered` elements without neighbours. `reductions`: of rows of a tile, `crossings`: of all that a program contains,
+which its warps must meet for. `phases`: loads one after the other, each waited for; `piped`: those of loops that
+multiply, which are in flight beforehand. `flops` of products on tiles, `dots` their number, `steps`: iterations of
+loops."""
 
 LOOPS = "how often a loop runs, which counts as once"
-"""In `Work.unknown`: what the launch does is the least that it may."""
+"""Entry of `Work.unknown`: the work of the launch is a lower bound."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class Work:
     spills: int
     """Registers a thread that do not fit and lie in memory."""
     counts: dict[str, float]
-    """Of `COUNTERS`, a program's mean."""
+    """Counts by `COUNTERS`, a program's mean."""
     longest: float
-    """How many times as much as the mean program the longest one does."""
+    """Work of the longest program over that of the mean program."""
     read: float
     """Distinct bytes that all programs read."""
     written: float
@@ -66,7 +66,7 @@ class Work:
     copy_engine: bool = False
     """Operands come through descriptors (TMA)."""
     unknown: tuple[str, ...] = field(default=())
-    """What decides and nobody knows, as a user reads it: `LOOPS`, branches, operations, addresses."""
+    """Unknown things that decide, as text for a user: `LOOPS`, branches, operations, addresses."""
 
     def text(self) -> dict[str, Any]:
         """As it travels in a signature."""
@@ -77,6 +77,6 @@ class Work:
 
     @classmethod
     def of(cls, table: dict[str, Any]) -> Work:
-        """From :meth:`text`."""
+        """Reads the table of :meth:`text`."""
         dots = tuple(Dot(**dot) for dot in table.get("dots", ()))
         return cls(**{**table, "dots": dots, "unknown": tuple(table.get("unknown", ()))})

@@ -1,4 +1,4 @@
-"""What each host thread does in a step, by phase: the lanes above a rank's streams."""
+"""Activity of each host thread in a step, by phase: the lanes above a rank's streams."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ def host_rows(log: Log, bounds: Mapping[int, tuple[int, int]]) -> Rows:
 
 
 def thread_name(stream: int, backward: bool) -> str:
-    """Of the lane `stream` (negative)."""
+    """Name of the lane `stream` (negative)."""
     return "host, backward" if backward else "host" if stream == -1 else f"host, thread {-1 - stream}"
 
 
 def _outermost(
     start: npt.NDArray[np.int64], end: npt.NDArray[np.int64], lane: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
-    """Which rows lie in no earlier one of their lane; rows are ordered by lane and start, longest first."""
+    """True for rows that lie in no earlier one of their lane; rows are ordered by lane and start, longest first."""
     if not len(start):
         return np.zeros(0, np.bool_)
     origin, span = start.min(), end.max() - start.min() + 1

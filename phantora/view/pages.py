@@ -28,7 +28,7 @@ _VALUE = re.compile(r' (\w+)="([^"]*)"')
 
 
 def viewers() -> Path:
-    """Where the sources of the pages are: in the wheel, or in the checkout."""
+    """Folder of the pages' sources: in the wheel, or in the checkout."""
     spec = importlib.util.find_spec("phantora._viewers")
     found = list(spec.submodule_search_locations or ()) if spec else []
     for folder in (*map(Path, found), Path(__file__).parents[2] / "viewers"):
@@ -90,8 +90,8 @@ def assemble(name: str, title: str, data: dict[str, Any]) -> str:
 
 
 def script_sources(page: str) -> str:
-    """Of a policy: the scripts of `page` by their checksums, and those that the server gives. Whatever else a log
-    could bring into the page does not run."""
+    """Script sources of a policy: the scripts of `page` by their checksums, and those that the server gives. Nothing
+    else that a log brings into the page runs."""
     own = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in _SCRIPT.findall(page))
     return " ".join(["'self'", *(f"'sha256-{checksum}'" for checksum in own)])
 

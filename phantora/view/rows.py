@@ -95,7 +95,7 @@ def _add_hosts(log: Log, bounds: dict[int, tuple[int, int]], rows: dict[str, npt
 def _modules(
     log: Log, ranks: list[int], rows: dict[str, npt.NDArray[Any]]
 ) -> tuple[npt.NDArray[np.int64], list[str]]:
-    """Of each row the nn.Module that launched it, as index of the words that are given too; 0 is none."""
+    """Module that launched each row, as index of the words that are given too; 0 is none."""
     none = np.zeros(len(rows["rank"]), np.int64)
     if not any(word.startswith(MODULE) for word in log.words("name")):
         return none, [""]

@@ -75,10 +75,10 @@ class Run:
 
 @dataclass
 class Site:
-    """What is served."""
+    """The served runs and pages."""
 
     runs: dict[str, Run]
-    """By ``a`` and, when there are two, ``b``."""
+    """Runs by ``a`` and, if there are two, ``b``."""
     difference: Difference | None = None
     selection: Selection = field(default_factory=Selection)
     token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
@@ -89,7 +89,7 @@ class Site:
         self._traces: dict[str, IO[bytes]] = {}
 
     def offers(self, run: str) -> dict[str, Any]:
-        """What a page may link to."""
+        """Links that a page may have."""
         return {
             "run": run,
             "runs": {name: other.log.path for name, other in self.runs.items()},

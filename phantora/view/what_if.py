@@ -14,7 +14,7 @@ _MOST_CHARACTERS = 64
 
 @dataclass(frozen=True)
 class Change:
-    """What differs from the recorded run; factors of 1 and an empty `gpu` change nothing."""
+    """Differences from the recorded run; factors of 1 and an empty `gpu` change nothing."""
 
     gpu: str = ""
     host: float = 1.0
@@ -27,7 +27,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Simulations:
-    """How a change is simulated, and the GPUs that may be chosen."""
+    """Simulations of changes, and the GPUs to choose from."""
 
     gpus: tuple[str, ...]
     simulate: Callable[[Change], Report]

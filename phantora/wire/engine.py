@@ -65,7 +65,7 @@ class PriceRequest(ctypes.Structure):
     """A distinct piece of work whose price the engine wants to know."""
 
     id: Int32
-    """Of the price."""
+    """Id of the price."""
     kind: Int32
     """``phe_price_kind``."""
     sig: Int32
@@ -90,7 +90,7 @@ class PriceRequest(ctypes.Structure):
     """TRANSFER: both sides also move data the other way in the same launch."""
     bytes: Int64
     blocks: Int32
-    """Of a kernel on the memory of peers; 0: NCCL's, or a copy engine."""
+    """Blocks of a kernel on the memory of peers; 0: NCCL's, or a copy engine."""
     counted: Int32
     """TRANSFER: a signal of which any number may be under way."""
     tokens: Int32
@@ -104,7 +104,7 @@ class PriceRequest(ctypes.Structure):
     measured: Int64
     """COLLECTIVE, TRANSFER: ns that it took in a real run, -1 if there was none."""
     crowd: Float64
-    """How many shared its links there, itself counted."""
+    """Number of communications on its links there, itself included."""
 
 
 @_c_struct
@@ -140,14 +140,14 @@ class Flow(ctypes.Structure):
     """Global name of the way."""
     pad: Int32
     bytes: Float64
-    """Of each flow."""
+    """Bytes of each flow."""
     rate: Float64
     """Bytes/s that it never exceeds."""
 
 
 @_c_struct
 class KernelProfile(ctypes.Structure):
-    """What a kernel does to the GPU, and the GPU to it."""
+    """Effects of a kernel on the GPU, and of the GPU on it."""
 
     interference: Float64
     """It takes that many times as long next to a communication kernel,"""
@@ -164,7 +164,7 @@ class KernelProfile(ctypes.Structure):
     communication_slowdown: Float64
     """Share of its pace that communication next to it loses."""
     waves: Float64
-    """Of a product, the share of its time that comes in waves of tiles,"""
+    """Share of a product's time that comes in waves of tiles,"""
     tiles: Int32
     """these tiles, one to an SM (0: no product),"""
     sms: Int32
@@ -175,10 +175,10 @@ class KernelProfile(ctypes.Structure):
 
 @_c_struct
 class Timing(ctypes.Structure):
-    """What streams add to the durations of what runs on them."""
+    """Times that streams add to the durations of their work."""
 
     launch_latency_ns: Int64
-    """From the call to the earliest start on the GPU."""
+    """Time from the call to the earliest start on the GPU."""
     kernel_gap_ns: Int64
     """Between kernels, copies and memsets back to back on a stream."""
     crowded_gap_ns: Int64
@@ -186,7 +186,7 @@ class Timing(ctypes.Structure):
     graph_gap_ns: Int64
     """Between those of a graph."""
     communication_start_ns: Int64
-    """From the end of what it waits for to the start of a communication kernel."""
+    """Time from the end of its last dependency to the start of a communication kernel."""
     send_buffer_bytes: Int64
     """NCCL takes a send of that many bytes without a receive."""
     filling_copy_bytes: Int64
@@ -200,17 +200,17 @@ class PowerLimit(ctypes.Structure):
     budget_watts: Float64
     """Above the idle GPU's, on average; 0: no limit, and power is not followed."""
     exponent: Float64
-    """Of dynamic power over the clock."""
+    """Exponent of the clock in dynamic power."""
     communication_watts: Float64
     """Drawn by a communication kernel."""
     response_ns: Float64
-    """Over which the limiter averages."""
+    """Time over which the limiter averages."""
     reaction_ns: Float64
-    """In which it would take the clock to nothing, at twice the budget."""
+    """Time in which it would take the clock to nothing, at twice the budget."""
     lowest_clock: Float64
     """Share of the full clock below which it does not go."""
     communication_blocks: Float64
-    """Of NCCL's kernel, which draws `communication_watts`; kernels on the memory of peers draw by their own."""
+    """Blocks of NCCL's kernel, which draws `communication_watts`; kernels on the memory of peers draw by their own."""
     idle_watts: Float64
     """Drawn whatever runs,"""
     resting_watts: Float64
@@ -219,10 +219,10 @@ class PowerLimit(ctypes.Structure):
 
 @_c_struct
 class PowerState(ctypes.Structure):
-    """Where the limiter of a GPU stands at the end of a step."""
+    """State of a GPU's limiter at the end of a step."""
 
     mean_watts: Float64
-    """That the GPU draws on average, without those of an idle one."""
+    """Mean power of the GPU, without that of an idle one."""
     clock: Float64
     """Share of the full one."""
     lowest_clock: Float64
@@ -231,7 +231,7 @@ class PowerState(ctypes.Structure):
 
 @_c_struct
 class Status(ctypes.Structure):
-    """How far the simulation has come."""
+    """Progress of the simulation."""
 
     final_time: Int64
     """Nothing earlier can change."""
@@ -245,7 +245,7 @@ class Status(ctypes.Structure):
     blocked: Int32
     exited: Int32
     marks: Int32
-    """That rank 0's host has passed (``phe_set_mark``)."""
+    """Marks that rank 0's host has passed (``phe_set_mark``)."""
     releases: Int64
     """Times that ranks asleep outside CUDA were moved forward."""
     device_peak: Int64

@@ -35,7 +35,7 @@ Record = Struct(
 
 @dataclass(frozen=True)
 class Body:
-    """What the words of some kinds of records hold: a member of the union in C."""
+    """Words of some kinds of records: a member of the union in C."""
 
     name: str
     fields: tuple[tuple[str, str, str], ...]  # (type, name, meaning), without implicit padding

@@ -1,4 +1,4 @@
-"""How a layout is described: enums, structs, and their C and NumPy forms.
+"""Description of a layout: enums, structs, and their C and NumPy forms.
 
 Conventions: little endian, every struct a multiple of 8 bytes, no implicit padding.
 """

@@ -30,16 +30,16 @@ def _round_up(size: int) -> int:
 
 @dataclass(frozen=True)
 class SessionConfig:
-    """How many ranks a run has, and how its runtime works."""
+    """Number of ranks of a run, and settings of its runtime."""
 
     world_size: int
     ranks_per_host: int
     host_mode: int = 0
-    """Of ``layout.HostMode``."""
+    """A value of ``layout.HostMode``."""
     host_scale: float = 1.0
     null_mode: int = 0
     unsupported: int = 0
-    """Of ``layout.Unsupported``."""
+    """A value of ``layout.Unsupported``."""
     epoch_ns: int = 0
     """Real time at which virtual time begins."""
     real: Sequence[int] | None = None
@@ -61,7 +61,7 @@ class Session:
 
     @property
     def path(self) -> str:
-        """How a process that did not inherit the descriptor opens it (same user only)."""
+        """Path with which a process that did not inherit the descriptor opens it (same user only)."""
         return f"/proc/{os.getpid()}/fd/{self.fd}"
 
     def host_memory(self) -> tuple[int, int]:
@@ -79,7 +79,7 @@ class Session:
 
     @property
     def address(self) -> int:
-        """Where the shared memory begins in this process."""
+        """Address of the shared memory in this process."""
         return int(self.header.ctypes.data)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Where ranks stand in their scripts: the Python stack of a process, asked for from outside while it is blocked.
+"""Positions of ranks in their scripts: the Python stack of a process, read from outside while it is blocked.
 
 A rank has `faulthandler` write the stack of its main thread into a memory file of its own whenever it gets `SIGNAL`.
 The handler takes no lock of the interpreter, so a rank answers from within a call of NCCL or CUDA, too.

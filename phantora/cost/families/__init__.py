@@ -9,7 +9,7 @@ from pkgutil import iter_modules
 from phantora.cost.family import LAST, Family
 
 OWN_NAMESPACES = frozenset(("", "aten", "prims", "inductor", "quantized", "phantora"))
-"""Of torch's operators, and of kernels that torch generates; other namespaces stay a part of the name."""
+"""Namespaces of torch's operators, and of kernels that torch generates. Other namespaces stay a part of the name."""
 
 
 def base_name(name: str) -> str:

@@ -72,7 +72,7 @@ class Attention:
     bias: int = 0
     """Bytes of what is added to the scores, for all heads of the batch."""
     step_ns: tuple[float, float] | None = None
-    """Of a step, if it is not as FlashAttention's: a fixed part, and a part per head element, at its clock."""
+    """Time of a step, if it differs from FlashAttention's: a fixed part, and a part per head element, at its clock."""
 
     @property
     def flops(self) -> float:
@@ -165,7 +165,7 @@ def _sizes(tensor: TensorSpec, heads_second: bool) -> tuple[int, int, int]:
 
 
 def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
-    """From the arguments; as a pass over memory where these are not as expected."""
+    """Estimate from the arguments; a pass over memory if these are not as expected."""
     found = from_signature(signature, name)
     if found is None:
         return passes_memory(machine, signature, name, kernels)
@@ -173,7 +173,7 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
 
 
 def of(machine: Machine, a: Attention, kernels: Kernels) -> Estimate:
-    """Of all kernels; FlashAttention's helpers of the backward pass by themselves, the rest shared by the others."""
+    """Estimate of all kernels: FlashAttention's helpers of the backward pass separately, the others share the rest."""
     whole = Estimate(attention_ns(machine, a), a.moved, a.flops, a.dtype)
     if not a.backward or a.kind != "flash" or len(kernels) < 2:
         return whole
@@ -187,7 +187,7 @@ def of(machine: Machine, a: Attention, kernels: Kernels) -> Estimate:
 
 
 def of_call(machine: Machine, library: Mapping[str, Any]) -> Estimate | None:
-    """Of a call of cuDNN as the stub describes it; None if it is no attention."""
+    """Estimate of a call of cuDNN as the stub describes it; None if it is no attention."""
     if library.get("call") not in ("sdpa_fwd", "sdpa_bwd"):
         return None
     batch, heads, queries, keys, head = (int(library.get(key, 0)) for key in ("b", "h", "sq", "skv", "d"))
@@ -269,7 +269,7 @@ def attention_ns(machine: Machine, a: Attention) -> float:
 
 
 def _few_queries_ns(machine: Machine, a: Attention) -> float:
-    """Of the kernels of a few queries, without the limit of memory."""
+    """Time of the kernels for few queries, without the limit of memory."""
     blocks = a.batch * a.kv_heads
     fill = 2 * machine.gpu.sms // blocks  # two blocks lie on an SM
     splits = a.keys >= SPLIT_KEYS and a.kind != "efficient"

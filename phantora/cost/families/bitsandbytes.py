@@ -22,7 +22,7 @@ PACKED = 2  # values of 4 bits in a byte
 
 @dataclass(frozen=True)
 class Kind:
-    """What a value costs: cycles of an SM; the share of a stream's speed at which bytes move; the class."""
+    """Cost of a value: cycles of an SM, share of a stream's speed at which bytes move, class."""
 
     cycles: float
     share: float

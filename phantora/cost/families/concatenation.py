@@ -26,7 +26,7 @@ COPY_NS = 500.0  # of a copy that runs out of memory, with its operands' address
 
 
 def classify(name: str) -> str | None:
-    """By name, in place or not."""
+    """Class by name, in place or not."""
     return "copy" if name.rstrip("_") in NAMES else None
 
 

@@ -12,7 +12,7 @@ NAMES = frozenset((
 
 
 def classify(name: str) -> str | None:
-    """By name or its end, in place or not."""
+    """Class by name or its end, in place or not."""
     stem = name.rstrip("_")
     if stem == "index_copy":  # writes the rows of an index
         return None

@@ -25,7 +25,7 @@ BACKWARD_CYCLES, BACKWARD_ROUND_CYCLES = 50.0, {True: 42.0, False: 150.0}
 
 
 def classify(name: str) -> str | None:
-    """By name."""
+    """Class by name."""
     return "reduction" if name in NAMES else None
 
 

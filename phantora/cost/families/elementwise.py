@@ -55,7 +55,8 @@ def _triangle(machine: Machine, x: TensorSpec) -> Estimate:
 
 
 def without_operands(machine: Machine, signature: OperatorSignature, kernels: Kernels) -> Estimate | None:
-    """Of a frame without information about its work (an extension's, an autograd function's); None for others."""
+    """Estimate of a frame without information about its work (an extension's, an autograd function's); None for
+    others."""
     if not kernels or on_gpu(signature.args):
         return None
     parts = tuple(unknown_ns(machine, kernel) for kernel in kernels)
@@ -83,7 +84,7 @@ def index_cycles(inputs: list[TensorSpec], output: TensorSpec, name: str) -> flo
 
 
 def operands(signature: OperatorSignature, name: str) -> tuple[list[TensorSpec], TensorSpec]:
-    """What is read, and what is written."""
+    """The operands that are read, and the one that is written."""
     given = on_gpu(signature.args)
     if signature.outputs:
         return given, signature.outputs[0]
@@ -186,7 +187,7 @@ _KNOWN_DTYPES = frozenset(
 
 
 def _indexed(inputs: list[TensorSpec], output: TensorSpec, kernels: Kernels) -> bool:
-    """Does the kernel compute an index (or cast) per element? By its name; else by the operands."""
+    """True if the kernel computes an index (or cast) per element: by its name, else by the operands."""
     for kernel in kernels:
         if "vectorized_" in kernel.name:
             return False

@@ -67,7 +67,8 @@ def _backward(machine: Machine, signature: OperatorSignature, grad: TensorSpec, 
 
 
 def _segments(rows: int, words: int) -> float:
-    """Of equal ones among `rows` random indices below `words`: blocks are launched for as many as there could be."""
+    """Segments of equal indices among `rows` random ones below `words`: blocks are launched for the largest possible
+    number."""
     different = words * (1.0 - exp(-rows / max(1, words)))
     return (different + min(rows, words)) / 2
 

@@ -19,11 +19,11 @@ NAMES = frozenset((
 SHARE, CYCLES = 1.06, 0.156
 COUNTING = ("arange", "linspace", "logspace")
 COUNTING_CYCLES = 2.45
-"""Of an SM for each element that is computed from its index (`validation/probes/factories.py` on an H100)."""
+"""Cycles of an SM for each element that is computed from its index (`validation/probes/factories.py` on an H100)."""
 
 
 def classify(name: str) -> str | None:
-    """By name, in place or not, or like another tensor."""
+    """Class by name, in place or not, or like another tensor."""
     stem = name.rstrip("_")
     return "fill" if stem in NAMES or stem.endswith("_like") else None
 

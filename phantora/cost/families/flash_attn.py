@@ -16,7 +16,7 @@ ERROR = 0.30
 
 
 def classify(name: str) -> str | None:
-    """By namespace."""
+    """Class by namespace."""
     return "attention" if name.startswith(f"{NAMESPACE}_flash_attn") else None
 
 

@@ -32,7 +32,7 @@ OUTER = 2.8  # times as long without the last dimension: neighbours in a transfo
 
 
 def classify(name: str) -> str | None:
-    """By name."""
+    """Class by name."""
     return "other" if name in NAMES else None
 
 
@@ -78,7 +78,7 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
 
 
 def _kernels(shape: list[int], over: list[int], name: str, width: int) -> Iterator[tuple[int, float, float]]:
-    """Of each dimension: kernels, the bytes that they move and the SM cycles that they take."""
+    """Kernels of each dimension: their number, the bytes that they move and their SM cycles."""
     real, points = name != "_fft_c2c", float(prod(shape))
     for place, dim in enumerate(reversed(over)):
         length = shape[dim]
@@ -109,7 +109,7 @@ def _transformed(signature: OperatorSignature, name: str) -> tuple[list[int], li
 
 
 def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
-    """By the points and the length, where lengths have factors of the same kind."""
+    """Places by the points and the length, among lengths with factors of the same kind."""
     shape, over, width = _transformed(signature, name)
     if not over or not prod(shape):
         return ()

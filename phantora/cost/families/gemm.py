@@ -30,18 +30,18 @@ NAMES = frozenset((
     "einsum", "inner", "tensordot", "chain_matmul", "multi_dot",
 ))  # fmt: skip
 COUNTED = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm")
-"""Those whose flops are counted from their arguments, as torch does, whatever the library was called for."""
+"""Operators whose flops are counted from their arguments, as torch does, whatever the library was called for."""
 PLAIN = frozenset(("mm", "addmm", "bmm", "baddbmm", "linear", "_scaled_mm", "_grouped_mm"))
-"""Those whose arguments describe all of their product."""
+"""Operators whose arguments describe the whole product."""
 PUBLISHED = PLAIN | {"_scaled_mm_v2", "_scaled_grouped_mm", "_scaled_grouped_mm_v2", "matmul", "_int_mm"}
-"""Those that are read off published products, where a GPU has them."""
+"""Operators that published products price, where a GPU has them."""
 
 STEP_BYTES = 128  # of the inner dimension that one step of the main loop consumes: 64 bf16
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)
 BIAS_SPLITS = (*SPLITS, 32)
 WHOLE_SPLITS = (*BIAS_SPLITS, 48, 64, 96, 128)
-"""Of float32 and complex numbers: where columns are few, cuBLAS cuts the inner dimension into a part for each SM, but
-into at most 33 where the same kernel adds a bias."""
+"""Splits for float32 and complex numbers. With few columns cuBLAS cuts the inner dimension into a part for each SM, but
+into at most 33 if the same kernel adds a bias."""
 COMPLEX_WORK = 4  # products of reals in a product of complex numbers
 ALIGNED = 16  # bytes that rows of operands must be multiples of for Hopper's kernels
 UNALIGNED_SHARE = {8: 0.5, 4: 0.5, 2: 0.2}
@@ -65,7 +65,7 @@ _OBLONG = (
     (144, 128, 0.955), (256, 96, 0.95), (112, 128, 0.92), (128, 96, 0.88),
 )  # fmt: skip
 _HOPPER = (*_SQUARE, *_OBLONG, *((n, m, ease) for m, n, ease in _OBLONG))
-"""Of nvjet, whose names of kernels in the tables give their tiles. With a fifth of H100's table hidden, products in
+"""Tiles of nvjet, from the names of its kernels in the tables. With a fifth of H100's table hidden, products in
 bfloat16 are 2.4 % off in the median and 9 % in the 90th percentile; with 192x192 and 320x128 alone 2.8 and 12 %."""
 
 
@@ -216,7 +216,7 @@ def from_library(call: Mapping[str, Any]) -> Product | None:
 
 
 def on_fewer_sms(machine: Machine, library: Mapping[str, Any]) -> float:
-    """How many times as long a library call takes on the SMs that it may use as on all."""
+    """Time of a library call on the SMs that it may use, relative to all SMs."""
     product = from_library(library)
     if product is None or not 0 < product.sms < machine.gpu.sms:
         return 1.0
@@ -303,18 +303,18 @@ def _grouped(signature: OperatorSignature, a: TensorSpec, b: TensorSpec) -> Prod
 
 
 def classify(name: str) -> str | None:
-    """By name."""
+    """Class by name."""
     return "gemm" if name in NAMES else None
 
 
 def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
-    """From the arguments; as a pass over memory where these are not as expected."""
+    """Estimate from the arguments; a pass over memory if these are not as expected."""
     return _of(machine, from_signature(signature, name)) or passes_memory(machine, signature, name, kernels)
 
 
 def of_calls(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate | None:
-    """From the products that libraries were called for, one by one, and kernels next to them (a bias) by their grids;
-    None without any."""
+    """Estimate from the products of library calls, one by one, and kernels next to them (a bias) by their grids; None
+    without any."""
     called = [from_library(kernel.library) for kernel in kernels]
     products = [p for p in called if p is not None]
     if not products:
@@ -329,7 +329,7 @@ def of_calls(machine: Machine, signature: OperatorSignature, name: str, kernels:
 
 
 def of_call(machine: Machine, library: Mapping[str, Any]) -> Estimate | None:
-    """Of a bare library call; None if it is no product."""
+    """Estimate of a bare library call; None if it is no product."""
     product = from_library(library)
     return None if product is None else replace(_of(machine, [product]) or Estimate(0.0, 0.0), cls="gemm")
 
@@ -374,7 +374,7 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
 
 
 def _transposed(t: TensorSpec) -> str:
-    """How a product reads an operand: along its rows or its columns."""
+    """Direction in which a product reads an operand: along its rows or its columns."""
     return "t" if len(t.stride) >= 2 and t.stride[-1] != 1 and t.stride[-2] == 1 else "n"
 
 

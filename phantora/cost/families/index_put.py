@@ -40,7 +40,7 @@ class Work(NamedTuple):
 
 
 def classify(name: str) -> str | None:
-    """By name."""
+    """Class by name."""
     return "copy" if name in NAMES else None
 
 
@@ -66,7 +66,7 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
 
 
 def work_of(x: TensorSpec, positions: tuple[object, ...]) -> Work:
-    """Of ``x[positions]``, where None stands for a whole dimension."""
+    """Work of ``x[positions]``, where None stands for a whole dimension."""
     axis, before, words = 0, 1, 1
     shapes: list[tuple[int, ...]] = []
     for position in positions:
@@ -83,7 +83,7 @@ def work_of(x: TensorSpec, positions: tuple[object, ...]) -> Work:
 
 
 def sort_ns(indices: int, words: int) -> float:
-    """Of `indices` with as many bits as `words` has."""
+    """Time to sort `indices` with as many bits as `words` has."""
     if indices <= SINGLE_TILE:
         return SINGLE_TILE_NS
     passes = ceil(max(1.0, log2(max(2, words))) / PASS_BITS)

@@ -20,12 +20,12 @@ ERROR = 0.50
 
 
 def classify(name: str) -> str | None:
-    """By whole name."""
+    """Class by whole name."""
     return "copy" if name in WRITES else "attention" if name in READS else None
 
 
 def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
-    """What is written, or read, never the whole cache."""
+    """Estimate of the part that is written or read, never the whole cache."""
     return (_attention if name in READS else _writes)(machine, signature)
 
 

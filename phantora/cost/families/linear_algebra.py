@@ -119,12 +119,12 @@ RIGHT = {  # argument with the right-hand sides, and that with the matrix
 
 
 def classify(name: str) -> str | None:
-    """By name."""
+    """Class by name."""
     return "other" if name in COSTS or name in SAME else None
 
 
 def terms(n: int, columns: int, rows: int | None = None) -> list[float]:
-    """Of a matrix of `rows` (else as many) and `n` columns and of `columns` right-hand sides."""
+    """Terms for a matrix of `rows` (default: n) and `n` columns, and `columns` right-hand sides."""
     size = float(n if rows is None else rows) * n
     return [1.0, float(n), size, size * n, float(n) * n * columns]
 

@@ -63,7 +63,7 @@ def nll_loss(machine: Machine, signature: OperatorSignature, name: str, kernels:
 
 
 def _written_ns(rows: int, row_bytes: float) -> float:
-    """Of the kernel that writes a value to each row."""
+    """Time of the kernel that writes a value to each row."""
     threads = 1 << ceil(log2(max(1, rows // NLL_ROWS_PER_THREAD)))
     threads = min(max(threads, NLL_THREADS[0]), NLL_THREADS[1])
     each = NLL_ROW_NS + NLL_LINE_NS * min(1.0, row_bytes / LINE_BYTES)

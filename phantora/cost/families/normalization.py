@@ -62,7 +62,7 @@ def _of_channels(name: str) -> bool:
 
 
 def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
-    """Of channels, or of rows."""
+    """Estimate of a norm over channels, or over rows."""
     return (batch_norm if _of_channels(name) else norm)(machine, signature, name, kernels)
 
 
@@ -88,7 +88,7 @@ def norm(machine: Machine, signature: OperatorSignature, name: str, kernels: Ker
 
 
 def _of_rows(machine: Machine, name: str, x: TensorSpec) -> float:
-    """What rows take however few bytes they have, forward, in ns."""
+    """Least time of rows in the forward pass, whatever their bytes, in ns."""
     rows, width = prod(x.shape[:-1]), x.shape[-1]
     if name.startswith("native_layer_norm"):
         return machine.cycles_ns(rows * ROW_CYCLES)
@@ -173,7 +173,7 @@ def batch_norm(machine: Machine, signature: OperatorSignature, name: str, kernel
 
 
 def _evaluated(machine: Machine, x: TensorSpec, cudnn: bool) -> Estimate:
-    """With the statistics that it has: an elementwise pass."""
+    """Estimate with stored statistics: an elementwise pass."""
     moved = 2.0 * nbytes(x)
     ns = machine.memory_ns(moved, EVALUATION_CUDNN if cudnn else EVALUATION)
     planes = x.shape[0] * x.shape[1] if len(x.shape) > 2 else 0

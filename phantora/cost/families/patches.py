@@ -22,7 +22,7 @@ BACK_NS, BACK_TAP_NS, BACK_THREADS = 2200.0, 900.0, 1024
 
 
 def classify(name: str) -> str | None:
-    """By name."""
+    """Class by name."""
     return "copy" if name in NAMES else None
 
 

@@ -15,7 +15,7 @@ ERROR = 0.35
 
 
 def classify(name: str) -> str | None:
-    """By namespace and part of the name. Products of quantised operands have a name of their own (``mm``)."""
+    """Class by namespace and part of the name. Products of quantised operands have a name of their own (``mm``)."""
     ours = name.startswith(NAMESPACES) and "quant" in name and "mm" not in name.rpartition("::")[2]
     return "elementwise" if ours and bitsandbytes.classify(name) is None else None
 

@@ -24,7 +24,7 @@ ROW_NS, ROW_CYCLES, SUM_CYCLES, ROW_ERROR = 11_000.0, 0.81, 2.6, 1.0
 
 
 def classify(name: str) -> str | None:
-    """By name, in place or not, or like another tensor."""
+    """Class by name, in place or not, or like another tensor."""
     stem = name.rstrip("_")
     return "random" if stem in NAMES or (stem.endswith("_like") and stem.startswith("rand")) else None
 

@@ -161,13 +161,13 @@ def recurrent_ns(machine: Machine, r: Recurrent) -> float:
 
 
 def flops(r: Recurrent) -> float:
-    """Of the products."""
+    """Flops of the products."""
     step, at_once = r.products()
     return step.flops * r.steps * r.layers * r.directions + sum(p.flops for p in at_once)
 
 
 def classify(name: str) -> str | None:
-    """By name. Most of the time goes into products."""
+    """Class by name. Most of the time goes into products."""
     return "gemm" if name in NAMES else None
 
 

@@ -47,10 +47,10 @@ _KERNEL = re.compile(r"reduce_kernel(?:<|ILi)\d+(?:, ?|ELi)(\d+)")
 
 @dataclass(frozen=True)
 class Cut:
-    """How a reduction is spread over threads."""
+    """Distribution of a reduction over threads."""
 
     rounds: float
-    """Of a thread, one after the other."""
+    """Rounds of a thread, one after the other."""
     blocks: int
     sharing: int
     """Blocks that add up the same results."""
@@ -70,7 +70,7 @@ def cut_of(signature: OperatorSignature, kernels: Sequence[KernelLaunch]) -> Cut
 
 
 def classify(name: str) -> str | None:
-    """By name, in place or not."""
+    """Class by name, in place or not."""
     stem = name.rstrip("_")
     return "reduction" if stem in NAMES or stem.startswith("_cum") else None
 

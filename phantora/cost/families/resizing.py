@@ -38,7 +38,7 @@ WAVE, WAVE_OF_ADDITIONS = 2048, 182  # of an SM
 
 
 def classify(name: str) -> str | None:
-    """By name; resizing by area is a pool."""
+    """Class by name; resizing by area is a pool."""
     kinds = (
         "upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_bicubic2d",
         "_upsample_nearest_exact", "upsample_nearest", "upsample_linear1d", "upsample_trilinear3d", "grid_sampler",
@@ -112,7 +112,7 @@ def _by_place(machine: Machine, places: int, planes: int, each: float, wave: int
 
 
 def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
-    """By the elements, of each layout."""
+    """Places by the elements, of each layout."""
     return coordinates.by_size(signature, name, compute, launches)
 
 

@@ -36,7 +36,7 @@ COLLECT_NS, COLLECT_ELEMENT_NS = 16_000.0, 0.0035
 
 
 def classify(name: str) -> str | None:
-    """By name, in place or not."""
+    """Class by name, in place or not."""
     return "sort" if name.rstrip("_") in NAMES else None
 
 

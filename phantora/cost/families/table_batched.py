@@ -15,7 +15,7 @@ ERROR = 0.50
 
 
 def classify(name: str) -> str | None:
-    """By namespace and what the generated names hold."""
+    """Class by namespace and parts of the generated names."""
     generated = name.startswith("fbgemm::") and "embedding" in name and ("codegen" in name or "lookup" in name)
     return "embedding" if generated else None
 

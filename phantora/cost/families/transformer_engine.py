@@ -26,8 +26,8 @@ GATED = ("glu", "reglu")  # at the end of names: half as many elements come out 
 PERMUTATIONS = ("moe_permute_fwd", "moe_permute_bwd", "moe_unpermute_fwd")
 """The number of rows that come out is the largest of their integers."""
 WINDOW = 1.3
-"""What attention within a window takes longer than its share of a causal one: 1.30 forward, 1.31 backward, a window of
-1,024 in 4,096 tokens on an H100 (validation/probes/te_operators.py)."""
+"""Time of attention within a window over its share of a causal one: 1.30 forward, 1.31 backward, a window of 1,024 in
+4,096 tokens on an H100 (validation/probes/te_operators.py)."""
 CLASSES = (
     ("gemm", re.compile("gemm")),
     ("attention", re.compile("fused_attn|fa_prepare")),
@@ -39,7 +39,7 @@ CLASSES = (
 
 
 def classify(name: str) -> str | None:
-    """By what their names hold; the rest passes over its elements."""
+    """Class by parts of the name; other kernels pass over their elements."""
     if not name.startswith(NAMESPACE):
         return None
     return next((cls for cls, pattern in CLASSES if pattern.search(name)), "elementwise")
@@ -47,8 +47,8 @@ def classify(name: str) -> str | None:
 
 @dataclass(frozen=True)
 class Pass:
-    """What a call's kernels go over: elements that it was given and elements that it makes, bytes of each, and in how
-    many layouts 8-bit results are written (along rows, along columns)."""
+    """Elements that a call's kernels read and write, bytes of each, and the number of layouts of 8-bit results (along
+    rows, along columns)."""
 
     given: int
     width: int
@@ -149,7 +149,7 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
 
 
 def passed(signature: OperatorSignature, name: str) -> Pass:
-    """What the call goes over: its largest operand, and what becomes of it."""
+    """The pass of the call over its largest operand."""
     base = name.removeprefix(NAMESPACE)
     given = [t for t in on_gpu(signature.args) if t.shape]
     largest = max(given, key=lambda t: (prod(t.shape), nbytes(t)), default=TensorSpec("uint8", (0,), (1,)))
@@ -164,7 +164,7 @@ def passed(signature: OperatorSignature, name: str) -> Pass:
 
 
 def _shares(name: str, kernels: Kernels) -> list[float]:
-    """Of the operands that each kernel passes over: where there are several tensors, each has launches of its own."""
+    """Share of each kernel in the operands: each of several tensors has launches of its own."""
     if not SEVERAL.search(name):
         return [1.0] * len(kernels)
     blocks: dict[str, int] = {}

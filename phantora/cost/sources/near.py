@@ -11,7 +11,7 @@ from phantora.cost.interpolation import Near
 from phantora.cost.types import Price
 
 LEAST_NS = 850.0
-"""Of a kernel: 99.9 % of the operators in the shipped tables take more for each kernel."""
+"""Least time of a kernel: 99.9 % of the operators in the shipped tables take more for each kernel."""
 
 
 def near_price(base: Price, ns: float, provenance: str, near: Near, errors: Mapping[str, float]) -> Price:

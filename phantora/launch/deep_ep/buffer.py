@@ -78,7 +78,7 @@ class Config:
 
 @dataclass(frozen=True)
 class Handle:
-    """What a dispatch leaves for the combine, and for dispatches that repeat it."""
+    """State of a dispatch for its combine, and for dispatches that repeat it."""
 
     routes: Routes
     top_k: int
@@ -118,12 +118,12 @@ class Buffer:
 
     @staticmethod
     def get_dispatch_config(num_ranks: int) -> Config:
-        """That of all dispatches without one."""
+        """The default configuration of dispatches."""
         return Config(Buffer.num_sms)
 
     @staticmethod
     def get_combine_config(num_ranks: int) -> Config:
-        """That of all combines without one."""
+        """The default configuration of combines."""
         return Config(Buffer.num_sms)
 
     @staticmethod
@@ -261,7 +261,7 @@ class Buffer:
     def _low_latency(
         self, kind: int, found: Routes, top_k: int, row_bytes: int, async_finish: bool, hooked: bool
     ) -> tuple[Callable[[], None] | None, EventOverlap]:
-        """With a hook the kernel does not occupy the stream of the caller, which waits where it calls the hook."""
+        """With a hook the kernel does not occupy the caller's stream, which waits at the call of the hook."""
         import torch
 
         sms = low_latency_sms(found.chosen.shape[1], torch.cuda.get_device_properties().multi_processor_count)
@@ -293,7 +293,7 @@ class Buffer:
 
 
 def _bytes_of(x: Any) -> int:
-    """Of a row."""
+    """Bytes of a row."""
     return int(x.shape[-1] * x.element_size())
 
 

@@ -21,7 +21,7 @@ def _library() -> ctypes.CDLL:
 
 @dataclass(frozen=True)
 class Moved:
-    """What this rank moves: its tokens, rows (of one token for one member, or one expert), and bytes of a row."""
+    """The rank's data to move: its tokens, rows (of one token for one member, or one expert), and bytes of a row."""
 
     tokens: int
     rows: int

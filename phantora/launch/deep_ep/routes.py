@@ -1,4 +1,4 @@
-"""Which experts the tokens of a rank go to.
+"""Experts for the tokens of a rank.
 
 The program's indices have no values in a simulation, so ``--moe-routing`` gives the tokens of each expert, and the
 choices of a token are drawn at random, equally in every run. Every rank routes the same numbers. With
@@ -19,7 +19,7 @@ from phantora.launch.shims.values import read
 from phantora.spec import rank_spec
 
 layer = 0
-"""That the next call routes; the shims of frameworks that know it set it."""
+"""Layer of the next call; the shims of frameworks that know it set it."""
 
 
 class Routes:

@@ -33,7 +33,7 @@ _LARGE = 1024
 
 
 def install(world_size: int) -> None:
-    """In the rank, before its script runs."""
+    """Call it in the rank, before its script runs."""
     runtime = Runtime.of(ctypes.CDLL(None))
 
     def meet(module: ModuleType) -> None:
@@ -85,7 +85,7 @@ def _skip_others(module: ModuleType, runtime: Runtime) -> None:
         others = [at for at in range(len(ranks)) if at != own[0]]
 
         def spent(groups: int) -> int:
-            """Of the host's clock, ns, in a loop over the groups of others."""
+            """Host time, ns, of a loop over the groups of others."""
             world.group_count = first
             begin = runtime.now()
             make(_Rows(sub_layout, rows[others[:groups]]), rank_map, *arguments)
@@ -103,7 +103,7 @@ def _skip_others(module: ModuleType, runtime: Runtime) -> None:
 
 
 def _splits(module: ModuleType, c10d: Any) -> bool:
-    """Has torch NCCL split the world's communicator for all groups at once?"""
+    """True if torch makes NCCL split the world's communicator for all groups at once."""
     settings = getattr(module, "dist_config", None)
     return c10d._get_default_group().bound_device_id is not None or getattr(settings, "use_torchcomms", False)
 

@@ -44,7 +44,7 @@ def install(c10d: ModuleType, processes: frozenset[int]) -> None:
 
 
 class _Operations:
-    """What torch.distributed asks of a group, on tensors of the CPU."""
+    """Operations that torch.distributed asks of a group, on tensors of the CPU."""
 
     _store: Any
     _operations: int
@@ -58,7 +58,7 @@ class _Operations:
         return get_process_group_ranks(self)  # type: ignore[arg-type]
 
     def _meet(self, mine: bytes) -> dict[int, bytes]:
-        """What the members that are processes give, by their place in the group."""
+        """The data of the members that are processes, by their place in the group."""
         self._operations += 1
         places = [at for at, rank in enumerate(self._ranks()) if rank in self._processes]
         self._store.set(f"folded{self._operations}/{self.rank()}", b"=" + mine)  # a store may refuse no bytes

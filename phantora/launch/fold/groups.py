@@ -1,4 +1,4 @@
-"""What a rank of a folded run does differently (docs/scale.md).
+"""Changes to torch.distributed in a rank of a folded run (docs/scale.md).
 
 NCCL hears from torch only how many ranks a communicator has. The stub must know which, so every process group of
 torch.distributed gets the list of its ranks as the ``netName`` of its NCCL configuration (``stub/nccl/fold.c``).
@@ -25,11 +25,11 @@ _MODULE = "torch.distributed.distributed_c10d"
 _PREFIX = "phantora:"
 _PAD = 256
 _PATIENCE = timedelta(days=7)
-"""Of torch's watchdog, whose clock is the real one: a step of thousands of GPUs takes minutes here. Hangs are the
-simulator's to find."""
+"""Timeout of torch's watchdog, which reads the real clock: a step of thousands of GPUs takes minutes here. The
+simulator finds hangs."""
 _SWITCH_S = 0.05
-"""How often a thread that wants the interpreter looks whether it is free. The one that has it may wait for minutes, and
-so may threads of many ranks (tqdm's monitor): at Python's own 5 ms each of them takes half a percent of a core."""
+"""Interval at which a thread that wants the interpreter tests whether it is free. The owner may wait for minutes, and
+many ranks have such threads (tqdm's monitor): at Python's own 5 ms each takes half a percent of a core."""
 
 
 # One unique id for a communicator of any size: with more, folded ranks would have to give some of them.
@@ -38,7 +38,7 @@ ENVIRONMENT = {"TORCH_NCCL_RANKS_PER_ROOT": str(1 << 30)}
 
 
 def install(world_size: int) -> None:
-    """In the rank, before its script runs."""
+    """Call it in the rank, before its script runs."""
     real = frozenset(parse_ranks(rank_spec().processes))
     if _MODULE in sys.modules:
         _wrap(sys.modules[_MODULE], world_size, real)

@@ -1,4 +1,4 @@
-"""Which rank of a folded run has the most to do in an optimizer that is cut unevenly (docs/scale.md).
+"""The rank of a folded run with the most work in an optimizer that is cut unevenly (docs/scale.md).
 
 Megatron's distributed optimizer and DeepSpeed's ZeRO-1 and -2 keep parameters in long buffers, of which each rank
 updates a part as large as any other. Where a part begins and ends has nothing to do with where parameters do: one rank
@@ -24,8 +24,8 @@ Span = tuple[int, int]  # first byte, first byte behind
 
 
 def pieces(buffer: Span, parameters: Iterable[Span], ranks: Sequence[int]) -> tuple[Counter[int], Counter[int]]:
-    """How many parameters have bytes in the part of each of `ranks`, which share the buffer evenly and in order; and
-    how many bytes these parameters have in all."""
+    """Parameters with bytes in the part of each of `ranks`, which share the buffer evenly and in order: their number,
+    and their bytes in total."""
     begin, end = buffer
     part = (end - begin) // len(ranks)
     found: Counter[int] = Counter()
@@ -85,7 +85,7 @@ def _span(tensor: Any) -> Span:
 
 
 def _parameters() -> list[Span]:
-    """Of all that live on the GPU. Only some are somebody's parameters by name; the garbage collector knows all."""
+    """All parameters on the GPU. The garbage collector knows those without a name as well."""
     import torch
 
     every = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Parameter)]

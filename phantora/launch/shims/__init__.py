@@ -1,5 +1,5 @@
-"""What is changed in a framework at run time, so that it meets the values that a simulation does not have
-and needs no operators of its own compiled for a GPU.
+"""Changes to a framework at run time: for values that a simulation does not have, and for operators that would be
+compiled for a GPU.
 
 One module per framework with its :class:`Shim`. It is applied in the rank, right after the
 framework's own module has run, and only changes what a kernel would have computed (see `values`) or
@@ -73,7 +73,7 @@ class Shim:
             self._refuse(module, found)
 
     def lies_in(self, package: ModuleType) -> bool:
-        """Is `module` one of the files of `package`, its outermost one? Nothing is imported."""
+        """True if the module is one of the files of `package`, its outermost one. Nothing is imported."""
         inside = self.module.split(".")[1:]
         places = [Path(path, *inside) for path in package.__path__]
         return any(place.is_dir() or place.with_suffix(".py").exists() for place in places)
@@ -111,7 +111,7 @@ def shims() -> tuple[Shim, ...]:
 
 
 def missing(package: ModuleType, shims: Collection[Shim]) -> str | None:
-    """What to say of a framework none of whose `shims` has its module in `package`; None: one has, or none is needed.
+    """Message about a framework none of whose `shims` has its module in `package`; None: one has, or none is needed.
 
     Such a framework would route by zeros without a word.
     """

@@ -131,7 +131,7 @@ def _with_schema(give: Callable[[Any, int, int, int], None]) -> Callable[..., No
 
 
 def _report_async_tp(module: Any, _: Routing) -> None:
-    """Has ``parallelism.enable_async_tensor_parallel`` say what it does.
+    """Makes ``parallelism.enable_async_tensor_parallel`` report its effect.
 
     TorchTitan 0.2 only asks Inductor to fuse; torch 2.11's Inductor fuses in groups that were registered for
     symmetric memory, and TorchTitan registers none. So on GPUs such a run is plain tensor parallelism under another

@@ -63,7 +63,7 @@ def _apply(modeling: ModuleType, routing: Routing) -> None:
 
 
 def _when_complete(model: Any, see: Callable[[str, Any], None]) -> None:
-    """Has `see` called with name and module of each part of each model that is complete."""
+    """Calls `see` with name and module of each part of each complete model."""
     post_init = model.post_init
 
     @functools.wraps(post_init)

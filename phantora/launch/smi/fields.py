@@ -1,4 +1,4 @@
-"""What can be asked of a GPU and of a process: the fields of ``--query-gpu`` and ``--query-compute-apps``.
+"""Fields of a GPU and of a process: those of ``--query-gpu`` and ``--query-compute-apps``.
 
 Names and units are those of ``nvidia-smi --help-query-gpu``. What the simulation has no model of
 (temperature, utilisation) NVML's stub calls "not supported": nvidia-smi then writes ``[N/A]``, as for a board

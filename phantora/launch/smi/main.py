@@ -32,7 +32,7 @@ class Request:
     """A command line."""
 
     values: dict[str, str] = field(default_factory=dict)
-    """By long name: id, query-gpu, query-compute-apps, format."""
+    """Values by long name: id, query-gpu, query-compute-apps, format."""
     list_gpus: bool = False
 
 
@@ -63,7 +63,7 @@ def parse(arguments: Sequence[str]) -> Request:
 
 
 def chosen(devices: Sequence[Device], ids: str | None) -> list[Device]:
-    """Those that ``-i`` names: by number, UUID or bus."""
+    """The devices that ``-i`` names: by number, UUID or bus."""
     if ids is None:
         return list(devices)
     found = []
@@ -108,7 +108,7 @@ def table(
 
 
 def answer(nvml: Nvml, request: Request) -> str:
-    """What is printed."""
+    """The printed text."""
     devices = chosen(nvml.devices(), request.values.get("id"))
     form = request.values.get("format", "").split(",")
     if request.list_gpus:

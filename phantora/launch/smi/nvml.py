@@ -52,18 +52,18 @@ class Nvml:
         return code == _SUCCESS
 
     def text(self, name: str, *arguments: Any) -> str | None:
-        """What a call writes into a buffer that it is given with its size."""
+        """Text that a call writes into a buffer of given size."""
         buffer = ctypes.create_string_buffer(_TEXT)
         done = self._check(getattr(self._library, name)(*arguments, buffer, c_uint(_TEXT)))
         return buffer.value.decode() if done else None
 
     def number(self, name: str, *arguments: Any) -> int | None:
-        """What a call writes through its last pointer, an unsigned int."""
+        """Unsigned int that a call writes through its last pointer."""
         value = c_uint()
         return value.value if self._check(getattr(self._library, name)(*arguments, byref(value))) else None
 
     def structure(self, name: str, of: type[_T], device: Device) -> _T:
-        """What a call writes into a structure."""
+        """Structure that a call writes."""
         value = of()
         self._check(getattr(self._library, name)(device.handle, byref(value)))
         return value
@@ -98,11 +98,11 @@ class Device:
         return first.value, second.value
 
     def memory(self) -> Memory:
-        """In bytes."""
+        """Memory in bytes."""
         return self.nvml.structure("nvmlDeviceGetMemoryInfo", Memory, self)
 
     def pci(self) -> Pci:
-        """Where it sits."""
+        """Place on the PCI bus."""
         return self.nvml.structure("nvmlDeviceGetPciInfo_v3", Pci, self)
 
     def processes(self) -> list[Process]:

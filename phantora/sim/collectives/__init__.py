@@ -1,4 +1,4 @@
-"""What a collective, or a send and its receive, costs on a cluster, and which links it loads.
+"""Cost of a collective, or of a send and its receive, on a cluster, and the links that it loads.
 
 `tuner` decides as NCCL does, `timing` gives the time with the links to itself, `patterns` who
 sends how much to whom. docs/collectives.md derives the formulas and lists the errors.

@@ -1,4 +1,4 @@
-"""How NCCL cuts data into chunks: what passes a tree of hosts hop by hop, so that each hop waits for a whole chunk.
+"""NCCL's division of data into chunks. Each hop of a tree of hosts waits for a whole chunk.
 
 The rules are those of NCCL 2.28, ``src/enqueue.cc`` (chunks of each algorithm), ``src/transport/nvls.cc`` (channels and
 largest chunks of reduction in the switch).

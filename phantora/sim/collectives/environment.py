@@ -39,7 +39,7 @@ _WHY_IGNORED = {
 
 @dataclass(frozen=True)
 class NcclEnvironment:
-    """What NCCL's environment variables ask for. Without any: NCCL's defaults."""
+    """Settings by NCCL's environment variables. Without any: NCCL's defaults."""
 
     algorithms: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """NCCL_ALGO: by name of ``wire.layout.Coll`` the algorithms that remain; absent: all."""
@@ -64,7 +64,7 @@ class NcclEnvironment:
     """Variables that change nothing here although they would change something in NCCL, and why."""
 
     def allows(self, collective: str, algorithm: str, protocol: str) -> bool:
-        """May NCCL take `algorithm` with `protocol` for `collective`?"""
+        """True if NCCL may take `algorithm` with `protocol` for `collective`."""
         algorithms, protocols = self.algorithms.get(collective), self.protocols.get(collective)
         return (algorithms is None or algorithm in algorithms) and (protocols is None or protocol in protocols)
 
@@ -74,7 +74,7 @@ class NcclEnvironment:
 
     @classmethod
     def read(cls, variables: Mapping[str, str], nics: int = 0) -> NcclEnvironment:
-        """From environment `variables`; `nics` is the number of NICs of a host.
+        """Reads environment `variables`; `nics` is the number of NICs of a host.
 
         Raises PhantoraError for a value that NCCL would refuse.
         """

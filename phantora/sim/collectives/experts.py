@@ -27,7 +27,7 @@ NETWORK_ERROR, OTHER_GPU_ERROR = 0.3, 0.4
 
 @dataclass(frozen=True)
 class Rows:
-    """Of the member that moves most: its tokens, and bytes of a row."""
+    """Rows of the member that moves most: its tokens, and bytes of a row."""
 
     tokens: int
     row_bytes: int
@@ -39,14 +39,14 @@ class Kernel:
 
     start: float
     start_per_kilobyte: float
-    """Of a row: the latency of one token's way through an SM."""
+    """Latency of one token's way through an SM, per kilobyte of a row."""
     token: float
-    """Of a token, on one SM."""
+    """Time of a token, on one SM."""
     row: float
-    """Of a row, on one SM."""
+    """Time of a row, on one SM."""
     sm_rate: float
     link_rate: float
-    """Of rows from or to other members."""
+    """Rate of rows from or to other members."""
     error: float
 
     def us(self, tokens: float, rows: float, row_bytes: float, sms: int, remote: float) -> tuple[float, float]:
@@ -94,7 +94,7 @@ _KERNELS: dict[str, dict[int, Kernel]] = {
         Coll.LOW_LATENCY_COMBINE: Kernel(11.1, 0.31, 0.0, 0.0, 38.6e3, 565e3, 0.32),
     },
 }  # fmt: skip
-"""By GPU of the package and kind."""
+"""Kernels by GPU of the package and kind."""
 
 _HYBRID = {
     Coll.HYBRID_DISPATCH: Kernel(15.0, 0.0, 0.0, 0.0, 55e3, 690e3, 0.15),

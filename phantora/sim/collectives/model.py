@@ -46,7 +46,7 @@ _ERRORS = {CALIBRATED: 0.1, "fitted": 0.13, "scaled": 0.13, "analytic": 0.25}
 
 @dataclass(frozen=True)
 class CollectivePrice:
-    """How long an operation occupies each member's stream once all have arrived, and why.
+    """Time that an operation occupies each member's stream after the last arrival, and its source.
 
     With the links to itself it takes `duration_ns` = `latency_ns` + the longest of bytes / rate of `flows`.
     """
@@ -54,7 +54,7 @@ class CollectivePrice:
     duration_ns: int
     latency_ns: int
     flows: tuple[Flow, ...]
-    """What it puts on the links, from `latency_ns` on; ids are those of `CollectiveModel.topology`."""
+    """Flows on the links, from `latency_ns` on; ids are those of `CollectiveModel.topology`."""
     algorithm: str
     """RING, TREE, NVLS, NVLS_TREE, PAT, P2P (send, receive and what is built from them) or DIRECT (nothing
     to move)."""
@@ -66,7 +66,7 @@ class CollectivePrice:
     GPU and its links, or to published ones (symmetric memory); ``scaled`` from these; or ``analytic`` (network,
     PCIe)."""
     own_error: float | None = None
-    """Of what has an error bar of its own."""
+    """Error bar of operations that have one of their own."""
 
     @property
     def error(self) -> float:
@@ -230,7 +230,7 @@ class CollectiveModel:
         return replace(pattern, shares=tuple(shares))
 
     def _extra(self, pattern: Pattern) -> float:
-        """What the way between hosts takes on top of the one that NCCL's latencies were made for, us."""
+        """Latency between hosts in addition to the one of NCCL's constants, us."""
         return (pattern.hop_ns - NETWORK_LATENCY_NS) / 1e3 if pattern.hop_ns else 0.0
 
     def _finish(

@@ -1,4 +1,4 @@
-"""Who sends how much to whom: the flows of a collective, as shares of its size, on their links."""
+"""Flows of a collective, as shares of its size, on their links."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL_PAIRS = 64  # members up to which an exchange of all with all has a flow for
 
 @dataclass(slots=True)  # as `Flow`
 class Share:
-    """Of `count` equal flows over `links`; each moves `share` of the collective's bytes."""
+    """`count` equal flows over `links`; each moves `share` of the collective's bytes."""
 
     src: int
     dst: int
@@ -44,7 +44,7 @@ class Groups:
     hosts: tuple[tuple[int, ...], ...]
     """GPU numbers, ascending: neighbours in number are neighbours on the links."""
     entries: tuple[tuple[int, ...], ...]
-    """By host: positions in its group of one GPU for each rail, as many for every host."""
+    """By host: positions in its group of one GPU for each rail; every host has the same number."""
 
     @property
     def rails(self) -> int:

@@ -1,4 +1,4 @@
-"""How long a collective takes with the links to itself: (latency, transfer) in us.
+"""Time of a collective that has the links to itself: (latency, transfer) in us.
 
 Latency is what passes before data flow at full rate, whatever their number; transfer is what the data
 take. Constants are measured on 2 and 4 H200 with torch 2.11 and NCCL 2.28.9 (device time in CUDA graphs);
@@ -48,9 +48,9 @@ class Constants:
     """Measured constants. Times in us, rates in GB/s, of H200 at 370.8 GB/s of payload per direction."""
 
     fanout_share: float = 0.93
-    """Of the link when a GPU exchanges with several peers at once through the switch."""
+    """Share of the link if a GPU exchanges with several peers at once through the switch."""
     pcie_share: float = 0.75
-    """Of a PCIe link when every GPU sends and receives through the host bridge (not measured)."""
+    """Share of a PCIe link if every GPU sends and receives through the host bridge (not measured)."""
     ll_base: float = 9.9
     ll_step: float = 0.83
     """Launch, first flag and last flag of a ring in protocol LL, and each further step."""
@@ -92,8 +92,8 @@ class Constants:
     """Reduction in the switch: NCCL's own latency; and, from published curves, time lost, at most, before it runs at
     full rate, half of it at this many MiB; with a tree of hosts above twice as much."""
     network_ll: float = 2.4
-    """What a hop between hosts takes in LL, as a multiple of NCCL's latency for it (published: 45 us for
-    1 KiB on 2 x 8 H200 with 400 GbE)."""
+    """Time of a hop between hosts in LL, as a multiple of NCCL's latency for it (published: 45 us for 1 KiB on 2 x 8
+    H200 with 400 GbE)."""
 
 
 # What a GPU's port carries with reduction in the switch, of its one-way payload, by compute capability:

@@ -1,4 +1,4 @@
-"""Which algorithm and protocol NCCL takes: the least of its own estimates of the time.
+"""NCCL's choice of algorithm and protocol: the least of its own estimates of the time.
 
 The form and the constants are those of NCCL 2.27 and 2.28, ``src/graph/tuning.cc`` (latencies, limits per
 channel), ``search.cc`` (speeds that a channel may have) and ``nvls.cc``. The estimate only *chooses*; how
@@ -101,13 +101,13 @@ def ring_steps(kind: int, members: int) -> int:
 
 
 def reduces_all(kind: int) -> bool:
-    """Does every member get the reduced values?"""
+    """True if every member gets the reduced values."""
     return Coll.names()[kind] in ("ALL_REDUCE", "BARRIER")
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the members of a communicator sit."""
+    """Places of the members of a communicator."""
 
     members: int
     hosts: int
@@ -126,7 +126,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Choice:
-    """What NCCL would choose: ``RING``, ``TREE`` ... and ``LL``, ``LL128``, ``SIMPLE``."""
+    """NCCL's choice: ``RING``, ``TREE`` ... and ``LL``, ``LL128``, ``SIMPLE``."""
 
     algorithm: str
     protocol: str
@@ -147,7 +147,7 @@ class Tuner:
     environment: NcclEnvironment = field(default_factory=NcclEnvironment)
 
     def choose(self, kind: int, place: Placement, channels: int, bytes: int) -> Choice:
-        """What NCCL's own estimate finds cheapest."""
+        """The cheapest choice by NCCL's own estimate."""
         name = Coll.names()[kind]
         candidates = [(RING, index) for index in range(3)]
         if reduces_all(kind):
@@ -175,7 +175,7 @@ class Tuner:
         return Choice(algorithm, PROTOCOLS[index])
 
     def has_nvls(self, place: Placement) -> bool:
-        """Can NCCL use NVLink SHARP? It needs a switch, three GPUs of a host, and a generation that has it."""
+        """True if NCCL can use NVLink SHARP: it needs a switch, three GPUs of a host, and a generation that has it."""
         return self.switch and self.environment.nvls and place.most_local > 2 and self.generation in NVLS_EFFICIENCY
 
     def latency(self, kind: int, place: Placement, channels: int, bytes: int, algorithm: str, protocol: int) -> float:
@@ -213,7 +213,7 @@ class Tuner:
         return LL_RATE[row][place.scale] * GBPS
 
     def bus(self, place: Placement) -> float:
-        """What NCCL takes for the bandwidth of all its channels."""
+        """NCCL's value for the bandwidth of all its channels."""
         if place.hosts == 1:
             return self.near_bus(place)
         ports = place.rails * _highest(SPEEDS_FAR[self._row], self.nic / GBPS) * GBPS
@@ -230,7 +230,7 @@ class Tuner:
 
     @property
     def _row(self) -> int:
-        """Of the tables of speeds, which begin with sm_80."""
+        """Row of the tables of speeds, which begin with sm_80."""
         return max(self.generation, 8)
 
     def rate(self, kind: int, place: Placement, channels: int, bytes: int, algorithm: str, protocol: int) -> float:

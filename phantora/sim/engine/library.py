@@ -58,7 +58,7 @@ class Engine:
         self._lib.phe_set_power(self._handle, ctypes.byref(limit))
 
     def set_power_factor(self, rank: int, factor: float) -> None:
-        """What runs on the GPUs of `rank` draws `factor` times the power of the usual one."""
+        """Sets the power of work on the GPUs of `rank` to `factor` times the usual one."""
         self._lib.phe_set_power_factor(self._handle, rank, factor)
 
     def start_power(self, rank: int, state: PowerState | None) -> None:
@@ -66,7 +66,8 @@ class Engine:
         self._lib.phe_start_power(self._handle, rank, ctypes.byref(state) if state is not None else None)
 
     def power(self, rank: int) -> PowerState | None:
-        """Of the GPU of `rank` when its last step had ended; None: none has, or :meth:`start_power` was not called."""
+        """Power state of the GPU of `rank` at the end of its last step; None: no step has ended, or :meth:`start_power`
+        was not called."""
         state = PowerState()
         return state if self._lib.phe_get_power(self._handle, rank, ctypes.byref(state)) else None
 
@@ -85,7 +86,7 @@ class Engine:
         return int(self._lib.phe_run(self._handle, waiting_us, waiting_us if resting_us is None else resting_us))
 
     def next_price(self) -> PriceRequest | None:
-        """What the engine wants a price for; None if nothing."""
+        """The engine's next request for a price; None if there is none."""
         request = PriceRequest()
         return request if self._lib.phe_next_price(self._handle, ctypes.byref(request)) else None
 
@@ -211,7 +212,7 @@ class Engine:
         return taken
 
     def error(self) -> str:
-        """What went wrong, in one line; empty if nothing did."""
+        """The error in one line; empty without one."""
         return str(self._lib.phe_error(self._handle).decode())
 
     def error_kind(self) -> int:
@@ -219,7 +220,7 @@ class Engine:
         return int(self._lib.phe_error_kind(self._handle))
 
     def diagnose(self) -> str:
-        """What the ranks wait for, in words."""
+        """Text about the waits of the ranks."""
         return str(self._lib.phe_diagnose(self._handle).decode())
 
     def release_sleepers(self, sleepers: Sequence[int]) -> bool:
@@ -241,7 +242,7 @@ class Engine:
         self._lib.phe_rank_died(self._handle, rank, status)
 
     def keep_open(self, open: bool) -> None:
-        """Whether more processes may come when all have gone: then the run is not done."""
+        """Says that more processes may come after all have gone: then the run is not done."""
         self._lib.phe_keep_open(self._handle, int(open))
 
     def status(self) -> Status:

@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 
 
 def preset_names() -> list[str]:
-    """Of those that ship."""
+    """Names of the shipped presets."""
     return sorted(path.stem for path in HERE.glob("*.toml"))
 
 

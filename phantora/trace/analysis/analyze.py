@@ -66,9 +66,9 @@ class Gatherer(Protocol):
 
 @dataclass(frozen=True)
 class Filters:
-    """What to report on; None means all. `time` in ns: that stretch counts as the one step. `by` is what tells the
-    steps (``steps.SOURCES``, ``annotation:NAME``). Without `settle` the run's own steps count, also where the power
-    limiters have not settled."""
+    """The part of a log to report on; None means all. `time` in ns: that stretch counts as the one step. `by` is the
+    mark of the steps (``steps.SOURCES``, ``annotation:NAME``). Without `settle` the run's own steps count, also if the
+    power limiters have not settled."""
 
     ranks: frozenset[int] | None = None
     steps: frozenset[int] | None = None
@@ -113,7 +113,7 @@ def analyze(
 
 
 def steady_times(log: Log, steps: Steps) -> dict[str, Any]:
-    """Where the time of a steady step goes, as :func:`_settled` reads it, from device rows and waits alone."""
+    """Times of a steady step by use, as :func:`_settled` reads them, from device rows and waits alone."""
     ranks = sorted(steps.of_rank)
     end = int(log.batch(log.num_batches - 1, ("end",))["end"][-1])
     spans = spans_of(steps, ranks, -1, end, True)
@@ -153,7 +153,7 @@ def _steps(log: Log, filters: Filters) -> Steps:
 
 
 class _Pass:
-    """What is gathered while the windows go by."""
+    """Sums over the windows of a log."""
 
     def __init__(
         self, log: Log, ranks: list[int], steps: Steps, spans: list[Span], details: bool, filters: Filters
@@ -393,7 +393,7 @@ def _sum(parts: list[Times]) -> Times:
 
 
 def _middle_half(parts: list[Times]) -> list[Times]:
-    """Those between the quartiles of time: a single slow step does not move their mean."""
+    """Times between the quartiles: a single slow step does not move their mean."""
     cut = len(parts) // 4
     return sorted(parts, key=lambda part: part.time)[cut : len(parts) - cut]
 
@@ -409,7 +409,7 @@ def mean_times(parts: list[Times], peak: float | None) -> Times:
 
 
 def _settled(log: Log, last: Times, peak: float | None) -> Times:
-    """Where the time of the predicted settled step goes; work and memory are those of the run's own step `last`."""
+    """Times of the predicted settled step by use; work and memory are those of the run's own step `last`."""
     known = log.trailer["settled"]["steady"]
     times = replace(last)
     for name in _TIMES:

@@ -1,4 +1,4 @@
-"""Which annotation was open on a rank's host at a given moment.
+"""The annotation that is open on a rank's host at a given moment.
 
 Threads of a rank are taken together: while autograd's thread runs, the main thread waits for it.
 """
@@ -34,15 +34,15 @@ class Annotations:
                 rows[position[rank]].append((start, end, name))
         self.names = words
         self.spans: list[list[tuple[int, int, int]]] = [sorted(own, key=lambda r: (r[0], -r[1])) for own in rows]
-        """By rank position (start, end, name), ordered by start."""
+        """Spans by rank position (start, end, name), ordered by start."""
         self._changes = [innermost(own) for own in self.spans]
 
     def tuning(self, rank: npt.NDArray[np.integer], time: Ints) -> npt.NDArray[np.bool_]:
-        """Whether an autotuner was at work on rank position `rank` at `time`."""
+        """True where an autotuner was at work on rank position `rank` at `time`."""
         return self.within(TUNING, rank, time)
 
     def within(self, begins: str, rank: npt.NDArray[np.integer], time: Ints) -> npt.NDArray[np.bool_]:
-        """Whether an annotation whose name begins so was open on rank position `rank` at `time`."""
+        """True where an annotation whose name begins so was open on rank position `rank` at `time`."""
         found = np.zeros(len(time), np.bool_)
         named = {i for i, name in enumerate(self.names) if name.startswith(begins)}
         if not named:

@@ -1,4 +1,4 @@
-"""Where the program read a number that no simulation has, as the rows of the log tell (docs/values.md)."""
+"""Reads of numbers that a simulation does not have, from the rows of the log (docs/values.md)."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Assumption:
     what: str
     """``nonzero finds 0 in 5000 elements at train.py:12``"""
     times: int
-    """How often, over all ranks."""
+    """Number of reads, over all ranks."""
     ends_loop: bool = False
-    """Whether the source ends a loop by it: ``if error.item() < tolerance: break``."""
+    """True if the source ends a loop by it: ``if error.item() < tolerance: break``."""
 
     @property
     def rank(self) -> int:
@@ -97,7 +97,7 @@ class _Tests:
     lines: frozenset[int] = frozenset()
     """Tests (``if``, ``while``, ``assert``), and assignments to names that tests of the same function read."""
     ends_loop: frozenset[int] = frozenset()
-    """Those of ``while``, and of an ``if`` in a loop that breaks or returns."""
+    """Lines with a ``while``, or with an ``if`` in a loop that breaks or returns."""
 
 
 @cache
@@ -158,7 +158,7 @@ def _names(test: ast.AST) -> Iterator[str]:
 
 
 def _is_check(test: ast.AST) -> bool:
-    """Whether `test` has one answer for all finite numbers: a comparison with None, a search for NaN."""
+    """True if `test` has one answer for all finite numbers: a comparison with None, a search for NaN."""
     if isinstance(test, ast.Compare):
         return all(isinstance(op, ast.Is | ast.IsNot) for op in test.ops)
     return isinstance(test, ast.Call) and ast.unparse(test.func).rpartition(".")[2] in _CHECKS

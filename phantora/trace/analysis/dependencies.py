@@ -1,4 +1,4 @@
-"""What each row of a window had to wait for, from the log's columns (docs/log.md, docs/analysis.md).
+"""Dependencies of each row of a window, from the log's columns (docs/log.md, docs/analysis.md).
 
 A row on a stream follows the row before it there, its launch on the host, and, if it is a stream wait, the
 record that its `link` names. A collective's transfer follows its last arrival. The host runs on from the end
@@ -49,23 +49,23 @@ class Dependencies:
         self.launched: Ints = np.where(
             launch >= 0, launch + np.where(_DELAYED[self.kind], meta.launch_latency_ns, 0), NEVER
         )
-        """When the launch reached the GPU."""
+        """Time at which the launch reached the GPU."""
         before = self.previous
         since = self.start - self.end[before]
         spaced = SPACED[self.kind] & ~UNSPACED[self.kind[before]] & (since >= meta.kernel_gap_ns)
         crowded = (since > meta.kernel_gap_ns) & (since <= meta.crowded_gap_ns) & (self.launched < self.start)
         gap = np.where(spaced, np.where(crowded, since, meta.kernel_gap_ns), 0)
         self.freed: Ints = np.where(before >= 0, self.end[before] + gap, NEVER)
-        """When the row before on the stream let it go on."""
+        """Time at which the row before on the stream was done."""
         self.record: Ints = np.full(count, -1, np.int64)
-        """Of waits and syncs: the row that they waited for."""
+        """For waits and syncs: the row that they wait for."""
         linked = np.flatnonzero(((self.kind == WAIT) | (self.kind == SYNC)) & (rows["link"] >= 0))
         self.record[linked] = self._find(self.rank[linked], rows["link"][linked], device)
 
         communication = np.flatnonzero(COMMUNICATION[self.kind])
         self.ready: Ints = np.clip(rows["ready"], self.start, self.end)
         self.partner: Ints = np.full(count, -1, np.int64)
-        """Of communication that waited: the row whose arrival let it begin."""
+        """For communication that waited: the row whose arrival let it begin."""
         late = communication[self.ready[communication] > self.start[communication]]
         self.partner[late] = self._arrivals(late, communication)
 
@@ -74,7 +74,7 @@ class Dependencies:
         """Host waits that took time, by (rank, end)."""
         self.sync_bounds = np.searchsorted(self.rank[waited], np.arange(len(window.bounds)))
         self.release = self._releases(device)
-        """Of `syncs`: the device row that ended the wait."""
+        """For `syncs`: the device row that ended the wait."""
 
     def _find(self, rank: Ints, row_id: Ints, among: Ints) -> Ints:
         """The rows of `among` that have these ids."""

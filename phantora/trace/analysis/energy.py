@@ -44,7 +44,7 @@ class EnergySums:
         self._time += float((self._weights[present] * stretch[present]).sum())
 
     def report(self, step_time: float, throughput: Throughput | None) -> Energy | None:
-        """Of a step of `step_time` ns; None without power rows."""
+        """Energy of a step of `step_time` ns; None without power rows."""
         if not self._time:
             return None
         watts = self._drawn / self._time * 1e3

@@ -72,7 +72,7 @@ _HIDES = {
 
 
 def _calls(kind: str, group: str, details: Details) -> str:
-    """How large these collectives are and how fast, and what hides such."""
+    """Size and speed of these collectives, and work that could hide them."""
     own = [c for c in details.collectives if collective_kind(c.name) == kind and c.group == group]
     if not own:
         return ""

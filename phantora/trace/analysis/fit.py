@@ -50,7 +50,7 @@ def fit(memory: Sequence[MemoryReport], device_peak: int, fatal: bool) -> Fit | 
 
 
 def verdict(found: Fit) -> str:
-    """In a sentence."""
+    """The verdict as a sentence."""
     parts = f"{size(found.allocated)} allocated, {size(found.cached)} cached or fragmented"
     if found.outside:
         parts += f", {size(found.outside)} driver and NCCL"
@@ -71,7 +71,7 @@ def verdict(found: Fit) -> str:
 
 
 def other_ranks(found: Fit) -> str:
-    """What is left on the GPUs of all ranks, in a sentence; empty where there is one rank."""
+    """Free memory on the GPUs of all ranks, as a sentence; empty for one rank."""
     left = found.left_by_rank
     if len(left) < 2:
         return ""
@@ -110,7 +110,7 @@ def _why(memory: MemoryReport, capacity: int) -> list[str]:
 
 
 def _remedy(memory: MemoryReport) -> str:
-    """What would make the rank fit, by what takes most of its memory."""
+    """Remedy that would make the rank fit, by the largest part of its memory."""
     failed = memory.failed
     if failed is not None and failed.bytes > memory.peak_allocated:
         at = f" at {failed.site}" if failed.site else ""

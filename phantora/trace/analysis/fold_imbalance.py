@@ -1,4 +1,4 @@
-"""By how much a folded step may be too short where each rank owns another part of an optimizer (docs/scale.md).
+"""Error of a folded step if each rank owns another part of an optimizer (docs/scale.md).
 
 Along such an axis the work of the ranks differs, and all wait in a collective for the last. The arrival of folded ranks
 is unknown. A folded rank may arrive later than the last process, by about the time between the last two processes. The
@@ -49,7 +49,7 @@ class FoldImbalance:
 
 
 def _spans(fold: Fold, uneven: list[int], group: Group) -> bool:
-    """Has the group folded members, and do its members differ along an uneven axis?"""
+    """True if the group has folded members, and its members differ along an uneven axis."""
     if set(group.ranks) <= set(fold.real) or len(group.ranks) < 2:
         return False
     first, last = fold.coordinates(group.ranks[0]), fold.coordinates(group.ranks[-1])

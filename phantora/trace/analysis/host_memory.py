@@ -18,7 +18,7 @@ class HostMemory:
     """Bytes of the host that has least left."""
 
     taken: int
-    """At most: the sum of its ranks' peaks, of pinned memory and large tensors."""
+    """Highest use: the sum of its ranks' peaks, of pinned memory and large tensors."""
     pinned: int
     """Among them."""
     capacity: int
@@ -26,7 +26,7 @@ class HostMemory:
 
     @property
     def short(self) -> bool:
-        """Does the host run out?"""
+        """True if the host runs out of memory."""
         return 0 < self.capacity < self.taken
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class HostMemory:
 
 
 def host_memory(extra: Mapping[str, Any], trailer: Mapping[str, Any]) -> HostMemory | None:
-    """Of the `extra` metadata of a log and its trailer; None where the ranks have next to none."""
+    """Reads the `extra` metadata of a log and its trailer; None if the ranks use next to no host memory."""
     taken, pinned = (int(trailer.get(name) or 0) for name in ("host_memory_bytes", "host_pinned_bytes"))
     found = HostMemory(taken, pinned, int(extra.get("host_memory_bytes") or 0))
     return found if taken >= _NAMED or found.short else None

@@ -1,4 +1,4 @@
-"""What a step would take on other hosts: the trailer's ``host_sensitivity``, read between its points."""
+"""Step on other hosts: the trailer's ``host_sensitivity``, read between its points."""
 
 from __future__ import annotations
 
@@ -35,20 +35,19 @@ class OtherHosts:
     """The host was measured by `phantora profile host`."""
 
     def jitter(self, step: float) -> float:
-        """What single steps of a real run spread by around a median of `step` ns, as a share of it: 8 in 10 lie within.
+        """Spread of single steps of a real run around a median of `step` ns, as a share of it: 8 in 10 lie within.
 
         The host's part counts as far as a slower host makes the step longer."""
         follows = min(max((self.slower / step - 1) / 0.5, 0.0), 1.0)
         return float(np.hypot(GPU_JITTER, HOST_JITTER * follows))
 
     def relative(self, step: float) -> tuple[float, float]:
-        """How much shorter and longer than `step` it may be, as shares of it."""
+        """Shares by which the step may be shorter and longer than `step`."""
         return 1 - self.low / step, self.high / step - 1
 
 
 def steps_by_host(trailer: dict[str, Any], steady: Collection[int]) -> dict[float, float]:
-    """By factor on the host's time the median of the steps with the numbers `steady`, ns; empty where the log does not
-    tell."""
+    """Median of the steps with the numbers `steady`, ns, by factor on the host's time; empty if the log has none."""
     reported = trailer.get("host_sensitivity", {}).get("steps_ns", {})
     found: dict[float, float] = {}
     for factor, by_number in reported.items():

@@ -1,4 +1,4 @@
-"""Which layers of work occupy a GPU at which time: one sweep over the borders of all rows."""
+"""Layers of work on a GPU at each time: one scan over the borders of all rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Sweep:
     start: Ints
     end: Ints
     active: list[Mask]
-    """By layer, whether it has a row in the stretch."""
+    """For each layer: True if it has a row in the stretch."""
 
     @property
     def length(self) -> Ints:

@@ -1,4 +1,4 @@
-"""Where the iterations of a run's loop lie in the time of each rank's host, by what marks them.
+"""Places of a loop's iterations in the time of each rank's host, by their marks.
 
 - *optimizer*: ``Optimizer.step#...`` annotations, which every torch optimizer makes. An iteration ends with its
   optimizer's. Optimizers in a row with no backward pass between them count as one (Megatron's for dense and expert
@@ -48,7 +48,7 @@ class Mark(NamedTuple):
 
 
 class Iteration(NamedTuple):
-    """What the host launched from `begin` to `end` (ns, both included) belongs to iteration `number`."""
+    """Work that the host launched from `begin` to `end` (ns, both included) belongs to iteration `number`."""
 
     number: int
     name: str
@@ -98,7 +98,7 @@ def _chosen(marks: Marks, prefix: str) -> Marks:
 
 
 def by_profiler(marks: Marks) -> Iterations | None:
-    """Those that torch.profiler marks; None if a rank has none."""
+    """Iterations that torch.profiler marks; None if a rank has none."""
     found: dict[int, list[Iteration]] = {}
     for rank, own in _chosen(marks, "ProfilerStep").items():
         steps: list[Iteration] = []
@@ -111,12 +111,12 @@ def by_profiler(marks: Marks) -> Iterations | None:
 
 
 def by_dataloader(marks: Marks) -> Iterations | None:
-    """From batch to batch; None if a rank has none."""
+    """Iterations from batch to batch; None if a rank has none."""
     return _complete("dataloader", _from_beginnings(_chosen(marks, _DATALOADER), "batch"))
 
 
 def by_annotation(marks: Marks, name: str) -> Iterations | None:
-    """From one annotation called `name` to the next; None if a rank has none."""
+    """Iterations from one annotation called `name` to the next; None if a rank has none."""
     chosen = {rank: [m for m in own if m.name == name] for rank, own in _chosen(marks, name).items()}
     return _complete(f"annotation {name}", _from_beginnings(chosen, name))
 
@@ -215,7 +215,7 @@ def _passes_between(log: Log, marks: Marks) -> dict[int, Mask]:
 def _moments(
     log: Log, column: str, kinds: Collection[str], ranks: Collection[int], without: dict[int, int] | None = None
 ) -> Iterator[tuple[int, Ints]]:
-    """By batch and rank the values of `column`, ascending; not of the thread that `without` names by rank."""
+    """Values of `column` by batch and rank, ascending, without the thread that `without` names by rank."""
     if not ranks:
         return
     own = np.full(max(ranks) + 1, -1)
@@ -238,7 +238,7 @@ def _any_between(moments: Ints, lower: Ints, upper: Ints) -> Mask:
 
 
 def _turns(log: Log, rank: int, spans: Sequence[tuple[int, int]]) -> int:
-    """How many optimizers take turns on `rank`: the period of the sequence of their steps, distinguished by the
+    """Number of optimizers that take turns on `rank`: the period of the sequence of their steps, distinguished by the
     operators that they launch; 1 for one optimizer."""
     if len(spans) < 4:
         return 1

@@ -1,4 +1,4 @@
-"""What the network's links carried, from the rows that a run with ``--flows`` has."""
+"""Traffic on the network's links, from the rows of a run with ``--flows``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LINK = code("link")
 
 @dataclass
 class _Step:
-    """Of one step, by name."""
+    """Traffic of one step, by name."""
 
     time: int
     bytes: Floats

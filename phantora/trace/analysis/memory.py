@@ -138,7 +138,7 @@ def memory(
 
 
 def highest_peak(log: Log, ranks: Sequence[int], steps: Steps) -> PeakRange | None:
-    """Of the rank whose peak may be highest, in the steps reported on."""
+    """Range of the rank whose peak may be highest, in the reported steps."""
     read = _read(log, ranks)
     enqueued = _enqueued(log, ranks, read)
     found = []
@@ -161,7 +161,7 @@ def _range(rows: _Rows, blocks: _Blocks, inside: npt.NDArray[np.bool_], enqueued
 
 
 def _moments(rows: _Rows, peak: int, blocks: _Blocks) -> Ints:
-    """When the peak and the largest blocks of it were made."""
+    """Times at which the peak and its largest blocks were made."""
     if peak < 0:
         return np.zeros(0, np.int64)
     alive = np.flatnonzero((blocks.row <= peak) & ((blocks.freed < 0) | (blocks.freed > peak)))
@@ -181,7 +181,7 @@ def _peak(rows: _Rows, steps: Sequence[Step], fatal: bool) -> int:
 
 
 def _inside(rows: _Rows, steps: Sequence[Step]) -> npt.NDArray[np.bool_]:
-    """Which rows lie in any of the steps; all, if none does."""
+    """True for rows in any of the steps; for all, if none is in a step."""
     inside = np.zeros(len(rows.time), bool)
     for step in steps:
         inside |= (rows.time >= step.host[0]) & (rows.time <= step.host[1])
@@ -195,7 +195,7 @@ class _Blocks:
     """Blocks of one rank, in order of their allocation."""
 
     row: Ints
-    """Of the allocation."""
+    """Row of the allocation."""
     size: Ints
     start: Ints
     end: Ints
@@ -221,7 +221,7 @@ def _blocks(rows: _Rows) -> _Blocks:
 
 
 def _first_products(log: Log, ranks: Sequence[int]) -> dict[int, int]:
-    """When each rank launched the first kernel that only a model's forward pass runs (ns); absent where none did."""
+    """Start (ns) of each rank's first kernel that only a model's forward pass runs; ranks without one are left out."""
     product = np.array([word in _PRODUCTS for word in log.words("cls")] + [False])
     found: dict[int, int] = {}
     for batch in log.batches(("rank", "launch", "cls"), kinds=("kernel",), ranks=ranks):
@@ -273,7 +273,7 @@ def _kinds(rows: _Rows, blocks: _Blocks, position: int, annotations: Annotations
 
 
 def _end_of_work(rows: _Rows) -> int:
-    """When the last allocation failed, or the last one was made: what follows is the process's end."""
+    """Time of the last failed allocation, or else of the last allocation: the process ends after it."""
     asked = rows.oom if rows.oom.any() else rows.alloc
     return int(rows.time[asked].max(initial=0))
 
@@ -343,7 +343,7 @@ def _at_peak(
 
 @dataclass
 class _Origin:
-    """Where the program was when it made each block: indices of words, -1 unknown."""
+    """Place of the program at the creation of each block: indices of words, -1 unknown."""
 
     words: list[str]
     site: Ints
@@ -427,7 +427,7 @@ def _failed(rows: _Rows, words: list[str]) -> FailedAllocation | None:
 def _largest(
     blocks: _Blocks, kind: Ints, alive: Ints, operators: dict[int, _Operator], origin: _Origin
 ) -> list[MemoryBlock]:
-    """Of the blocks `alive` those that take most, equal ones together."""
+    """Largest of the blocks `alive`, equal ones together."""
     sums: dict[tuple[int, str, str, str, str], list[int]] = {}
     for i in alive[np.argsort(-blocks.size[alive], kind="stable")][:MOST_BLOCKS].tolist():
         operator = operators.get(int(blocks.start[i]))

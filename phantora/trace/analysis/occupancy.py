@@ -1,4 +1,4 @@
-"""What occupies one GPU during one stretch of time, and why nothing does."""
+"""Work on one GPU during one stretch of time, and the reasons for idle time."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ class Occupancy:
 
     @property
     def communication(self) -> Mask:
-        """Where a collective or a transfer is on the GPU, moving bytes or waiting."""
+        """Time with a collective or a transfer on the GPU, moving bytes or waiting."""
         return self.transfer | self.late | self.bubble
 
 
 def occupancy(rows: Columns, begin: int, end: int) -> Occupancy:
-    """Of one rank's `rows`, which may reach beyond [begin, end)."""
+    """Occupancy by one rank's `rows`, which may reach beyond [begin, end)."""
     mask = _DEVICE[rows["kind"]]
     device = {name: values[mask] for name, values in rows.items()}
     mask = rows["kind"] == _SYNC

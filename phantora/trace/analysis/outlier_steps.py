@@ -1,4 +1,4 @@
-"""Which steps do not stand for the run: start-up, evaluations, checkpoints, work that others do not have."""
+"""Steps that do not represent the run: start-up, evaluations, checkpoints, work that others do not have."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Timed = tuple[int, float]  # number of a step, ns
 
 
 def notes(steps: Mapping[int, Sequence[Timed]], contents: Mapping[int, Sequence[Content]]) -> dict[int, str]:
-    """By number of a step why it is an outlier; both by rank. The first of several steps pays for start-up."""
+    """Reason by number of each outlier step; both arguments by rank. The first of several steps pays for start-up."""
     numbers = sorted({number for own in steps.values() for number, _ in own})
     if len(numbers) < 2:
         return {}

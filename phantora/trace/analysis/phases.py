@@ -29,7 +29,7 @@ WORDS = {
     SCORE: r"scor|reward|advantage|ref_?log|_prepare_inputs$",
     TRAIN: r"train|^Optimizer\.step|update_policy|update_actor",
 }
-"""By phase, what the name of an annotation contains; the first that matches counts."""
+"""Words in the name of an annotation, by phase; the first match counts."""
 _PHASES = (*WORDS, OTHER)
 _COLLECTIVE = kind_mask(COMMUNICATION_KINDS)
 _ROLE_SHARE = 0.01  # of the work of a rank: a phase with less is not part of its role
@@ -42,7 +42,7 @@ class PhaseTime:
     phase: str
     time: Ns
     share: float
-    """Of the whole time."""
+    """Share of the whole time."""
     idle: Ns
     """No kernel runs, or the kernel of a collective waits for its last rank."""
 

@@ -77,7 +77,7 @@ def _nccl(variables: dict[str, dict[str, str]], console: Console) -> None:
 
 
 def _imported(source: dict[str, Any], console: Console) -> None:
-    """Of a real run: what its traces do not hold."""
+    """Facts about a real run that its traces do not contain."""
     if not source:
         return
     missing = [f"{what} (profile with {option})" for what, option in source.get("missing", {}).items()]
@@ -94,7 +94,7 @@ def _environment(variables: dict[str, dict[str, str]], console: Console) -> None
 
 
 def _not_simulated(report: Report, console: Console) -> None:
-    """In a summary the names alone: what happens instead is in the report (`phantora analyze`)."""
+    """Prints names alone in a summary; the report (`phantora analyze`) says what happens instead."""
     extra = report.metadata.get("extra", {})
     names = [name for part in ("environment", "nccl") for name in extra.get(part, {}).get("ignored", {})]
     if names:
@@ -153,7 +153,7 @@ _COLUMNS: dict[str, Callable[[Times], str]] = {
 
 
 def _columns(console: Console) -> dict[str, Callable[[Times], str]]:
-    """Those that the terminal has room for."""
+    """Columns for which the terminal has room."""
     left_out = () if console.width >= _WIDE else ("overlap", "copy")
     return {name: show for name, show in _COLUMNS.items() if name not in left_out}
 
@@ -230,7 +230,7 @@ def _unit(report: Report) -> str:
 
 
 def _hosts(report: Report, console: Console) -> None:
-    """How much the step depends on the host's CPU."""
+    """Prints the dependence of the step on the host's CPU."""
     h = report.headline
     parts = [f"the GPU waits for it {percent(report.steady.host, report.steady.time)} of {_unit(report)}"]
     why = report.trailer.get("host_sensitivity", {}).get("skipped")
@@ -409,7 +409,7 @@ def _short(ns: float) -> str:
 
 
 def _each(report: Report) -> int:
-    """Over how many steps of ranks the sums of a report run."""
+    """Number of steps of ranks in the sums of a report."""
     return max(1, report.headline.steps * len(report.ranks))
 
 
@@ -521,7 +521,7 @@ def _unmeasured(report: Report, console: Console) -> None:
 
 
 def _unknown(entry: UnmeasuredOperator) -> str:
-    """Of an operator on which a step rests though little is known of it."""
+    """Text for an operator with a large share of a step and little known about it."""
     bar = "" if entry.error is None else f" (± {100 * entry.error:.0f} %)"
     if entry.error is not None and entry.error > 1.0:
         bar = f" (it may take {1.0 + entry.error:.1f} times as long)"

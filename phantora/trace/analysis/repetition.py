@@ -43,7 +43,7 @@ def by_repetition(log: Log, ranks: Iterable[int]) -> Iterations | None:
 
 @dataclass
 class _Launches:
-    """Of all that a rank launched, in order."""
+    """Launches of a rank, in order."""
 
     time: Ints
     exact: Ints
@@ -61,7 +61,7 @@ _COLUMNS = ("launch", "id", "op", "shape", "name", "flops")
 
 
 def _launches(log: Log, rank: int, annotations: Annotations, place: int) -> _Launches:
-    """Of `rank`, at position `place` of `annotations`."""
+    """Launches of `rank`, at position `place` of `annotations`."""
     parts = [
         [batch[column] for column in _COLUMNS] for batch in log.batches(_COLUMNS, kinds=DEVICE_KINDS, ranks=(rank,))
     ]
@@ -145,7 +145,7 @@ def _gaps(symbols: Ints) -> list[int]:
 
 
 def _region(same: Mask, period: int) -> tuple[int, int]:
-    """From the first to the last stretch of a whole period that repeats."""
+    """Region from the first to the last stretch of a whole period that repeats."""
     runs = np.concatenate([[0], np.cumsum(same)])
     if len(same) < period:
         return 0, 0
@@ -154,8 +154,8 @@ def _region(same: Mask, period: int) -> tuple[int, int]:
 
 
 def _anchors(symbols: Ints, launched: _Launches, period: int) -> Ints:
-    """Where iterations begin: positions of a symbol that occurs once in each, an input if there is one; else behind a
-    wait of the host."""
+    """Positions at which iterations begin: a symbol that occurs once in each, an input if there is one; else the place
+    after a wait of the host."""
     begin, end = _region(symbols[:-period] == symbols[period:], period)
     block = symbols[begin : begin + period]
     values, counts = np.unique(block, return_counts=True)

@@ -36,7 +36,7 @@ CAUSES = {
 
 @dataclass
 class Times:
-    """Where the time of a stretch went; means over ranks where it stands for several.
+    """Time of a stretch by use; means over ranks if it stands for several.
 
     Terms are HolisticTraceAnalysis': *compute* is the time in which at least one kernel that is not
     communication runs; *communication* that of NCCL kernels, their wait for peers included;
@@ -90,11 +90,11 @@ class StepTimes:
 
 @dataclass
 class RankReport:
-    """What one rank's GPU did. Times are ns."""
+    """Activity of one rank's GPU. Times are ns."""
 
     rank: int
     gpu: Times
-    """From the rank's first device activity to its last, or what the filters leave of it."""
+    """Times from the rank's first device activity to its last, or the part that the filters leave."""
     steps: list[StepTimes] = field(default_factory=list)
     by_class: dict[str, Ns] = field(default_factory=dict)
     """Sum of device time by class of work in steady steps, waits for peers left out."""
@@ -116,11 +116,11 @@ class UnmeasuredOperator:
     """Relative error bar of its price."""
     time: Ns
     share: float
-    """Of the time of all kernels."""
+    """Share of the time of all kernels."""
 
     @property
     def decides(self) -> bool:
-        """Does a step depend on it, or may it, though almost nothing is known of it?"""
+        """True if a step depends on it, or may, with almost nothing known of it."""
         error = WIDE_ERROR if self.error is None else self.error
         return error >= WIDE_ERROR and self.share * max(1.0, error) > DECIDING_SHARE
 
@@ -153,7 +153,7 @@ class Work:
     """A call, ns."""
     longest: Ns
     share: float
-    """Of all device time."""
+    """Share of all device time."""
     flops: float
     bytes: MeanBytes
     provenance: str
@@ -190,7 +190,7 @@ class CollectiveReport:
 
 @dataclass
 class Straggler:
-    """How long others waited in collectives for this rank: each call's wait is charged to its last arrival."""
+    """Time that others waited in collectives for this rank: each call's wait is charged to its last arrival."""
 
     rank: int
     caused: Ns
@@ -224,7 +224,7 @@ class LinkReport:
 
     name: str
     bandwidth: BytesPerSecond
-    """What it could carry; the highest, if it changed."""
+    """Bandwidth of the link; the highest, if it changed."""
     bytes: MeanBytes
     busy: Ns
     """Time in which it carried anything."""
@@ -240,7 +240,7 @@ class MemoryBlock:
 
     category: str
     operator: str
-    """That ran when they were allocated; empty outside of operators."""
+    """Operator that ran at the allocation; empty outside of operators."""
     shape: str
     bytes: Bytes
     count: int
@@ -279,7 +279,7 @@ class MemoryReport:
     timeline_by_category: dict[str, list[Bytes]]
     """Bytes of each category at the highest level of each of these stretches."""
     largest: list[MemoryBlock]
-    """What takes most at the peak."""
+    """Largest blocks at the peak."""
     out_of_memory: bool
     """An allocation failed."""
     failed: FailedAllocation | None
@@ -287,18 +287,18 @@ class MemoryReport:
     """The peak is between this and `highest_peak` (``watchdog_uncertainty.py``)."""
     highest_peak: Bytes
     retries: int
-    """How often the allocator freed its cache to meet an allocation (``num_alloc_retries`` of torch)."""
+    """Number of times that the allocator freed its cache to meet an allocation (``num_alloc_retries`` of torch)."""
     by_module: dict[str, Bytes]
     """Bytes alive at the peak by the nn.Module that allocated them; empty without `phantora trace --modules`."""
 
 
 @dataclass
 class Fit:
-    """Whether the run fits into the GPUs' memory."""
+    """Fit of the run into the GPUs' memory."""
 
     fits: bool
     rank: int
-    """With the least left."""
+    """Rank with the least free memory."""
     taken: Bytes
     """Bytes of its GPU at most, as nvidia-smi shows it."""
     capacity: Bytes
@@ -351,15 +351,15 @@ class CriticalPath:
     by_host: dict[str, IntNs]
     """Host time on the path by the operator or annotation that ran."""
     gain: dict[str, IntNs] | None
-    """By how much the step were shorter if the class took no time: the longest path is computed anew, all
-    other durations and recorded dependencies kept. Computed for the step of median length and for a step
-    asked for alone, None for others."""
+    """Time by which the step would be shorter if the class took no time: the longest path is computed anew, with all
+    other durations and recorded dependencies. Computed for the step of median length and for a step asked for alone,
+    None for others."""
     segments: list[PathSegment]
 
 
 @dataclass
 class Throughput:
-    """What the job gets through, if the log shows it (``throughput.py``); 0 where it does not."""
+    """Rates of the job, if the log shows them (``throughput.py``); 0 if not."""
 
     tokens_per_step: float
     tokens_per_second: float
@@ -371,19 +371,19 @@ class Throughput:
 
 @dataclass
 class Energy:
-    """What the job's GPUs draw in steady steps, by the power model (``energy.py``)."""
+    """Energy of the job's GPUs in steady steps, by the power model (``energy.py``)."""
 
     watts: float
-    """Of one GPU, on average."""
+    """Power of one GPU, on average."""
     joules_per_step: float
-    """Of all GPUs."""
+    """Energy of all GPUs."""
     joules_per_token: float | None
     """None where the log shows no tokens."""
 
 
 @dataclass
 class Cost:
-    """What the job costs at the price of a GPU's hour."""
+    """Cost of the job at the price of a GPU's hour."""
 
     dollars_per_gpu_hour: float
     dollars_per_step: float
@@ -396,12 +396,12 @@ class Headline:
     """The numbers that people read first. Of the steady steps; times in ns."""
 
     step_time: Ns
-    """Of a settled step, as ``steady.time``: the mean over the steady steps and the ranks; where the run ends before
+    """Time of a settled step, as ``steady.time``: the mean over the steady steps and the ranks; if the run ends before
     its GPUs' power limiters settle, that of the settled steps by the power model (``settling.py``)."""
     lowest: Ns
     highest: Ns
     steps: int
-    """How many steady steps there are."""
+    """Number of steady steps."""
     settled: bool
     """The run lasts until the power limiters have settled; else `step_time` is predicted, and `lowest` and `highest`
     are those of its last step."""
@@ -418,7 +418,7 @@ class Headline:
     hosts: OtherHosts | None
     """The step time on other hosts."""
     mfu: float | None
-    """Of the whole job: the median of the steps' flops over the step time and the GPUs' peak."""
+    """MFU of the whole job: the median of the steps' flops over the step time and the GPUs' peak."""
     throughput: Throughput | None
     energy: Energy | None
     """None in logs without power rows."""
@@ -454,26 +454,26 @@ class Report:
     headline: Headline
     ranks: list[RankReport]
     steps: list[StepTimes]
-    """Over ranks: times are means, memory is the largest rank's."""
+    """Steps over all ranks: times are means, memory is the largest rank's."""
     steady: Times
     """Mean over the steady steps: those without a note."""
     by_class: dict[str, float]
     """Shares of device time in steady steps, summing to 1."""
     by_provenance: dict[str, float]
     exposure: list[Exposure] = field(default_factory=list)
-    """What communication is exposed, most first; its sum is ``steady.exposed``."""
+    """Exposed communication, largest first; its sum is ``steady.exposed``."""
     unmeasured: list[UnmeasuredOperator] = field(default_factory=list)
     """The costliest operators that are not measured."""
     assumptions: list[Assumption] = field(default_factory=list)
     """Values that the program read and that are unknown, with what was taken for them."""
     races: list[Race] = field(default_factory=list)
-    """Of a run with ``--check races``."""
+    """Races of a run with ``--check races``."""
     host_time: Ns = 0.0
     """ns that the host works for a steady step, waits left out; of the slowest rank."""
     phases: list[Role] = field(default_factory=list)
-    """By role, the time of the phases of a reinforcement-learning loop after its first step; empty for other runs."""
+    """Time of each role in the phases of a reinforcement-learning loop after its first step; empty for other runs."""
     peak: PeakRange | None = None
-    """Of the rank whose peak may be highest; None without memory rows."""
+    """Peak of the rank whose peak may be highest; None without memory rows."""
     details: Details | None = None
     """None in the short form that ends a run."""
     format: int = REPORT_FORMAT
@@ -481,7 +481,7 @@ class Report:
 
 @dataclass
 class Details:
-    """What `phantora analyze` adds to the times."""
+    """Additions of `phantora analyze` to the times."""
 
     findings: list[str]
     """The delays of the steps as text, largest first."""
@@ -489,7 +489,7 @@ class Details:
     operators: list[Work]
     classes: list[Work]
     modules: list[Work]
-    """By innermost annotation that was open at the launch; torch records no module of its own accord."""
+    """Work by innermost annotation that was open at the launch; torch by itself records no module."""
     collectives: list[CollectiveReport]
     stragglers: list[Straggler]
     streams: list[StreamReport]

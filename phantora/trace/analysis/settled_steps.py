@@ -1,4 +1,4 @@
-"""Which steps come before the GPUs' power limiters have settled, and what a settled step takes.
+"""Steps before the GPUs' power limiters have settled, and the time of a settled step.
 
 A limiter follows what its GPU draws within some 0.4 s (``settling_ns`` of the metadata). Until then steps are shorter
 than those of a long run, by up to 10 %. The trailer's ``settled`` has the time that each step takes once the limiters
@@ -20,10 +20,10 @@ _TOLERANCE = 0.005  # of a settled step's time by which a step may differ from i
 
 @dataclass(frozen=True)
 class Settled:
-    """What is known of the limiters' settling."""
+    """Facts about the limiters' settling."""
 
     notes: dict[int, str]
-    """By number of a step: it comes too early."""
+    """Note by number of each step that is too early."""
     predicted: bool = False
     """No step of the run is settled, and the trailer has the time of one."""
     short_ns: float = 0.0

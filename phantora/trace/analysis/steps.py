@@ -1,4 +1,4 @@
-"""Where the steps of a run lie on each rank's GPU, and which of them stand for the rest.
+"""Places of a run's steps on each rank's GPU, and the steps that represent the others.
 
 A step is the GPU work that one iteration of the loop launched, whatever the host does meanwhile. It ends when the last
 of this work ends and begins where the step before ended, so that a step that follows another is as long as the loop
@@ -54,7 +54,7 @@ class Step:
     note: str = ""
     """Why it does not stand for the others (``outlier_steps.py``); empty for a steady one."""
     begin: int | None = None
-    """From when its iteration was on the host; None for the time of the GPU."""
+    """Start of its iteration on the host; None for the time of the GPU."""
     until: int | None = None
     host_time: int | None = None
     """ns that the host worked for it, waits left out; None if its iteration has no end."""
@@ -141,7 +141,7 @@ def find_steps(log: Log, ranks: Collection[int] | None = None, by: str | None = 
 
 
 def _annotations(marks: Marks) -> list[str]:
-    """Those worth trying: the rarest that repeat."""
+    """Annotations to try: the rarest that repeat."""
     return [f"annotation:{name}" for name in repeated_annotations(marks)[:3]]
 
 
@@ -186,7 +186,7 @@ def _extents(log: Log, ranks: Collection[int] | None) -> dict[int, tuple[int, in
 
 @dataclass
 class _Launched:
-    """What a rank launched in each stretch of its host: even stretches lie between iterations, odd ones are them."""
+    """Launches of a rank in each stretch of its host: odd stretches are iterations, even ones lie between them."""
 
     edges: Ints
     first: Ints

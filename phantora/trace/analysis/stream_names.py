@@ -1,4 +1,4 @@
-"""What a stream is called: by the group whose collectives run on it, or by what else it does most."""
+"""Name of a stream: by the group whose collectives run on it, or by its most frequent work."""
 
 from __future__ import annotations
 

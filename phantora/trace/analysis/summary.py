@@ -76,7 +76,7 @@ def _step(report: Report) -> str:
 
 
 def _host(report: Report) -> str:
-    """Where the host decides the step: that the range of the step is one of hosts."""
+    """Line for a step that the host decides: the range of the step is one of hosts."""
     hosts, time = report.headline.hosts, report.headline.step_time
     by_host = report.steady.host if hosts is None else hosts.high - hosts.low
     if not time or by_host < _HOST_DECIDES * time:
@@ -156,7 +156,7 @@ def _share(part: float, whole: float) -> str:
 
 
 def who(report: Report) -> str:
-    """What was simulated: cluster, ranks, and the processes of a folded run."""
+    """Subject of the simulation: cluster, ranks, and the processes of a folded run."""
     meta = report.metadata
     cluster = meta["cluster"] or meta["gpu"] or "cluster unknown"
     world = int(meta["world_size"])
@@ -170,7 +170,7 @@ def who(report: Report) -> str:
 
 
 def achieved_rate(work: Work, metadata: dict[str, Any]) -> tuple[str, str]:
-    """What work reaches of arithmetic or of memory, whichever is nearer to its peak, and the share of that peak."""
+    """Rate of arithmetic or of memory, whichever is nearer to its peak, and the share of that peak."""
     if not work.time:
         return "-", "-"
     flops, moved = work.flops / work.time * 1e9, work.bytes / work.time * 1e9

@@ -46,12 +46,12 @@ class _Lookup:
     samples: int
     backward: bool
     elements: int = 0
-    """Of the activations that the embedding gives."""
+    """Elements of the embedding's activations."""
 
 
 @dataclass
 class _Seen:
-    """Of one rank in one step."""
+    """Counts of one rank in one step."""
 
     tokens: dict[tuple[bool, int], int] = field(default_factory=lambda: defaultdict(int))
     samples: dict[tuple[bool, int], int] = field(default_factory=lambda: defaultdict(int))
@@ -107,7 +107,7 @@ class Volume:
             )
 
     def _shared(self, window: Window, elements: dict[int, int]) -> dict[int, int]:
-        """By rank position how many ranks see the same batch."""
+        """Number of ranks with the same batch, by rank position."""
         own = window.own()
         turned = np.flatnonzero(own & _KERNEL[window["kind"]] & self._backward[window["op"]])
         forward_ends: dict[int, int] = defaultdict(lambda: np.iinfo(np.int64).max)
@@ -162,7 +162,7 @@ def _lookup(shape: str) -> _Lookup | None:
 
 
 def _images(shape: str) -> _Lookup | None:
-    """Of a convolution's backward: its gradient, its input, its weights."""
+    """Images of a convolution's backward: its gradient, its input, its weights."""
     return _image(shape.split(", ", 1)[-1], True)
 
 

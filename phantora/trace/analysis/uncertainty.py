@@ -1,4 +1,4 @@
-"""How wrong a step's time may be: the error bars of its durations, added up.
+"""Error of a step's time: the sum of the error bars of its durations.
 
 An operator that is wrong is wrong each time that it runs. Operators of one class and one provenance are partly wrong
 together (a table that is off is off for all of its products): their errors add up in one share of the variance, their
@@ -50,14 +50,14 @@ _READ = ("kind", "start", "end", "ready", "cls", "provenance", "error", "op", "s
 
 @dataclass(frozen=True)
 class Prices:
-    """How wrong prices make a step, as shares of it, downwards and upwards."""
+    """Error of a step by wrong prices, as shares of it, downwards and upwards."""
 
     together: tuple[float, float]
-    """If operators of one class and one provenance are wrong by the same share."""
+    """Error if operators of one class and one provenance have the same error."""
     alone: tuple[float, float]
-    """If each operator is wrong independently of all others."""
+    """Error if the errors of all operators are independent."""
     known: tuple[float, float] = (0.0, 0.0)
-    """Of classes of which the log states the share in common; they are in none of the two above."""
+    """Error of classes for which the log has the share in common; they are in none of the two above."""
 
     def bar(self, share: float = TOGETHER) -> tuple[float, float]:
         """`share` of the variance is common to a class and provenance."""
@@ -127,7 +127,7 @@ class Uncertainty:
         return hypot(below, _FASTER_HOST * idle), max(above + (_SLOWER_HOST - 1) * idle, bound)
 
     def prices(self, steady: Times) -> Prices:
-        """What prices make the step that `steady` describes wrong by."""
+        """Error by prices of the step that `steady` describes."""
         stalls = defaultdict(float, steady.stalls)
         waits = stalls["late rank"] + stalls["pipeline bubble"]
         in_step = np.array([steady.compute + waits, stalls["transfer"], stalls["copy"]])

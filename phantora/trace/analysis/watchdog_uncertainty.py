@@ -25,7 +25,7 @@ class UncertainBlocks:
     """Row of the free."""
     size: Ints
     earliest: Ints
-    """When the block may be freed, ns."""
+    """Earliest time at which the block may be freed, ns."""
     latest: Ints
 
 

@@ -1,5 +1,5 @@
-"""How much memory each rank had allocated at most, in each step's stretch of its host: the allocator works when the
-host asks, long before the GPU runs the step."""
+"""Highest allocated memory of each rank in each step's stretch of its host: the allocator works when the host asks,
+long before the GPU runs the step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Levels:
         return self.peaks[position].get(number, (0, 0))
 
     def highest(self, position: int) -> tuple[int, int]:
-        """Of the whole run."""
+        """Highest value of the whole run."""
         return self.highest_of[position]
 
 

@@ -45,12 +45,12 @@ class Span:
 
     @property
     def first(self) -> int:
-        """When the first rank begins the step (ns)."""
+        """Time at which the first rank begins the step (ns)."""
         return int(self.start[self.present].min())
 
     @property
     def last(self) -> int:
-        """When the last rank ends the step (ns)."""
+        """Time at which the last rank ends the step (ns)."""
         return int(self.end[self.present].max())
 
 
@@ -84,7 +84,7 @@ class Window:
 
 
 def kind_mask(kinds: Collection[str]) -> Mask:
-    """By kind code, whether the kind is among `kinds`."""
+    """For each kind code: True if the kind is among `kinds`."""
     return np.array([kind in kinds for kind in KINDS])
 
 

@@ -96,7 +96,7 @@ class WorkSums:
         return self._report(self._by_class, None)
 
     def modules(self) -> list[Work]:
-        """By nn.Module if the log has them, else by annotation."""
+        """Work by nn.Module if the log has them, else by annotation."""
         return self._report(self._modules, MOST_MODULES)
 
     def _report(self, sums: _By, top: int | None) -> list[Work]:

@@ -1,4 +1,4 @@
-"""How much shorter a step were if one class of work took no time, exactly, within what was recorded.
+"""Gain if one class of work took no time, exact within the recorded dependencies.
 
 Every row is a node that ends a fixed time after the last of what it waited for (see dependencies.py);
 that time is the row's own duration plus whatever delay the dependencies don't explain. With nothing free
@@ -53,8 +53,7 @@ class _Graph:
     # ---- host time: one stretch between two waits after the other
 
     def _segments(self) -> Ints:
-        """Of each row, the position in `syncs` of the wait after which it was launched, -1 for none that
-        ends inside the step."""
+        """Position in `syncs` of the wait before each row's launch, -1 if none ended inside the step."""
         d = self.d
         launch = d.window["launch"]
         found = np.full(len(launch), -1, np.int64)
@@ -188,7 +187,7 @@ class _Graph:
         self.value[int(self.queue[self.last[i]])] = state
 
     def _arrive(self, row: int) -> Ints:
-        """When a communication kernel starts on its rank."""
+        """Start of a communication kernel on its rank."""
         found = self.arrival.get(row)
         if found is None:
             i = self.chain_of.get(row)
@@ -200,7 +199,7 @@ class _Graph:
         return found
 
     def _begin(self, row: int) -> tuple[Ints, int]:
-        """When the last of those that a communication row waits for has arrived; the same as recorded."""
+        """Arrival of the last row that a communication row waits for, which is the recorded one."""
         call = self.call.get(row)
         if call is None:  # a send or receive: the partner that it waited for is all that the log names
             rows = [row, int(self.d.partner[row])] if self.d.partner[row] >= 0 else [row]

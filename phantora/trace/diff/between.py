@@ -1,4 +1,4 @@
-"""What differs between runs, with its causes."""
+"""Differences between runs, with their causes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from phantora.trace.diff.validation import Quantity, quantities
 from phantora.trace.reader import Log
 
 Watched = Callable[[str], AbstractContextManager[Progress | None]]
-"""What is done (a text) -> a context in which its progress is shown."""
+"""Text about the work -> a context in which its progress is shown."""
 
 
 def sides_of(logs: Sequence[Log], filters: Filters, watched: Watched | None = None) -> list[Side]:
@@ -38,7 +38,7 @@ def sides_of(logs: Sequence[Log], filters: Filters, watched: Watched | None = No
 
 
 def between(sides: Sequence[Side]) -> list[Difference]:
-    """What differs between the first run and each other."""
+    """Differences between the first run and each other."""
     return [_between(sides[0], side) for side in sides[1:]]
 
 

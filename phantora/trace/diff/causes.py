@@ -1,4 +1,4 @@
-"""What made one run slower or faster than another: the change that explains most comes first.
+"""Causes of a difference between two runs: the change that explains most comes first.
 
 Every rule looks at one kind of evidence: what differs in the log if just that was changed. First come changes of what
 is run (the model, the batch, the layout, the code); each claims the kinds of evidence that it accounts for, and the
@@ -114,7 +114,7 @@ def _straggler(a: Side, b: Side) -> list[Cause]:
 
 
 def _waited_for(a: Side, b: Side, rank: int, change: float) -> bool:
-    """Whether the waits that `rank` causes grew (or shrank) with its compute's `change`, and no other's did."""
+    """True if the waits that `rank` causes grew (or shrank) with its compute's `change`, and no other's did."""
     if a.report.details is None or b.report.details is None:
         return False
     x, y = ({s.rank: s.caused for s in details.stragglers} for details in (a.report.details, b.report.details))
@@ -137,7 +137,7 @@ class _Change:
 
 
 def _structure(a: Side, b: Side, d: Difference) -> list[Cause]:
-    """What is run: other shapes, counts, operators, collectives. And operators that take another time."""
+    """Causes in the work: other shapes, counts, operators, collectives; and operators with another duration."""
     evidence = _evidence(d)
     found = []
     x, y = traits(a), traits(b)
@@ -196,7 +196,7 @@ def _takes_lists(operator: str) -> bool:
 
 
 def _other_sizes(d: Difference) -> bool:
-    """Whether any shape differs: then those of lists do too, which the log does not show whole."""
+    """True if any shape differs: then those of lists do too, which the log shows in part."""
     return any(work.by_shape for work in d.operators if not work.part)
 
 
@@ -259,7 +259,7 @@ def _shown(d: Difference, change: float) -> float:
 
 
 def _changes(a: Side, b: Side, x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_Change]:
-    """In the order in which they claim evidence."""
+    """Changes in the order in which they claim evidence."""
     if (x.triton > 0.02) != (y.triton > 0.02):
         kernels, eager = "kernels of torch.compile", "eager operators"
         compiled = f"compiled: {kernels} instead of {eager}"
@@ -325,7 +325,7 @@ def _schedule(x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_Chan
 
 
 def _switches(x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_Change]:
-    """What operators of one run alone say by themselves."""
+    """Changes that operators of one run show without the other run."""
     found = {work.name: work for work in d.operators if not work.part}
     for operator, kind, on, off in (
         ("_foreach_norm.Scalar", "clipping", "gradients are clipped", "gradients are no longer clipped"),
@@ -352,7 +352,7 @@ def _switches(x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_Chan
 
 
 def _layout(a: Side, b: Side, x: Traits, y: Traits, precision: bool) -> Iterator[_Change]:
-    """How the work is divided among ranks; shapes say nothing of it if `precision` changed them all."""
+    """Changes of the division of work among ranks; shapes prove nothing if `precision` changed them all."""
     everything = (*_WORK, "comm")
     if x.spread and y.spread and x.spread != y.spread:
         yield _Change("layout", f"{y.spread} instead of {x.spread}", ("comm", "optimizer", "code", "count"))
@@ -383,8 +383,8 @@ def _sequence_parallel(x: Traits, y: Traits) -> Iterator[_Change]:
 
 
 def _share_of_work(a: Side, b: Side) -> str | None:
-    """By which factor the work a token differs, if it is one of another division of the same model: 1, or the size of
-    a group that communicates."""
+    """Factor of the work per token, if it belongs to another division of the same model: 1, or the size of a group that
+    communicates."""
     x, y = (side.report.headline.throughput for side in (a, b))
     if x is None or y is None or not (x.tokens_of_rank and y.tokens_of_rank):
         return None
@@ -502,7 +502,7 @@ def _alone(d: Difference, part: str) -> list[WorkChange]:
 
 
 def _code(d: Difference, part: str) -> str:
-    """Those of them that take most."""
+    """The largest of them."""
     alone = _alone(d, part)
     names = [f"{'+' if work.b.count else '-'}{short_name(work.name, 48)}" for work in alone[:4]]
     more = f" and {len(alone) - 4} more" if len(alone) > 4 else ""
@@ -552,7 +552,7 @@ def _network(a: Side, b: Side, d: Difference) -> list[Cause]:
 
 
 def _links(a: Side, b: Side) -> str:
-    """Which links changed: by the options of the runs, or by their link rows."""
+    """Changed links: by the options of the runs, or by their link rows."""
     x, y = (_degraded(side) for side in (a, b))
     changed = [(links, share) for links, share in y.items() if x.get(links) != share]
     shares = [f"links {links} carry {share:g} of their bandwidth" for links, share in changed]
@@ -584,7 +584,7 @@ def _slowed(side: Side) -> list[Any]:
 
 
 def _of_host(side: Side) -> dict[str, Any]:
-    """What the run's options say of its host. The pace of its slowest rank follows from the number of ranks."""
+    """Host options of the run. The pace of its slowest rank follows from the number of ranks."""
     extra = side.report.metadata.get("extra", {})
     host = extra.get("host") and {name: fact for name, fact in extra["host"].items() if name != "pace"}
     return {"host": host, **{name: extra.get(name) for name in ("host_scale", "data_loading")}}

@@ -1,4 +1,4 @@
-"""What differs between two runs, as data. Times are ns per step, means over ranks; b is compared with a."""
+"""Differences between two runs, as data. Times are ns per step, means over ranks; b is compared with a."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class WorkChange:
     by_count: Ns
     """Part of the change of time that comes from running the same shapes more or less often."""
     by_shape: Ns
-    """From shapes that only one of the runs has."""
+    """Part by shapes that only one of the runs has."""
     by_duration: Ns
-    """From the same shapes taking longer or shorter."""
+    """Part by longer or shorter durations of the same shapes."""
 
     @property
     def change(self) -> float:
@@ -69,7 +69,7 @@ class WorkChange:
 
 @dataclass
 class Cause:
-    """What made the difference, most decisive first."""
+    """A cause of the difference; the most decisive is first."""
 
     kind: str
     """gpu, straggler, compiled, layout, precision, model, batch, layers, trained, count, recompute, optimizer,
@@ -82,7 +82,7 @@ class Cause:
 
 @dataclass
 class Difference:
-    """What run b does otherwise than run a. Times are ns."""
+    """Differences of run b from run a. Times are ns."""
 
     DERIVED: ClassVar = ("ratio",)
 
@@ -123,7 +123,7 @@ class Difference:
     """Operators that only b runs."""
     removed: list[str] = field(default_factory=list)
     reality: str = ""
-    """Which run is real where the other is simulated: ``a``, ``b``, else empty."""
+    """The real run, if the other is simulated: ``a``, ``b``, else empty."""
     inconclusive: bool = False
     """The real step lies within the error bars of the simulated one."""
     rates: list[Change] = field(default_factory=list)
@@ -158,7 +158,7 @@ class Side:
 
     @property
     def real(self) -> bool:
-        """Is it a real run?"""
+        """True for a real run."""
         return self.log.metadata.real
 
 
@@ -313,7 +313,7 @@ def _numbered(what: str, a: Mapping[int, float], b: Mapping[int, float]) -> list
 
 
 def _changes(a: dict[str, float], b: dict[str, float]) -> list[Change]:
-    """What differs, largest first."""
+    """Differences, largest first."""
     names = sorted({*a, *b})
     found = [Change(name, a.get(name, 0.0), b.get(name, 0.0)) for name in names]
     return sorted((c for c in found if c.change), key=lambda c: (-abs(c.change), c.name))
@@ -339,7 +339,7 @@ def by_class(side: Side) -> dict[str, float]:
 
 
 def _exposure(report: Report, mixed: bool) -> dict[str, float]:
-    """By collective and group; a simulated group has no name, so that it is left out next to a real one."""
+    """Exposure by collective and group. Simulated groups have no name, so next to a real run the group is left out."""
     found: dict[str, float] = {}
     for e in report.exposure:
         kind = collective_kind(e.collective)
@@ -369,7 +369,8 @@ def _peaks(a: Report, b: Report) -> tuple[list[Change], Change | None]:
 
 
 def _work(a: dict[Any, Amount], b: dict[Any, Amount]) -> list[WorkChange]:
-    """By name (and part of the step), the change of each key split into count, shape and duration; largest first."""
+    """Changes by name (and part of the step): the change of each key split into count, shape and duration; largest
+    first."""
     found: dict[tuple[str, str], WorkChange] = {}
     for key in {**a, **b}:
         part = getattr(key, "part", "")

@@ -62,9 +62,9 @@ class Amount:
     time: Ns = 0
     """ns on the GPU; of communication from the last arrival on."""
     bytes: MeanBytes = 0
-    """Of collectives."""
+    """Bytes of collectives."""
     share: float = 0
-    """Of the ranks, in how many it runs."""
+    """Share of the ranks that run it."""
 
 
 class Inventory:

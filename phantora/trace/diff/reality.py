@@ -21,7 +21,7 @@ from phantora.trace.export.kineto_args import TENSOR
 from phantora.trace.reader import Log
 
 LOADING = "enumerate(DataLoader)"
-"""How annotations of torch's DataLoader begin."""
+"""Prefix of the annotations of torch's DataLoader."""
 _STATE = 2  # elements: states of random numbers, of which profilers know no dtype
 _LIST = re.compile(r"\(([^()]*)\)")
 _COPY = re.compile(r"Memcpy .*$")
@@ -79,12 +79,12 @@ def plain_transfers(transfers: dict[Transfer, Amount], ranks: bool, sizes: bool)
 
 
 def has_ranks(transfers: Iterable[Transfer]) -> bool:
-    """Is the group of every collective known?"""
+    """True if the group of every collective is known."""
     return all(transfer.ranks for transfer in transfers)
 
 
 def has_sizes(transfers: Iterable[Transfer]) -> bool:
-    """Is the size of every collective known?"""
+    """True if the size of every collective is known."""
     return all(transfer.bytes for transfer in transfers)
 
 
@@ -105,7 +105,7 @@ def loading(log: Log, report: Report) -> float:
 
 
 def within_bars(simulated: Report, real: Report) -> bool:
-    """Does the real step lie within the error bars of the simulated one?"""
+    """True if the real step lies within the error bars of the simulated one."""
     headline = simulated.headline
     below, above = headline.error or 0.0, headline.error_above or 0.0
     return headline.step_time * (1 - below) <= real.headline.step_time <= headline.step_time * (1 + above)

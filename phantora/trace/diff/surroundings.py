@@ -1,4 +1,4 @@
-"""What differs around the work of two runs: environment variables and the allocator's memory."""
+"""Differences around the work of two runs: environment variables and the allocator's memory."""
 
 from __future__ import annotations
 

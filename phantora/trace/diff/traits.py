@@ -1,4 +1,4 @@
-"""What a run is, as far as its steps show: depth, micro-batches, batch, precision, how it is spread over its ranks."""
+"""Traits of a run that its steps show: depth, micro-batches, batch, precision, distribution over ranks."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _LEAST_PARAMETERS = 1 << 18  # bytes: smaller collectives carry counts, norms an
 
 @dataclass(frozen=True)
 class Traits:
-    """What a run's operators tell of its batch and model."""
+    """Traits of batch and model, from a run's operators."""
 
     dtype: str
-    """Of most calls of products."""
+    """Data type of most products."""
     indices: tuple[int, ...]
     """Shape of the indices of the largest embedding, or (batch, height) of images; empty if unknown."""
     table: tuple[int, int] | None
@@ -42,11 +42,11 @@ class Traits:
     attention: str
     """Operator of most of attention's forward time."""
     form: str
-    """How the optimizer works: fused, for each list of parameters, or for each of them."""
+    """Form of the optimizer: fused, for each list of parameters, or for each of them."""
     held: str
     """Type of the parameters that the optimizer changes."""
     trained: float
-    """How many tensors the optimizer changes; 0 if unknown."""
+    """Number of tensors that the optimizer changes; 0 if unknown."""
     pinned: float
     """Share of pinned memory in calls that copy from the host."""
     gathered: dict[int, float]
@@ -58,15 +58,15 @@ class Traits:
     spread_out: float
     """Bytes of activations that are gathered, or summed and scattered, a step."""
     channels_last: bool
-    """Of most calls of convolutions."""
+    """True if most convolutions have their channels last."""
     trials: bool
-    """Whether convolutions ask for the fastest of all plans."""
+    """True if convolutions ask for the fastest of all plans."""
     pipeline: bool
-    """Whether ranks send to each other."""
+    """True if ranks send to each other."""
 
     @property
     def spread(self) -> str:
-        """How parameters are spread."""
+        """Distribution of the parameters."""
         if sum(self.gathered.values()) and sum(self.scattered.values()):
             return "FSDP"
         return "data parallel" if sum(self.reduced.values()) else ""
@@ -177,7 +177,7 @@ def _traffic(
 
 @dataclass(frozen=True)
 class Repeats:
-    """How often b runs what a runs: calls of b over those of a."""
+    """Calls of b over those of a."""
 
     passes: float
     """Backward passes of a step."""
@@ -188,11 +188,11 @@ class Repeats:
     forward: float
     backward: float
     layers: tuple[float, float] | None
-    """Of one pass; None where they cannot be counted."""
+    """Layers of one pass; None if they cannot be counted."""
 
 
 def repeats(a: Side, b: Side, x: Traits, y: Traits) -> Repeats:
-    """How often what a model repeats (its layers) runs, in both."""
+    """Repetitions of a model's layers, in both runs."""
     micro = 1.0, 1.0
     for pair in ((x.embeddings, y.embeddings), (x.losses, y.losses)):
         if all(pair):

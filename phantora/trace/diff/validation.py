@@ -25,12 +25,12 @@ class Quantity:
 
     @property
     def error(self) -> float:
-        """Of the simulation, relative to reality."""
+        """Error of the simulation, relative to reality."""
         return self.simulated / self.real - 1 if self.real else 0.0
 
     @property
     def bound(self) -> bool:
-        """Must it lie within the bound? The step and memory; classes show where the step's error comes from."""
+        """True for the step and memory, which must lie within the bound. Classes show the cause of the step's error."""
         return self.name in _BOUND
 
 
@@ -52,7 +52,7 @@ def quantities(real: Side, simulated: Side, difference: Difference) -> list[Quan
 
 
 def beyond(found: list[Quantity], within: float) -> list[Quantity]:
-    """Those that must lie within the bound and do not; `within` is a share."""
+    """Quantities that must lie within the bound and do not; `within` is a share."""
     return [quantity for quantity in found if quantity.bound and abs(quantity.error) > within]
 
 

@@ -1,4 +1,4 @@
-"""Whether a run is worse than another by more than a limit, given how well both are known.
+"""Whether a run is worse than another by more than a limit, given the error bars of both.
 
 The change of a metric has the error of the step's change (``compare.Difference.error``): prices that both runs share
 cancel. Where the limit lies within that error, no answer is given. Memory is exact.
@@ -25,7 +25,7 @@ METRICS = ("step", *_RATES, *_MEMORY)
 
 @dataclass(frozen=True)
 class Limit:
-    """How much worse a run may be."""
+    """Limit of a difference."""
 
     metric: str
     """One of :data:`METRICS`."""
@@ -34,24 +34,24 @@ class Limit:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of one metric of run b, against run a."""
+    """Verdict on one metric of run b, against run a."""
 
     DERIVED: ClassVar = ("unit", "text")
 
     result: Result
     metric: str
     a: float
-    """In `unit`."""
+    """Value of a, in `unit`."""
     b: float
     worse: float
-    """By what share b is worse; negative: better."""
+    """Share by which b is worse; negative: better."""
     error: float
-    """By so much `worse` may be wrong."""
+    """Error bar of `worse`."""
     limit: float
 
     @property
     def unit(self) -> str:
-        """Of `a` and `b`."""
+        """Unit of `a` and `b`."""
         if self.metric in _MEMORY:
             return "bytes"
         return {"step": "ns", "mfu": "share", "energy": "joules"}.get(self.metric, f"{self.metric}/s")

@@ -34,7 +34,7 @@ _COLUMNS = ("kind", "rank", "stream", "name", "start", "end", "ready", "id", "li
 
 @dataclass
 class _Rank:
-    """What is known of a rank while its rows go by, in order of their end."""
+    """State of a rank while its rows are read in order of their end."""
 
     last: dict[int, int] = field(default_factory=dict)
     """Node by stream."""
@@ -43,7 +43,7 @@ class _Rank:
     waited: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
     """Nodes that the next of a stream depends on, in addition to the stream's last."""
     nodes: list[tuple[int, bytes]] = field(default_factory=list)
-    """With the start of each."""
+    """Nodes with the start of each."""
 
 
 def write(log: Log, path: str, selection: Selection, progress: Progress | None = None) -> list[str]:

@@ -61,7 +61,7 @@ _NCCL = re.compile("^nccl.*Kernel")
 
 _SUFFIX = re.compile(r"\.json(?:\.gz)?$")
 PRODUCER = "phantora"
-"""Of the files, by which they are known."""
+"""Producer of the files, by which they are recognised."""
 _BEGIN = (  # the profiler records from time 0 on
     '{"ph":"X","cat":"Trace","name":"PyTorch Profiler (0)","pid":"Spans","tid":"PyTorch Profiler","ts":0.0,"dur":0.0,'
     '"args":{}}'
@@ -246,8 +246,8 @@ def _power(add: Add, row: Row) -> None:
 
 
 def _memory(file: _File, row: Row, texts: _Texts) -> None:
-    """What is allocated, as a counter; of blocks also the event that ``profile_memory=True`` adds. The number of the
-    block stands for its address."""
+    """Writes allocated memory as a counter; for blocks also the event that ``profile_memory=True`` adds. The number of
+    the block stands for its address."""
     where = f'"pid":{FIRST_PID + row["rank"]},"tid":{row["stream"]},"ts":{row["end"] / 1000}'
     file.add(f'{{"ph":"C","name":"memory",{where},"args":{{"allocated":{row["value"]},"reserved":{row["bytes"]}}}}}')
     name = texts.name[row["name"]]

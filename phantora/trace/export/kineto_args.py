@@ -1,4 +1,4 @@
-"""What Kineto writes in the arguments of operators and collectives, from the log's texts.
+"""Kineto's arguments of operators and collectives, from the log's texts.
 
 Names and forms are those of ``torch/csrc/profiler`` and ``torch/csrc/distributed/c10d/ParamCommsUtils.hpp``, which
 HolisticTraceAnalysis and TraceLens read.
@@ -23,7 +23,7 @@ _DTYPES = {
     "bool": ("bool", "Bool", 1),
 }  # fmt: skip
 _OF_KERNELS = {"f16": "fp16", "f32": "fp32", "f64": "fp64", "u8": "u8", "bf16": "bf16"}
-"""In names of NCCL's kernels -> as the log writes them."""
+"""Types in names of NCCL's kernels -> as the log writes them."""
 _BYTES = "u8"  # a collective whose dtype the log does not have is one of bytes
 _COLLECTIVES = {
     "all_reduce": "allreduce", "all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base",

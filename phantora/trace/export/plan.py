@@ -1,4 +1,4 @@
-"""What both timeline writers must know before they write: tracks, and where slices go.
+"""Preparation of both timeline writers: tracks, and the places of slices.
 
 Viewers want slices of one track to nest or to lie apart; a slice that overlaps another in part
 comes back with wrong times (Perfetto) or not at all (Chrome), and without a word. Kernels of one
@@ -30,7 +30,7 @@ STREAM_KINDS = (*DEVICE_KINDS, "record", "wait", "host_func")
 THREAD_KINDS = ("operator", "annotation", "sync", *IMPORTED_KINDS)
 LAUNCHED_KINDS = (*DEVICE_KINDS, "host_func")
 LAUNCH_CALLS = {"memcpy": "cudaMemcpyAsync", "memset": "cudaMemsetAsync", "host_func": "cudaLaunchHostFunc"}
-"""What launches a row, where it is no kernel's launch."""
+"""Calls that launch a row, except a kernel's launch."""
 TIMELINE_COLUMNS = (
     "kind", "rank", "stream", "name", "start", "end", "launch", "ready", "id", "link", "op", "shape", "cls",
     "provenance", "algorithm", "comm", "seq", "bytes", "flops", "value",
@@ -50,7 +50,7 @@ class Plan:
 
     tracks: dict[str, set[tuple[int, int, int]]]
     communicators: dict[int, str]
-    """What ``communicator`` rows say: "dp, ranks 0-3"."""
+    """Texts of ``communicator`` rows: "dp, ranks 0-3"."""
     threads: IdRuns
     """Host thread by operator."""
     record_streams: IdRuns

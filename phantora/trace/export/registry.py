@@ -1,4 +1,4 @@
-"""Which writer makes which file."""
+"""Writers by kind of file."""
 
 from __future__ import annotations
 

@@ -33,12 +33,12 @@ class Point:
 
     step: int
     seconds: float
-    """When it ended, virtual."""
+    """End of the step in virtual seconds."""
     values: dict[str, float]
 
 
 def points(log: Log, selection: Selection, progress: Progress | None = None) -> list[Point]:
-    """Of every step selected, in order."""
+    """Points of every selected step, in order."""
     report = analyze(log, Filters(selection.ranks, selection.steps), details=False, progress=progress)
     through = report.headline.throughput
     found = []
@@ -158,7 +158,7 @@ def _chunks(data: bytes, at: int) -> Iterator[bytes]:
 # ---------------------------------------------------------------------- MLflow
 
 _MOST_METRICS, _LONGEST_PARAMETER = 1000, 6000
-"""What MLflow takes in one batch, and in one parameter (characters)."""
+"""Limits of MLflow: metrics in one batch, characters of one parameter."""
 
 
 def write_mlflow(log: Log, path: str, selection: Selection, progress: Progress | None = None) -> list[str]:

@@ -1,4 +1,4 @@
-"""Which part of a log is wanted: ranks, steps, kinds of rows."""
+"""Selection of a log's part: ranks, steps, kinds of rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Selection:
     steps: frozenset[int] | None = None
     kinds: frozenset[str] | None = None
     arrows: bool = True
-    """From launches to kernels, records to waits, sends to receives, with the marks that they begin and end at."""
+    """Arrows from launches to kernels, records to waits, sends to receives, with the marks at both ends."""
 
 
 def parse_numbers(text: str) -> frozenset[int]:

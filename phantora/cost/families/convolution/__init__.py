@@ -20,7 +20,7 @@ _PARTS = ("convolution", "conv2d", "conv3d", "conv_depthwise")
 
 
 def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
-    """From the arguments; as a pass over memory where these are not as expected."""
+    """Estimate from the arguments; a pass over memory if these are not as expected."""
     found = convolution_ns(machine, signature, name)
     if found is None:
         return passes_memory(machine, signature, name, kernels)

@@ -42,7 +42,7 @@ class Case:
         return tuple(log2(max(1, n)) for n in (self.x.shape[0] * pixels, self.x.shape[1], *others))
 
     def kinds(self, path: str) -> tuple[Hashable, ...]:
-        """Those at each tier, widest first, of what takes `path`."""
+        """Kinds at each tier, widest first, of a case that takes `path`."""
         return self._depthwise_kinds(path) if self.depthwise else self._kinds(path)
 
     def _depthwise_kinds(self, path: str) -> tuple[Hashable, ...]:
@@ -60,17 +60,17 @@ class Case:
         )  # fmt: skip
 
     def path(self, converted: bool) -> str:
-        """Which kernels may compute it. Those of one tap that are not converted are plain products, and
-        depthwise ones have kernels of their own for either layout."""
+        """Kernels that may compute the case. With one tap and no conversion it is a plain product. Depthwise cases have
+        kernels of their own for either layout."""
         if not (self.foreign or self.pointwise or self.depthwise):
             return CONVERTED  # the kernels that converted tensors run in
         return CONVERTED if converted else f"{AS_IT_IS} {self.last}"
 
 
 def case_of(signature: OperatorSignature, compute: str) -> Case | None:
-    """What `signature` computes; None if it is no convolution of images. Those of sequences and of volumes are none:
-    the analytic model is within a tenth of most, and what images add to it would move it by up to three times
-    (wav2vec 2, Whisper, 3-D U-Nets, video ResNets; validation/workloads)."""
+    """The case of `signature`; None if it is no convolution of images. Sequences and volumes are none: the analytic
+    model is within a tenth of most, and the corrections of images would change it by up to three times (wav2vec 2,
+    Whisper, 3-D U-Nets, video ResNets; validation/workloads)."""
     name = base_name(signature.name)
     given = [t for t in on_gpu(signature.args) if len(t.shape) >= 3]
     backward = "backward" in name

@@ -48,7 +48,7 @@ GROUPS_ERROR = 0.5  # the 90th percentile of those predicted, outputs and inputs
 
 
 def uneven(case: Case) -> bool:
-    """Is it in groups of a width that is no power of two?"""
+    """True for groups of a width that is no power of two."""
     width = case.w.shape[1]
     return case.geometry[-1] not in ("", "depthwise") and not case.transposed and width & (width - 1) != 0
 
@@ -128,7 +128,7 @@ def _at(case: Case) -> tuple[float, ...]:
 
 
 def _kinds(case: Case, path: str) -> tuple[Hashable, ...]:
-    """Those at each tier, widest first. Slices of rows that are no multiple of 16 bytes have other kernels."""
+    """Kinds at each tier, widest first. Slices of rows that are no multiple of 16 bytes have other kernels."""
     width, groups = case.w.shape[1], case.x.shape[1] // case.w.shape[1]
     aligned = width % 8 == 0
     return (
@@ -138,7 +138,7 @@ def _kinds(case: Case, path: str) -> tuple[Hashable, ...]:
 
 
 def _ns(machine: Machine, case: Case, path: str) -> float:
-    """By formula."""
+    """Time by formula."""
     return _padded_ns(machine, case) if path == PADDED else _sliced_ns(machine, case)
 
 
@@ -169,7 +169,7 @@ def _which(case: Case) -> str:
 
 
 def _padded(case: Case) -> Case:
-    """With groups as wide as the next power of two."""
+    """The case with groups as wide as the next power of two."""
     groups = case.x.shape[1] // case.w.shape[1]
     width, filters = _next(case.w.shape[1]), _next(case.w.shape[0] // groups)
     return _with(case, groups * width, groups * filters, width)

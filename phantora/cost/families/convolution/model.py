@@ -148,7 +148,7 @@ def without_bias(signature: OperatorSignature) -> OperatorSignature | None:
 
 
 def changes_layout(kernel: _Named) -> bool:
-    """Does the kernel turn NCHW into NHWC, or back?"""
+    """True if the kernel turns NCHW into NHWC, or back."""
     return "nchwToNhwc" in kernel.name or "nhwcToNchw" in kernel.name
 
 
@@ -165,7 +165,7 @@ def by_gradient(kernels: Sequence[K]) -> tuple[Sequence[K], Sequence[K]]:
 
 
 def arithmetic(x: TensorSpec) -> str:
-    """What the tensor cores multiply: torch lets cuDNN use TF32 by default."""
+    """Number format of the tensor cores: torch lets cuDNN use TF32 by default."""
     return "tfloat32" if x.dtype == "float32" else x.dtype
 
 

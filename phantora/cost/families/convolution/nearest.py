@@ -38,7 +38,7 @@ class Neighbour:
 
 
 def coordinates(machine: Machine, work: Pass) -> tuple[list[float], float]:
-    """Where a pass stands (in the order of `ranges.COORDINATES`), and its ns by tiles."""
+    """Coordinates of a pass (in the order of `ranges.COORDINATES`), and its ns by tiles."""
     ns, one_by_one = pass_ns(machine, work)
     channels, filters = work.channels // work.groups, work.filters // work.groups
     odd_width = work.groups > 1 and (filters > 1 if work.depthwise else channels & (channels - 1) > 0)
@@ -84,7 +84,7 @@ class Nearest:
         self._values = points.ratio
 
     def read(self, work: Pass) -> Neighbour:
-        """What is expected of `work`."""
+        """The predicted neighbour of `work`."""
         place, analytic = coordinates(self._machine, work)
         here = [np.array(place) * row for row in self._ranges]
         away = [

@@ -59,14 +59,15 @@ class Pass:
 
 
 def passes_of(signature: OperatorSignature, compute: str) -> tuple[Pass, ...]:
-    """Those of an operator, in the order of its kernels; none where its arguments are not as expected."""
+    """Passes of an operator, in the order of its kernels; empty if its arguments are not as expected."""
     found = [_pass(part, compute) for part in model.gradients(signature)]
     return tuple(each for each in found if each is not None) if None not in found else ()
 
 
 def by_transforms(entry: Entry) -> bool:
-    """Did cuDNN convolve in TF32 by Fourier transforms? It does so where the filter is as large as the image and few
-    images meet few filters: 20 times as fast as its other kernels, and no measure for larger ones."""
+    """True if cuDNN convolved in TF32 by Fourier transforms. It does so if the filter is as large as the image and few
+    images meet few filters. These are 20 times as fast as its other kernels, so larger cases are not predicted from
+    them."""
     return entry.compute == "tf32" and any(TRANSFORM in kernel.name for kernel in entry.kernels)
 
 
@@ -118,5 +119,5 @@ def _pass(signature: OperatorSignature, compute: str) -> Pass | None:
 
 
 def _last(t: TensorSpec) -> bool:
-    """Are its channels last? False for a contiguous tensor of one pixel."""
+    """True if the channels are last. False for a contiguous tensor of one pixel."""
     return len(t.stride) > 1 and t.stride[1] == 1 < t.shape[1] and t.stride[-1] == t.shape[1]

@@ -21,7 +21,7 @@ from phantora.cost.types import OperatorSignature
 OPERATORS = (
     "_conv_depthwise2d", "conv_depthwise3d", "convolution_backward", "cudnn_convolution", "cudnn_convolution_transpose",
 )  # fmt: skip
-"""What is predicted from others: a transposed convolution is a gradient of a plain one."""
+"""Operators that are predicted from others: a transposed convolution is a gradient of a plain one."""
 # Octaves to the nearest of the same geometry: up to the first its fields are more exact than what is most identical
 # (popular ones, hidden: 1.5 to 7.3 % in the median, not 5.7 to 6.5), from the second on less (41 instead of 10 %).
 CLOSE, FAR = 1.0, 2.0
@@ -59,7 +59,7 @@ class Predicted:
         return Prediction(ns**identical * near.ns ** (1.0 - identical), near.distance, error)
 
     def processes(self) -> Iterator[GaussianProcess]:
-        """Those of measured geometries."""
+        """Processes of measured geometries."""
         return self._field.processes()
 
     def _neighbour(self, work: Pass) -> Neighbour | None:

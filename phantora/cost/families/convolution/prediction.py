@@ -65,7 +65,7 @@ class Timed:
 
     @property
     def path(self) -> str:
-        """Which kernels take the case: those of `Case.path`."""
+        """Kernels of the case, as in `Case.path`."""
         return self.case.path(self.layout > 0.0)
 
 

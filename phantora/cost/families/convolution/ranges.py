@@ -1,4 +1,4 @@
-"""Over which differences convolutions resemble each other: validation/fits/convolutions.py printed the numbers."""
+"""Ranges of differences over which convolutions resemble each other; validation/fits/convolutions.py printed them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ COORDINATES = (
 
 @dataclass(frozen=True)
 class Fitted:
-    """Of the two fields of a direction's passes: what one over the range is along each of `COORDINATES`; variances.
-    Then the variance of what no coordinate explains."""
+    """Fit of the two fields of a direction's passes: 1 / range along each of `COORDINATES`, variances, and the variance
+    that no coordinate explains."""
 
     near: tuple[float, ...]
     far: tuple[float, ...]

@@ -1,4 +1,4 @@
-"""How long a pass of a convolution takes by what its kernels do: tiles in waves, changes of layout, groups one by one.
+"""Duration of a convolution's pass by its kernels: tiles in waves, changes of layout, groups one by one.
 
 The kernels' names in the tables give tile and step. Constants are medians over the kernels of an H100's table.
 """
@@ -134,7 +134,7 @@ def _old_ns(machine: Machine, work: Pass, channels: int, filters: int) -> float:
 
 
 def _slower(machine: Machine) -> float:
-    """What an SM's work takes, relative to one of the H100."""
+    """Time of an SM's work, relative to one of the H100."""
     return SM_PEAK * machine.gpu.sms / machine.peak("bfloat16")
 
 
@@ -172,7 +172,7 @@ def _product(machine: Machine, work: Pass, channels: int, filters: int, groups: 
 
 
 def looped(machine: Machine, work: Pass) -> bool:
-    """Does one loop over a filter about as large as the image take the time of a product in TF32?"""
+    """True if a loop over a filter about as large as the image takes the time of a product in TF32."""
     if work.arithmetic != "tf32" or work.dimensions != 2 or work.groups > 1 or work.stride > 1 or work.last:
         return False
     loop = _loop_ns(work, work.channels) if work.outside <= LOOP_RESULTS and work.channels >= LOOP_CHANNELS else 0.0

@@ -19,7 +19,7 @@ DEVIATION = 0.3  # of the logarithm; an assumption
 
 
 def transformed(work: Pass) -> bool:
-    """Does cuDNN take Fourier transforms for `work`?"""
+    """True if cuDNN takes Fourier transforms for `work`."""
     if work.which != WEIGHT or work.arithmetic != "tf32" or work.dimensions != 2 or work.last or work.groups > 1:
         return False
     small = work.inside == work.outside <= IMAGE**2 and work.taps == TAPS and work.stride == work.dilation == 1
