@@ -19,7 +19,7 @@ from phantora.cost.table_files import DATA
 from phantora.hardware import load_gpu
 
 BATCHED = {"cudnn_convolution": 1, "convolution_backward": 2}
-"""How many of an operator's first arguments have the batch as their first dimension."""
+"""Number of an operator's first arguments that have the batch as their first dimension."""
 
 
 def unmeasured(signature: OperatorSignature, tensors: int, numbers: random.Random) -> OperatorSignature:

@@ -1,4 +1,4 @@
-"""How fast the log is written, exported and summarised, next to the perfetto package's own builder.
+"""Speed of the log's writing, export and summary, next to the perfetto package's own builder.
 
     python -m benchmarks.log_speed [ROWS]
 

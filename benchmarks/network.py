@@ -1,4 +1,4 @@
-"""What the network costs: python -m benchmarks.network
+"""Cost of the network model: python -m benchmarks.network
 
 The solver of sim/engine/network.cpp on three workloads, next to a plain progressive filling in Python that
 solves everything anew at every event (on a smaller one of the same kind, since it takes so long); the first

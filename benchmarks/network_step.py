@@ -50,7 +50,7 @@ class Program:
                         block_y=1, block_z=1)  # fmt: skip
 
     def follow(self, stream: int, other: int) -> None:
-        """What `stream` does from now on comes after what `other` has done so far."""
+        """Later work of `stream` comes after earlier work of `other`."""
         self.events += 1
         self.emit("EVENT_RECORD", id=self.events, stream=other)
         self.emit("STREAM_WAIT", id=self.events, stream=stream)
@@ -83,7 +83,7 @@ class Program:
 
 @dataclass
 class Cost:
-    """Of all steps together."""
+    """Cost of all steps together."""
 
     cpu: float
     """Seconds in the engine."""

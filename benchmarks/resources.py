@@ -1,4 +1,4 @@
-"""What a command costs this machine: wall time, CPU time of all its processes, and its memory.
+"""Resources of a command on this machine: wall time, CPU time of all its processes, and its memory.
 
 Memory is the largest sum of proportional set sizes (PSS) seen over the command and all its descendants: pages that
 several processes share count once. Looking takes CPU of its own, which is not counted: at most a twentieth of a core.

@@ -1,5 +1,5 @@
-"""What a simulation of many GPUs costs this machine: a step of a decoder by FSDP2, folded and not. More than 1,024
-GPUs are copies of 512 (HSDP): a matrix of 4,096 rows has no part for each of more than 4,096.
+"""Resources of a simulation of many GPUs: a step of a decoder by FSDP2, folded and not. More than 1,024 GPUs are copies
+of 512 (HSDP): a matrix of 4,096 rows has no part for each of more than 4,096.
 
     python -m benchmarks.scale --layers 32 --gpus 8 64 512 1024 8192 --unfolded 8 16
 

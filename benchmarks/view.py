@@ -1,4 +1,4 @@
-"""How smoothly the page of ``phantora view`` draws a step of very many ranks, in Chromium.
+"""Smoothness of the page of ``phantora view`` with a step of very many ranks, in Chromium.
 
     python -m benchmarks.view [--ranks 1024] [--events 4000000] [--chromium PATH]
 

@@ -54,7 +54,7 @@ def generate(model: Decoder, prompts: torch.Tensor, longest: int) -> torch.Tenso
 
 
 def log_probabilities(model: Decoder, tokens: torch.Tensor, begin: int) -> torch.Tensor:
-    """Of the tokens from position `begin` on."""
+    """Log-probabilities of the tokens from position `begin` on."""
     logits = model(tokens)[:, begin - 1 : -1]
     return -functional.cross_entropy(logits.transpose(1, 2), tokens[:, begin:], reduction="none")
 

@@ -21,7 +21,7 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule,
 
 
 def times(step: Callable[[], None], steps: int, after: Callable[[], None] = lambda: None) -> list[float]:
-    """Of each step in ms, the GPU waited for; `after` is not part of it."""
+    """Times of each step in ms, with a wait for the GPU; `after` is not part of it."""
     found = []
     for _ in range(steps):
         begin = time.perf_counter()

@@ -22,8 +22,8 @@ TIERS = {
     "unit": "unit", "trace": "unit", "stubs": "tools", "readers": "tools", "view": "tools", "cuda": "ranks",
     "integration": "ranks", "frameworks": "frameworks",
 }  # fmt: skip
-"""By folder: `unit` needs neither a rank nor other programs, `tools` calls compilers, browsers and readers of traces,
-`ranks` runs torch under the simulator, `frameworks` runs Megatron, DeepSpeed and others."""
+"""Tiers by folder: `unit` needs neither a rank nor other programs, `tools` calls compilers, browsers and readers of
+traces, `ranks` runs torch under the simulator, `frameworks` runs Megatron, DeepSpeed and others."""
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What each tier took, all workers together."""
+    """Prints the time of each tier, all workers together."""
     spent: dict[str, float] = defaultdict(float)
     tests: Counter[str] = Counter()
     every = (report for reports in terminalreporter.stats.values() for report in reports)

@@ -62,13 +62,13 @@ SAMPLES = (
 
 @dataclass
 class Result:
-    """What one environment gave."""
+    """Result of one environment."""
 
     torch: str
     python: str
     failures: list[str] = field(default_factory=list)
     samples: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By sample: step_ms, allocated and reserved (GiB)."""
+    """Values by sample: step_ms, allocated and reserved (GiB)."""
     seconds: float = 0.0
 
 

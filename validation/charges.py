@@ -1,4 +1,4 @@
-"""How often each cost of the host is charged: counted in a rank under `phantora trace`, not in a real process."""
+"""Number of charges of each host cost: counted in a rank under `phantora trace`, not in a real process."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 _PROCESS = ctypes.CDLL(None)
 SIMULATED = hasattr(_PROCESS, "ph_charges")
 _COUNTERS = {"charges": ("ph_charges", 96), "levels": ("ph_charge_levels", 30)}
-"""By name: the function of stub/rank/clock/costs.c, and its number of counters: costs (``api_ns`` of wire/layout.py),
-operators and units of code by cold level."""
+"""Counters by name: the function of stub/rank/clock/costs.c, and its number of counters: costs (``api_ns`` of
+wire/layout.py), operators and units of code by cold level."""
 Counts = dict[str, list[int]]
 
 
@@ -24,7 +24,7 @@ def counts() -> Counts:
 
 
 def since(before: Counts) -> dict[str, dict[int, int]]:
-    """What was added to each counter since `before`, by its number."""
+    """Growth of each counter since `before`, by its number."""
     return {name: _added(before[name], now) for name, now in counts().items()}
 
 

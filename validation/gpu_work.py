@@ -24,7 +24,7 @@ def profiled(call: Callable[[], object]) -> list[Any]:
 
 
 def by_name(call: Callable[[], object], letters: int = 200) -> dict[str, list[int]]:
-    """How many of each kernel `call` launches, by the first `letters` of its name, and their ns together."""
+    """Number of each kernel that `call` launches, by the first `letters` of its name, and their ns together."""
     kernels: dict[str, list[int]] = {}
     for event in profiled(call):
         count, ns = kernels.get(event.name()[:letters], (0, 0))

@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: DeepSpeed's settings and the timed loop."""
+"""Common parts of this folder's scripts: DeepSpeed's settings and the timed loop."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Shape:
 
     @property
     def matrices(self) -> int:
-        """Of an MLP."""
+        """Matrices of an MLP."""
         return 3 if self.gated else 2
 
     @property
@@ -40,7 +40,7 @@ class Shape:
         return self.layers * (attention + mlp + 2 * self.hidden) + 2 * self.vocab * self.hidden + self.hidden
 
     def flops(self, sequences: int) -> float:
-        """Of one iteration, forward and backward, as Megatron-LM counts them.
+        """Flops of one iteration, forward and backward, as Megatron-LM counts them.
 
         Half of the attention matrix (it is causal), no recomputation, no router.
         """

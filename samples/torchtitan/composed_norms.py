@@ -13,7 +13,7 @@ import torch.nn as nn
 
 
 def composed(self: nn.RMSNorm, x: torch.Tensor) -> torch.Tensor:
-    """In place of nn.RMSNorm.forward."""
+    """Replacement of nn.RMSNorm.forward."""
     wide = x.float()
     scale = torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + (self.eps or torch.finfo(x.dtype).eps))
     return (wide * scale).type_as(x) * self.weight

@@ -1,4 +1,4 @@
-"""What the cases of semantics.py call with: CUDA's structures, the two libraries with a few shorthands, a kernel."""
+"""Tools of the cases of semantics.py: CUDA's structures, the two libraries with a few shorthands, a kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What CUDA's C interface answers, call by call, written once and run twice.
+"""Answers of CUDA's C interface, call by call, written once and run twice.
 
 Every case makes calls through ctypes and returns codes and numbers that do not depend on addresses.
 Run on a machine with a GPU (``python -m tests.cuda.semantics cudart.so libcuda.so probe.fatbin > h200_cuda13.json``)

@@ -447,7 +447,7 @@ def test_visible_devices(
 
 
 def test_nvml_counts_memory_where_it_is(stub_set: StubSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the host's second GPU, which is the first of this process."""
+    """The host's second GPU is the first of this process."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
 
     def program(c: Stubs) -> list[int]:

@@ -1,4 +1,4 @@
-"""What calls put into the ring: which record, with which fields, waited for or not."""
+"""Records of calls in the ring: their kind, their fields, waited for or not."""
 
 from __future__ import annotations
 

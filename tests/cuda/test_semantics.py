@@ -30,7 +30,7 @@ def major(stub_set: StubSet) -> int:
 
 
 def load(stub_set: StubSet) -> semantics.Cuda:
-    """In a connected child: the runtime and the driver, a registered kernel, a context."""
+    """Runs in a connected child: the runtime and the driver, a registered kernel, a context."""
     for path in stub_set.libraries[:4]:
         ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
     driver, runtime = (

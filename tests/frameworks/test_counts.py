@@ -1,4 +1,4 @@
-"""What libraries count on the GPU: a graph's edges, tokens that a model generates."""
+"""Counts of libraries on the GPU: a graph's edges, tokens that a model generates."""
 
 from __future__ import annotations
 

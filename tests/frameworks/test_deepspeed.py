@@ -34,9 +34,9 @@ class Seen:
 
     run: Run
     timed: list[Step]
-    """Those that the script times; the first fetches parameters in an order that DeepSpeed still learns."""
+    """Steps that the script times; the first fetches parameters in an order that DeepSpeed still learns."""
     collectives: Counter[tuple[str, int, int]]
-    """How many of (kind, ranks, bytes)."""
+    """Counts of (kind, ranks, bytes)."""
     flops: float
 
     @property
@@ -48,7 +48,7 @@ class Seen:
         return (self.timed[-1].end - self.timed[0].start) / len(self.timed) / 1e9
 
     def bytes_of(self, kind: str, ranks: int) -> int:
-        """Of all large ones: scalars (norms, overflow flags) are left out."""
+        """Bytes of all large ones: scalars (norms, overflow flags) are left out."""
         return sum(n * size for (k, r, size), n in self.collectives.items() if (k, r) == (kind, ranks) and size > 64)
 
     def printed(self, pattern: str) -> list[float]:
@@ -120,9 +120,9 @@ class Decoder:
         return (2 * self.layers + 1) * self.hidden
 
     def flops(self) -> float:
-        """Of a step on a rank: 2 per weight and token forward, 4 backward, 2 more where the forward pass
-        is repeated, which ends when all that it must restore is there: before a layer's last product.
-        Flash attention: 2 products forward, 5 backward, of the whole square."""
+        """Flops of a step on a rank: 2 per weight and token forward, 4 backward, 2 more if the forward pass is
+        repeated, which ends when all that it must restore is there: before a layer's last product. Flash attention: 2
+        products forward, 5 backward, of the whole square."""
         repeated = self.checkpointing * (self.layer_weights - self.hidden * self.ffn)
         attention = (14 + 4 * self.checkpointing) * SEQ**2 * self.hidden
         layers = self.layers * ((6 * self.layer_weights + 2 * repeated) * SEQ + attention)

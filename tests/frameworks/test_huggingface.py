@@ -39,7 +39,7 @@ def check_trainer(run: Run, batch: int, steps: int = 3) -> None:
 
 
 def test_trainer_ddp_fp16(tmp_path: Path) -> None:
-    """With a loss scaler, accumulation and worker processes that load data."""
+    """Trainer with a loss scaler, accumulation and worker processes that load data."""
     run = trainer(tmp_path, "--fp16", "--accumulate", "2", "--workers", "1", "--batch", "2")
     check_trainer(run, batch=2 * 2 * 2)
 

@@ -31,7 +31,7 @@ class Result:
     shape: Shape
     world: int
     sequences: int
-    """In one iteration, of all ranks."""
+    """Sequences of all ranks in one iteration."""
     iterations: int = ITERATIONS
 
     def messages(self, rank: int) -> dict[Message, float]:
@@ -60,7 +60,7 @@ def pretrain(directory: Path, cluster: str, model: str, *arguments: str, layers:
 
 
 def check_log_lines(result: Result) -> None:
-    """What Megatron prints agrees with the log."""
+    """Megatron's own lines agree with the log."""
     elapsed = result.printed("elapsed time per iteration (ms)")
     assert len(elapsed) == result.iterations
     ends = barriers(result.run.log, result.world - 1)  # an iteration lies between two of them

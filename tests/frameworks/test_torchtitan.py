@@ -34,7 +34,7 @@ LINE = re.compile(
 
 @dataclass
 class Line:
-    """What TorchTitan prints for a step."""
+    """TorchTitan's line for a step."""
 
     step: int
     loss: float
@@ -88,7 +88,7 @@ def check_numbers(run: Run, tokens: int) -> None:
 
 
 def collectives(run: Run, rank: int = 0) -> Counter[tuple[str, int, int]]:
-    """How often (kind, size of the group, bytes) ran on a rank."""
+    """Counts of (kind, size of the group, bytes) on a rank."""
     sizes = {r["comm"]: r["shape"].count(",") + 1 for r in records(run.log, "communicator", "rank", "comm", "shape")
              if r["rank"] == rank}  # fmt: skip
     found: Counter[tuple[str, int, int]] = Counter()

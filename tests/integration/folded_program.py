@@ -137,7 +137,7 @@ def parts(rank: int, world: int) -> dict[str, float]:
 
 
 def exchange(rank: int, world: int) -> dict[str, float]:
-    """What ranks tell each other must be what they would tell each other on a cluster."""
+    """Ranks exchange the same values as on a cluster."""
     total = torch.tensor([rank, 1], device="cuda")
     dist.all_reduce(total)
     assert total.tolist() == [world * (world - 1) // 2, world]

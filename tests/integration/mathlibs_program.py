@@ -211,7 +211,7 @@ def algebra() -> None:
 
 
 def answers(libraries: list[str]) -> dict[str, Any]:
-    """What the C interfaces of cuBLAS, cuBLASLt and cuDNN answer to wrong and unusual arguments."""
+    """Answers of the C interfaces of cuBLAS, cuBLASLt and cuDNN to wrong and unusual arguments."""
     blas, lt, dnn = (ctypes.CDLL(name) for name in libraries)
     handle, other = ctypes.c_void_p(), ctypes.c_void_p()
     one, out = ctypes.c_float(1), ctypes.c_void_p(new(64, 64).data_ptr())

@@ -49,7 +49,7 @@ def moved(value: Any, device: str) -> Any:
 
 
 def difference(got: Any, expected: Any) -> str:
-    """How they differ, in a word; empty if they agree."""
+    """Difference in a word; empty if they agree."""
     if isinstance(expected, torch.Tensor):
         if not isinstance(got, torch.Tensor) or (got.shape, got.dtype) != (expected.shape, expected.dtype):
             return f"{getattr(got, 'shape', got)} {getattr(got, 'dtype', '')}"

@@ -1,4 +1,4 @@
-"""What takes the place of unknown values, and the rows that say where the program read it."""
+"""Replacements of unknown values, and the rows for the places where the program read them."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def test_unknown_flags_end_loops_when_told() -> None:
 
 
 def test_unknown_reals_end_loops_when_told() -> None:
-    """At the place that is named, by whatever way to the host: a loss that is printed stays 0."""
+    """Unknown reals end loops at the named place only: a loss that is printed stays 0."""
     text = UNKNOWN + (
         "def steps(read):\n"
         "    for step in range(1, 100):\n"

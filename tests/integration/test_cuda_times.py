@@ -116,7 +116,7 @@ PROGRAMS: dict[str, tuple[str, list[object]]] = {
 
 
 def results(directory: Path, world: int, body: str) -> list[list[object]]:
-    """What `out` was given, in order of the ranks."""
+    """Values of `out`, in order of the ranks."""
     script = directory / "program.py"
     script.write_text(PROLOGUE + body)
     runner = Path(__file__).parents[1] / "support" / "fixed_costs.py"
@@ -150,7 +150,7 @@ def test_program(one_rank: dict[str, list[object]], name: str) -> None:
 
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[list[object]]:
-    """Of each rank the ms of an all-reduce, then of a send and a receive called in each order; rank 1 comes late."""
+    """For each rank the ms of an all-reduce, then of a send and a receive called in each order; rank 1 comes late."""
     body = """
 dist.init_process_group("nccl")
 other, y = 1 - rank, torch.empty_like(big)

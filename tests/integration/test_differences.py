@@ -1,4 +1,4 @@
-"""What `phantora diff` names first, for real steps that differ by one change."""
+"""First causes of `phantora diff`, for real steps that differ by one change."""
 
 from __future__ import annotations
 

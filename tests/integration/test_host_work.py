@@ -1,4 +1,4 @@
-"""What the host does in virtual time: operators on CPU tensors, and checkpoints (``--disk``)."""
+"""The host's work in virtual time: operators on CPU tensors, and checkpoints (``--disk``)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ MIB = 1 << 20
 
 
 def host_costs() -> dict[str, int]:
-    """Of two ranks on the default host."""
+    """Costs of two ranks on the default host."""
     host = load_host("default")
     return host.slower(host.pace(2)).api_ns
 

@@ -71,7 +71,7 @@ print(*times)
 
 
 def test_what_single_calls_cost(tmp_path: Path) -> None:
-    """Where memory is refused torch gives back what it keeps, here a GiB, and asks a second time. The mode of
+    """If memory is refused, torch gives back its cache, here a GiB, and asks a second time. The mode of
     `set_default_device` sees each call of torch."""
     script = tmp_path / "costs.py"
     script.write_text(COSTS)
@@ -132,6 +132,7 @@ print(json.dumps({"ms": took * 1e3}))
 
 
 def test_pinned_memory_of_hooks_is_not_filled(tmp_path: Path) -> None:
-    """Of an operator that takes it for itself it is: FSDP2's packing of parameters. 64 MiB take 20 ms."""
+    """Memory of a hook is not filled. Memory that an operator takes for itself is: FSDP2's packing of parameters. 64
+    MiB take 20 ms."""
     (tmp_path / "kept.py").write_text(KEPT_ON_THE_HOST)
     assert 1.0 < trace(tmp_path, "kept.py").report()["ms"] < 3.0  # the copy takes 1.3

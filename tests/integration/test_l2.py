@@ -29,7 +29,7 @@ torch.cuda.synchronize()
 
 
 def times(directory: Path, program: str) -> list[int]:
-    """Of the products, in order."""
+    """Times of the products, in order."""
     (directory / "program.py").write_text(program)
     log = runs.trace(directory, "--cluster", "1x1xH100", "program.py").log
     found = sorted(runs.records(log, "kernel", "op", "start", "end"), key=lambda row: row["start"])

@@ -31,7 +31,7 @@ KERNELS, SENDS = 558 << 20, 58 << 20  # NCCL's own, with its first communicator 
 
 @dataclass
 class Outcome:
-    """What the ranks printed, and what they wrote into their rings."""
+    """Output of the ranks, and the records in their rings."""
 
     results: list[dict[str, Any]]
     records: list[list[dict[str, Any]]]

@@ -31,7 +31,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def shown_by(directory: Path) -> dict[str, Any]:
-    """What the one trace file of TensorBoard's handler holds."""
+    """Content of the one trace file of TensorBoard's handler."""
     (path,) = (directory / "profile").glob("*.pt.trace.json")
     return dict(json.loads(path.read_text(), parse_float=Decimal))
 
@@ -61,7 +61,7 @@ def of(events: list[dict[str, Any]], category: str) -> list[dict[str, Any]]:
 
 
 def test_kernels_are_those_of_the_log(run: Run, events: list[dict[str, Any]]) -> None:
-    """In the file of TensorBoard's handler, to the nanosecond."""
+    """Kernels in the file of TensorBoard's handler are those of the log, to the nanosecond."""
     shown = [(e["name"], e["args"]["stream"], e["start"] % SECOND, e["end"] % SECOND) for e in of(events, "kernel")]
     assert len(shown) > 20
     assert sorted(shown) == profiled(run, shown)

@@ -29,7 +29,7 @@ from tests.support.runs import Run, trace
 
 @dataclass(frozen=True)
 class Pair:
-    """How the real run differs, and what the first line says."""
+    """A change of the real run, and the first line that names it."""
 
     said: str
     variant: str = ""

@@ -93,7 +93,7 @@ def test_what_cannot_be_replayed_is_said_in_one_line(run: Run, tmp_path: Path) -
 
 
 def first_lines(a: Path, b: Path) -> list[str]:
-    """What diff says first, there and back."""
+    """First lines of diff, there and back."""
     reported = [CliRunner().invoke(diff, [str(x), str(y)], catch_exceptions=False).output for x, y in ((a, b), (b, a))]
     return [text.splitlines()[0] for text in reported]
 

@@ -149,7 +149,7 @@ torch.cuda.synchronize()
 
 
 def test_cudnn_benchmark_keeps_the_fastest_plan(tmp_path: Path) -> None:
-    """With tensor cores: each trial takes what its plan takes."""
+    """With tensor cores: each trial takes the time of its plan."""
     (tmp_path / "tried.py").write_text(TRIED)
     run = trace(tmp_path, "--cluster", "1x1xH100", "tried.py")
     found = rows(run.log, "name", "start", "end", kinds=("kernel",))

@@ -40,7 +40,7 @@ torch.cuda.synchronize()
 
 
 def _other_hosts(log: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[OtherHosts, OtherHosts]:
-    """By the first steps of the recording, and by all."""
+    """Other hosts by the first steps of the recording, and by all."""
     steady = find_steps(open_log(log)).identical()
     found: list[OtherHosts | None] = []
     again = sensitivity.simulated_again

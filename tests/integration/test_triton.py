@@ -189,7 +189,7 @@ def test_what_tuning_tries_is_not_missing(tmp_path: Path) -> None:
 
 
 def test_kernels_of_cuda_are_priced_by_their_tensors(tmp_path: Path) -> None:
-    """What NVRTC compiles for a program; by its grid alone this sum would take 6 us. It may multiply."""
+    """Kernels that NVRTC compiles for a program; by its grid alone this sum would take 6 us. It may multiply."""
     (tmp_path / "train.py").write_text(
         "import torch\n"
         "source = 'extern \"C\" __global__ void row_sum(float* y, const float* x, int n) {}'\n"
@@ -206,7 +206,8 @@ def test_kernels_of_cuda_are_priced_by_their_tensors(tmp_path: Path) -> None:
 
 
 def test_kernels_can_be_launched_again(tmp_path: Path, stub_set: Any) -> None:
-    """What `--missing` keeps of a Triton kernel is enough to compile and call it elsewhere; not if memory decides."""
+    """The part of a Triton kernel that `--missing` keeps is enough to compile and call it elsewhere; not if memory
+    decides."""
     (tmp_path / "train.py").write_text(PROGRAM)
     trace(tmp_path, "--missing", "missing.jsonl", "train.py")
     text = f"""
@@ -239,7 +240,7 @@ torch.cuda.synchronize()
 
 
 def test_attention_without_a_mask_visits_all_blocks(tmp_path: Path) -> None:
-    """How many blocks there are is what small kernels of Inductor store."""
+    """The number of blocks is a value that small kernels of Inductor store."""
     (tmp_path / "train.py").write_text(FLEX)
     run = trace(tmp_path, "train.py")
     assert "assumed: integers" not in " ".join(r["name"] for r in records(run.log, "operator", "name"))

@@ -82,7 +82,7 @@ def test_integers_are_true(integers: dict[str, str], name: str) -> None:
 
 
 def test_without_the_tracer_nothing_is_true(stub_set: Any) -> None:
-    """What the other tests see is the tracer's work."""
+    """The values of the other tests come from the tracer."""
     dump = ringdump.run_script("print(torch.ones(3, device='cuda').sum().item())")
     assert dump.value.split() == ["0.0"]
 

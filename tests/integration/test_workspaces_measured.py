@@ -1,4 +1,4 @@
-"""What convolutions take in addition to their tensors: measured tables reach the ranks, a user's own ones too."""
+"""Workspaces of convolutions in addition to their tensors: measured tables reach the ranks, a user's own ones too."""
 
 from __future__ import annotations
 

@@ -327,7 +327,7 @@ def halves(*shape: int) -> Tensor:
 
 
 def unknown(*shape: int) -> Tensor:
-    """What an initialisation would leave."""
+    """Tensors as an initialisation would leave them."""
     return torch.empty(*shape, device="cuda").normal_()
 
 
@@ -401,7 +401,7 @@ def sizes_from_large_data() -> None:
 
 @check
 def given_values_are_computed_with() -> None:
-    """What stands for a kernel's result stays true through operators of any size, until it meets what is not."""
+    """Given results of a kernel stay true through operators of any size, until they meet an unknown value."""
     expected = torch.rand(4096, 8, generator=torch.Generator().manual_seed(0)) < 0.25
     chosen = torch.zeros(4096, 8, dtype=torch.bool, device="cuda")
     write(chosen, expected.numpy())

@@ -236,7 +236,7 @@ def test_columns_of_bytes_are_what_single_messages_are() -> None:
 
 
 def test_without_arrows(tmp_path: Path) -> None:
-    """What the page opens: neither flows nor the marks that they begin and end at; the same slices."""
+    """The file for the page has neither flows nor their marks, and the same slices."""
     log = small_run().write(tmp_path / "run.arrow")
     (plain,) = export(log, str(tmp_path / "plain.perfetto"), Selection(arrows=False))
     (whole,) = export(log, str(tmp_path / "whole.perfetto"))
@@ -247,7 +247,7 @@ def test_without_arrows(tmp_path: Path) -> None:
 
 
 def test_queries_of_the_page(tmp_path: Path) -> None:
-    """Those of docs/query.md, by the real trace processor."""
+    """The queries of docs/query.md, by the real trace processor."""
     run = small_run()
     for rank in range(2):
         run.add(Kind.POWER, rank, 0, 5_000_000, stream=0, value=2_500_000)

@@ -1,4 +1,4 @@
-"""Is the log the same, bit for bit, however the machine schedules the ranks?
+"""Tests that the log is the same, bit for bit, however the machine schedules the ranks.
 
     python -m tests.robustness.determinism runs [--count 20] [--ranks 2] [--seed S] [--charges] [[--] SCRIPT \
         ARGUMENTS ...]

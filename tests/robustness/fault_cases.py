@@ -98,7 +98,7 @@ class Case:
     may_leave: str = "pymp-"
     """Names of files in TMPDIR that stay, and are not ours: multiprocessing's, of ranks that were killed."""
     random: bool = True
-    """Does the moment, or a size, differ from try to try?"""
+    """True if the moment, or a size, differs from try to try."""
 
 
 def disturb(role: str, do: Callable[[int], object]) -> Callable[[Run], bool]:
@@ -180,7 +180,7 @@ def full_output(run: Run) -> bool:
 
 
 def small_shm(run: Run) -> bool:
-    """Of the disk, other programs have left some pages."""
+    """Fills the disk of shared memory, except some pages."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", "/dev/shm"], check=True)
     run.undone.append(lambda: subprocess.run(["umount", "--lazy", "/dev/shm"], check=True) and None)
     run.begin()

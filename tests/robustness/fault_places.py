@@ -149,7 +149,7 @@ class FailingDisk:
         shutil.rmtree(place / "lost+found")
 
     def fail(self) -> None:
-        """From now on all writes end with EROFS, those to open files too."""
+        """Lets all further writes end with EROFS, those to open files too."""
         subprocess.run(["mount", "-o", "remount,abort", str(self._place)], check=True)
 
     def undo(self) -> None:

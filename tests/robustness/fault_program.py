@@ -1,4 +1,4 @@
-"""What `faults.py`, `determinism.py` and `long_runs.py` run: a small FSDP2 model and a DataLoader with a worker.
+"""Program of `faults.py`, `determinism.py` and `long_runs.py`: a small FSDP2 model and a DataLoader with a worker.
 
     phantora trace --cluster 2 -m tests.robustness.fault_program [--steps N] [--workers N] [--layers N] [--kernels N]
     [--sgd]

@@ -1,4 +1,4 @@
-"""What happens to runs that are killed, stopped, starved or robbed, at random moments.
+"""Runs that are killed, stopped, starved or robbed, at random moments.
 
     python -m tests.robustness.faults [--moments N] [--seed S] [--workload NAME] [--seconds S] [--json FILE] [FAULT ...]
 
@@ -66,13 +66,13 @@ def workloads() -> dict[str, tuple[str, ...]]:
 
 @dataclass
 class Outcome:
-    """Of one fault at one moment."""
+    """Outcome of one fault at one moment."""
 
     status: int
     message: str
     rows: int | None
     state: str
-    """Of the log: whole, cut, or why it cannot be read."""
+    """State of the log: whole, cut, or the reason why it cannot be read."""
     wrong: list[str] = field(default_factory=list)
 
 
@@ -114,7 +114,7 @@ class Bench:
         shutil.rmtree(scene.folder)
 
     def left(self, scene: Scene, usual: str = "$^") -> list[str]:
-        """What a run has left next to the files that match `usual` and those of the launcher."""
+        """Files of a run next to those that match `usual` and those of the launcher."""
         usual += "|" + LAUNCHERS.get(self.name, "$^")
         return [what for what in scene.left() if not re.search(usual, what)]
 
@@ -186,7 +186,7 @@ class Line:
 
 
 def repeat(bench: Bench, case: Case, moments: int, seed: int) -> Line:
-    """Does a fault at each of several moments."""
+    """Injects a fault at each of several moments."""
     outcomes: list[Outcome] = []
     for index in range(TRIES * moments):
         if len(outcomes) == moments:

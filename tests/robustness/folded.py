@@ -34,7 +34,7 @@ class Case:
     command: str
     """Behind `phantora trace`; {samples} and {tests} are folders."""
     options: str = ""
-    """Of both runs."""
+    """Options of both runs."""
     real_ranks: str = ""
     """Further processes of the folded run."""
 

@@ -167,7 +167,7 @@ def _routing(path: Path) -> None:
 
 
 def _run(path: Path) -> None:
-    """What a run tells a shared fork server first."""
+    """The first message of a run to a shared fork server."""
     from phantora.launch.shared_forkserver import wanted
 
     run = wanted(path.read_bytes())
@@ -300,7 +300,8 @@ def reported(error: BaseException) -> str:
 
 
 def work(name: str, path: Path, seed: int, until: float, report: int) -> None:
-    """In a child: a letter to `report` for each input (a accepted, r refused); ends at the first finding."""
+    """Runs in a child. Writes a letter to `report` for each input (a accepted, r refused); ends at the first
+    finding."""
     if "ASAN_OPTIONS" not in os.environ:  # whose shadow takes terabytes of addresses
         fuzz_guided.limit_memory(MEMORY)
     target = TARGETS[name]

@@ -96,7 +96,7 @@ def _handles(name: str) -> str:
 
 @functools.cache
 def calls() -> tuple[Call, ...]:
-    """What the sources of the stubs define, and the libraries that are built export."""
+    """Calls that the sources of the stubs define, and that the built libraries export."""
     found, loaded_set = [], _loaded()
     for folder, library in LIBRARIES.items():
         loaded = loaded_set.libraries[library]

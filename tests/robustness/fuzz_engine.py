@@ -41,7 +41,7 @@ class _Notes(FakeRank):
 
 
 def scenario(speak: str) -> bytes:
-    """What three ranks say in a run that is right, in turns."""
+    """Records of three ranks in a correct run, in turns."""
     ranks = [_Notes(index, SimpleNamespace()) for index in range(WORLD)]  # type: ignore[arg-type]
     for rank in ranks:
         rank.start()

@@ -44,7 +44,7 @@ LINE = re.compile(rb"^#\d+\s+(\w+)\s+cov: (\d+) .*?corp: (\d+)", re.MULTILINE)
 
 
 def engine_program() -> Path:
-    """Where the engine's fuzzer of these sources is, or will be made."""
+    """Path of the engine's fuzzer for these sources."""
     digest = hashlib.sha256(sources.source_digest().encode() + " ".join(FLAGS).encode())
     for path in sorted(HERE.glob("engine_*")):
         digest.update(path.read_bytes())
@@ -71,13 +71,13 @@ def compile_engine(made: Path) -> Path:
 
 @dataclass
 class Options:
-    """What the command line says."""
+    """Options of the command line."""
 
     seconds: float
     seed: int
     keep: Path
     corpus: Path | None
-    """Where what is found of each target stays, in a folder of its own; None: nowhere."""
+    """Folder for the inputs of each target; None: not kept."""
     engine: Path
     """Program of the engine's fuzzer; it is made if it is not there."""
     ended: threading.Event
@@ -140,7 +140,7 @@ class Fuzzer:
             return child.returncode, usage.ru_utime + usage.ru_stime, errors.read()
 
     def findings(self, status: int, printed: bytes) -> dict[str, bytes]:
-        """What the last process found: a line, and the input."""
+        """Findings of the last process: a line, and the input."""
         found = {}
         for path in sorted((self.folder / "found").glob("*.json")):
             found[json.loads(path.read_text())] = path.with_suffix(".input").read_bytes()
@@ -159,7 +159,7 @@ class Fuzzer:
 
 
 def ending(status: int, printed: bytes) -> str:
-    """How a process ended, in a line."""
+    """End of a process, in a line."""
     text = printed.decode(errors="replace")
     for pattern in (r"runtime error: (.*)", r"SUMMARY: (.*)", r"ERROR: libFuzzer: (.*)", r"(the engine still moves.*)"):
         if said := re.search(pattern, text):
@@ -171,14 +171,14 @@ def ending(status: int, printed: bytes) -> str:
 
 @dataclass
 class Progress:
-    """Of a target, over all its processes."""
+    """Progress of a target, over all its processes."""
 
     spent: float = 0.0
     start: int = -1
     """Edges that the seeds and the corpus reach."""
     edges: int = 0
     inputs: int = 0
-    """In the corpus."""
+    """Inputs in the corpus."""
 
     def add(self, seconds: float, printed: bytes) -> None:
         self.spent += seconds
@@ -190,7 +190,7 @@ class Progress:
 
 
 def check(names: Sequence[str], options: Options) -> None:
-    """That what the targets need is there."""
+    """Checks that the targets have all that they need."""
     if any(name not in ENGINE and name not in NOT_GUIDED for name in names) and not importlib.util.find_spec("atheris"):
         raise SystemExit("--guided needs atheris: pip install atheris")
     if any(name in ENGINE for name in names) and not options.engine.exists():

@@ -24,7 +24,7 @@ TIMEOUT_S = 6
 
 @dataclass(frozen=True)
 class Expected:
-    """What a program's standard error must hold; `here`: the marked lines of these functions are named."""
+    """Expected text of a program's standard error; `here`: the marked lines of these functions are named."""
 
     said: tuple[str, ...]
     here: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ def marked(function: str) -> int:
 
 
 def missed(name: str, expected: Expected, folder: Path) -> tuple[list[str], float, str]:
-    """What the run of a program does not say, its seconds, and all that it said."""
+    """Missing parts of a program's report, its seconds, and its whole output."""
     command = [*PHANTORA, "trace", "--cluster", "3", "--hang-timeout", str(TIMEOUT_S)]
     begin = time.monotonic()
     output = ["--no-summary", "-o", str(folder / "run.arrow"), str(PROGRAMS), name]

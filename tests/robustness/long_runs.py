@@ -1,4 +1,4 @@
-"""Does anything grow with the length of a run, or from run to run?
+"""Tests that nothing grows with the length of a run, or from run to run.
 
     python -m tests.robustness.long_runs steps [--steps 5000] [--ranks 4]
     python -m tests.robustness.long_runs rows [--count 100]
@@ -33,17 +33,17 @@ PROGRAM = str(Path(__file__).with_name("fault_program.py"))
 MIB = 1 << 20
 QUARTERS = 4
 GROWTH_BYTES = 100
-"""Of memory, for each rank and step, from half to half: below it is the allocator's noise."""
+"""Growth of memory, for each rank and step, from half to half: below it is the allocator's noise."""
 DRIFT = 0.15
-"""Of CPU per step, from the second quarter to the last, on a machine with other work."""
+"""Drift of CPU per step, from the second quarter to the last, on a machine with other work."""
 MOST_KIB = 8 << 20
-"""Of memory, for a reader of a large log."""
+"""Memory limit for a reader of a large log."""
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What was seen at once."""
+    """Values that were read at once."""
 
     steps: int
     log_bytes: int
@@ -64,7 +64,7 @@ def _cpu(pid: int) -> float:
 
 
 def samples(scene: Scene, seconds: float) -> Iterator[Sample]:
-    """At a fixed interval, until the run ends."""
+    """Samples at a fixed interval, until the run ends."""
     while scene.process.poll() is None:
         lines = re.findall(r"^\[rank0\]: step (\d+) ", (scene.folder / "out.txt").read_text(), re.MULTILINE)
         if lines:

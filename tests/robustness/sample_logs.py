@@ -76,7 +76,7 @@ def same(a: pa.Array, b: pa.Array) -> bool:
 
 
 def difference(a: pa.Table, b: pa.Table) -> str:
-    """In words; empty if there is none."""
+    """Difference in words; empty if there is none."""
     if a.column_names != b.column_names:
         return f"columns {sorted(set(a.column_names) ^ set(b.column_names))}"
     if len(a) != len(b):

@@ -37,10 +37,10 @@ _THREAD = {
 
 @dataclass(frozen=True)
 class Way:
-    """How a program is looked at."""
+    """A way to run a program: plain, or under a checker."""
 
     sanitize: str = ""
-    """What the libraries are compiled for (`PHANTORA_SANITIZE`)."""
+    """Sanitizers of the libraries (`PHANTORA_SANITIZE`)."""
     runtimes: tuple[str, ...] = ()
     """Libraries that are loaded before all others."""
     options: Mapping[str, str] = field(default_factory=dict)

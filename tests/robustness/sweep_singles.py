@@ -1,4 +1,4 @@
-"""Is a sweep its single runs? Stopped and gone on with, and through Ray?
+"""Compares a sweep with its single runs: stopped and continued, and through Ray.
 
     python -m tests.robustness.sweep_singles FOLDER [--ray] [SWEEP WORDS...]
 
@@ -43,7 +43,7 @@ def command(folder: Path, words: tuple[str, ...]) -> list[str]:
 
 
 def rows(folder: Path) -> dict[str, Row]:
-    """By key, the best first."""
+    """Rows by key, the best first."""
     return {row["key"]: row for row in json.loads((folder / "sweep.json").read_text())}
 
 

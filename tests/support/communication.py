@@ -1,4 +1,4 @@
-"""What a log says of collectives, sends and receives; for counting them against a layout's arithmetic."""
+"""Collectives, sends and receives of a log, counted for a comparison with a layout's arithmetic."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def groups(log: Path) -> dict[int, tuple[int, ...]]:
 
 
 def messages(log: Path, rank: int) -> Counter[Message]:
-    """How often each kind of message ran on `rank` in the whole run."""
+    """Counts of each kind of message on `rank` in the whole run."""
     members = groups(log)
     opened = open_log(log)
     names = [name.removeprefix("ncclDevKernel_").split("_")[0].split("(")[0] for name in opened.words("name")]
@@ -52,7 +52,7 @@ def peak_allocated(log: Path, rank: int) -> int:
 
 
 def barriers(log: Path, rank: int) -> list[int]:
-    """When the barriers of all ranks (an all-reduce of 4 bytes) ended, in order."""
+    """Ends of the barriers of all ranks (an all-reduce of 4 bytes), in order."""
     opened = open_log(log)
     everybody = {comm for comm, ranks in groups(log).items() if len(ranks) == opened.metadata.world_size}
     ends = []

@@ -48,7 +48,7 @@ class Scene:
 
     @property
     def log(self) -> Path:
-        """Where the run writes its log."""
+        """Path of the run's log."""
         return self.folder / "out" / "run.arrow"
 
     def start(self, *words: str, environment: Mapping[str, str] | None = None, **options: Any) -> None:
@@ -89,7 +89,7 @@ class Scene:
         return found
 
     def left(self) -> list[str]:
-        """What is there that should not: processes, and files in TMPDIR."""
+        """Things that the run should not leave: processes, and files in TMPDIR."""
         deadline = time.monotonic() + LINGER_S
         while (alive := self.processes()) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -123,7 +123,7 @@ class Scene:
 
 
 def roles(top: int) -> dict[str, int]:
-    """Who is who under the process `top`: ``top``, ``server``, ``store``, ``rank0``, ``rank1``, ..., ``worker`` (of a
+    """Roles of the processes under `top`: ``top``, ``server``, ``store``, ``rank0``, ``rank1``, ..., ``worker`` (of a
     rank's DataLoader); under a launcher ``agent`` and the ranks."""
     table = children_by_parent()
     found = {"top": top}
@@ -148,7 +148,7 @@ def roles(top: int) -> dict[str, int]:
 
 
 def lives(pid: int) -> bool:
-    """Is there such a process, and has it not ended?"""
+    """True if the process exists and has not ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
     except OSError:
@@ -156,7 +156,8 @@ def lives(pid: int) -> bool:
 
 
 def rows_of(log: Path) -> tuple[int | None, str]:
-    """How many rows of a log can be read, and why none can: every batch is decoded. None: there is no log."""
+    """Number of readable rows of a log, and the reason if none can be read: every batch is decoded. None: there is no
+    log."""
     if not log.exists():
         return None, "no log"
     try:
@@ -168,7 +169,7 @@ def rows_of(log: Path) -> tuple[int | None, str]:
 
 
 def same_rows(one: Path, other: Path) -> bool:
-    """Are the columns of two logs equal, and their texts?"""
+    """True if the columns of two logs are equal, and their texts."""
     return difference(one, other) is None
 
 

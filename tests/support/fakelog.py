@@ -44,7 +44,7 @@ class FakeRun:
     rows: list[dict[str, Any]] = field(default_factory=list)
     trailer: dict[str, Any] = field(default_factory=lambda: {"wall_seconds": 1.5})
     records: dict[int, Rows] = field(default_factory=dict)
-    """What each rank said."""
+    """Records of each rank."""
     _ids: dict[int, int] = field(default_factory=dict)
 
     def name(self, text: str) -> int:

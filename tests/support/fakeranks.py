@@ -113,7 +113,8 @@ class FakeRank:
         self, comm: int, nbytes: int, *, kind: int = 0, stream: int = 0, at: int | None = None,
         data: bytes | None = None, ticket: int = 0,
     ) -> None:  # fmt: skip
-        """Of float32. With `data`, the engine computes the result, which a request with the `ticket` reads."""
+        """A collective of float32. With `data`, the engine computes the result, which a request with the `ticket`
+        reads."""
         if data is not None:
             self.blob(data)
         self.emit(
@@ -143,13 +144,13 @@ class Bench:
     engine: native.Engine
     ranks: list[FakeRank]
     durations: dict[str, int] = field(default_factory=dict)
-    """Of kernels, by name, where they are not what the name says."""
+    """Durations of kernels, by name, if they differ from the name's."""
     flows: Callable[[native.PriceRequest], tuple[int, Sequence[Flow]]] | None = None
     """Latency in ns and flows of a collective or transfer."""
     profile: native.KernelProfile | None = None
-    """Of all kernels."""
+    """Profile of all kernels."""
     slowed: float = 0.0
-    """How much of the communication slowdown by kernels next to it communication feels."""
+    """Share of the communication slowdown that communication feels from kernels next to it."""
 
     @classmethod
     def create(

@@ -17,7 +17,7 @@ CLOSE = 0.005
 
 
 def printed_by_loops(run: Run) -> dict[str, dict[str, Any]]:
-    """What each loop of loops.py or framework_loops.py printed, by its name, with its rank."""
+    """Output of each loop of loops.py or framework_loops.py, by its name, with its rank."""
     printed = {}
     for rank, line in re.findall(r"^\[rank(\d+)\]: (\{\"loop.*)$", run.out, re.MULTILINE):
         found = json.loads(line)

@@ -41,7 +41,7 @@ def now() -> float:
 
 
 def flops_of(step: Callable[[], object]) -> float:
-    """Of one more step, after the measured ones."""
+    """Flops of one more step, after the measured ones."""
     with FlopCounterMode(display=False) as counter:
         step()
     return float(counter.get_total_flops())
@@ -199,7 +199,7 @@ def inference_with_a_loader() -> Result:
 
 
 def inference_annotated() -> Result:
-    """Of other lengths at times: the shapes don't repeat."""
+    """Inference with other lengths at times: the shapes don't repeat."""
     model = network(2)
     moments = []
 
@@ -329,7 +329,7 @@ def reinforcement() -> Result:
 
 
 def averaged_weights() -> Result:
-    """With a moving average of the weights and a schedule of the rate."""
+    """Loop with a moving average of the weights and a schedule of the rate."""
     t = Training()
     mean = torch.optim.swa_utils.get_ema_multi_avg_fn(0.99)
     average = torch.optim.swa_utils.AveragedModel(t.model, multi_avg_fn=mean)

@@ -41,10 +41,10 @@ class Word:
 
 @dataclass(frozen=True)
 class Program:
-    """What each rank says, in order."""
+    """Records of each rank, in order."""
 
     timing: int
-    """Which of the timings of streams."""
+    """Number of the timing of streams."""
     said: list[list[Word]]
 
 
@@ -65,7 +65,7 @@ class _Writer:
         self.said[rank].append(Word(kind, after, fields))
 
     def size(self, most: int) -> int:
-        """Of a kernel or a copy, in ns."""
+        """Size of a kernel or a copy, in ns."""
         return 500 * self.chance.randint(1, most // 500) if self.coarse else self.chance.randint(1, most)
 
     def stream(self) -> int:

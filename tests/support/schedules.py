@@ -28,14 +28,14 @@ from phantora.wire.session import Session
 
 @dataclass(frozen=True)
 class Recording:
-    """What every rank said, and where."""
+    """Records of every rank, with their places."""
 
     cluster: Cluster
     said: dict[int, Records]
 
     @classmethod
     def of(cls, log: Path) -> Recording:
-        """Of a run that `phantora trace` recorded."""
+        """Recording of a run of `phantora trace`."""
         opened = open_log(log)
         said: dict[int, list[Records]] = {}
         for chunk in opened.recording():
@@ -44,7 +44,7 @@ class Recording:
 
     @property
     def records(self) -> int:
-        """Of all ranks."""
+        """Number of records of all ranks."""
         return sum(map(len, self.said.values()))
 
 
@@ -125,5 +125,5 @@ def log_of(recording: Recording, seed: int, engine: Path, cost: Any, path: Path)
 
 
 def different(digests: Sequence[str]) -> list[int]:
-    """Which are not like the first."""
+    """Positions of digests that differ from the first."""
     return [index for index, digest in enumerate(digests) if digest != digests[0]]

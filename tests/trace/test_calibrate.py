@@ -64,7 +64,7 @@ def default_log(folder: Path) -> Log:
 
 
 def step_us(work_ns: float, ratio: float) -> float:
-    """Of a host whose ratio is `ratio`, under the profiler."""
+    """Step of a host whose ratio is `ratio`, under the profiler."""
     launch = 4000.0 / LAUNCH_NS  # how long the trace's launches take
     profiler = DEFAULT.factor * CALLS * (EVENT_NS["operator"] + EVENT_NS["call"]) * launch
     return ratio * (work_ns + profiler) / 1e3

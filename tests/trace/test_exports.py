@@ -62,7 +62,7 @@ def test_memory_snapshot(tmp_path: Path) -> None:
 
 
 def records(data: bytes) -> list[bytes]:
-    """Of LevelDB's log format."""
+    """Records in LevelDB's log format."""
     assert data[:4] == b":W&B" and struct.unpack("<HB", data[4:7]) == (0xBEE1, 0)
     found: list[bytes] = []
     at, open_record = 7, b""

@@ -1,4 +1,4 @@
-"""What a folded run says of ranks that are no processes and have a part of their own of an optimizer."""
+"""Messages of a folded run about ranks that are no processes and have a part of their own of an optimizer."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ LOOPS: dict[str, Loop] = {
 
 
 def log_of(loop: Loop, steps: int) -> FakeRun:
-    """What the host launches, it launches 5 us ahead; so steps of the host are those of the GPU."""
+    """The host launches 5 us ahead, so steps of the host are those of the GPU."""
     run = FakeRun(metadata=replace(METADATA, world_size=loop.ranks, ranks_per_host=loop.ranks))
     price = run.price("gemm", "measured", 1e9, error=0.02)
     for rank in range(loop.ranks):

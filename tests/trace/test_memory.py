@@ -1,4 +1,4 @@
-"""What memory holds, whether it fits, and what a run that did not fit says first."""
+"""Memory: its content, whether it fits, and the first line of a run that did not fit."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def ended(log: str, capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def of_a_script(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """What a command prints that runs a script; the run itself is left out."""
+    """Output of a command that runs a script; the run itself is left out."""
     found = small_answer(folder)
     if command == "sweep":
         return found.as_data()

@@ -49,7 +49,7 @@ def bar_of(folder: Path, kernels: list[tuple[str, str, str]], shares: dict[str, 
 
 
 def test_a_host_that_decides_is_named(tmp_path: Path) -> None:
-    """From an eighth of a step on."""
+    """The host is named from an eighth of a step on."""
     kernels = [("gemm", "aten::mm", "[8, 8]")]
     assert "HOST" not in dict(lines(report_of(tmp_path, kernels, slower=1.1)))
     found = dict(lines(report_of(tmp_path, kernels, slower=1.2)))

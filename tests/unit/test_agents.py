@@ -1,4 +1,4 @@
-"""What AGENTS.md and the skill name exists: commands, options, files, keys of the JSON."""
+"""Names in AGENTS.md and the skill exist: commands, options, files, keys of the JSON."""
 
 from __future__ import annotations
 

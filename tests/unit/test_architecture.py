@@ -222,7 +222,7 @@ def test_no_parameter_of_the_core_is_an_untyped_dictionary() -> None:
 
 
 def number(text: str) -> float | None:
-    """Of an expression of numbers alone, in C or Python."""
+    """Value of an expression of numbers alone, in C or Python."""
     text = re.sub(r"\((?:size_t|u?int\d+_t)\)", "", text)
     text = re.sub(r"(?<![\w.])(0[xX][\da-fA-F]+|[\d.]+(?:e-?\d+)?)[uUlLfF]*(?![\w.])", r"\1", text)
     found = re.fullmatch(r"[\s()+*/<>\-.xXa-fA-F\d]+", text) and not re.match(r"[a-zA-Z]", text)
@@ -304,7 +304,7 @@ TABLES = ("stub/abi/", "phantora/profile/operator_grid.py", "stub/cupti/")  # NV
 
 
 def numbers(path: Path) -> Iterator[float]:
-    """Those that mean something: five digits and more, none of them a power of two or next to one."""
+    """Numbers with a meaning: five digits and more, none of them a power of two or next to one."""
     text = path.read_text()
     if path.suffix == ".py":
         found = [node.value for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
@@ -337,7 +337,7 @@ def test_files_of_tests_have_names_of_their_own() -> None:
 
 
 def test_every_page_of_the_documents_is_listed() -> None:
-    """In the table of contents and in the site's navigation (`mkdocs build --strict` checks the links)."""
+    """Each page is in the table of contents and in the site's navigation (`mkdocs build --strict` checks the links)."""
     contents, site = (ROOT / "docs" / "index.md").read_text(), (ROOT / "mkdocs.yml").read_text()
     pages = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
     assert [page for page in pages if f"({page})" not in contents and page != "index.md"] == []

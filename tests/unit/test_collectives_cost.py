@@ -195,7 +195,7 @@ def test_transfers_that_share_a_port_share_its_rate() -> None:
 
 
 def ends(library: Path, model: CollectiveModel, prices: list[CollectivePrice]) -> list[int]:
-    """When transfers that begin together end, ns, as their flows share the links."""
+    """Ends of transfers that begin together, ns, as their flows share the links."""
     network = Network(library, [link.bandwidth for link in model.topology.links])
     for number, each in enumerate(prices):
         flows = [Class(flow.links, flow.bytes, flow.rate, flow.count) for flow in each.flows]

@@ -1,4 +1,4 @@
-"""What collectives put on the links: as many bytes as arithmetic says."""
+"""Bytes of collectives on the links: as many as arithmetic gives."""
 
 from __future__ import annotations
 

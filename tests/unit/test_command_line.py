@@ -1,4 +1,4 @@
-"""What the command line says to those who mistype."""
+"""Messages of the command line after a typing error."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_a_member_is_what_it_is_and_far_ones_are_doubted() -> None:
 
 
 def nearest(measured: dict[Pass, float]) -> Nearest:
-    """Of passes that took that many times what tiles say."""
+    """Prediction from passes that took that many times their time by tiles."""
     import numpy as np
 
     from phantora.cost.training_points import TrainingPoints
@@ -123,7 +123,7 @@ def test_random_ones_tell_of_other_random_ones() -> None:
 
 
 def test_gradients_by_fourier_transforms_take_what_was_measured() -> None:
-    """Those within the limits of `transformed`: their kernels from the first transform on."""
+    """Gradients within the limits of `transformed`: their kernels from the first transform on."""
     found = {}
     for entry in TABLE.of_operator("convolution_backward"):
         *_, work = passes_of(entry.parsed, entry.compute) or (PLAIN,)
@@ -136,7 +136,7 @@ def test_gradients_by_fourier_transforms_take_what_was_measured() -> None:
 
 
 def test_filters_as_large_as_the_image_take_what_was_measured() -> None:
-    """Of double backward passes. Extrapolated from neighbours some take 0.6 times as long."""
+    """Double backward passes. Extrapolated from neighbours some take 0.6 times as long."""
     machine, errors = Machine(load_gpu("H200")), []
     for entry in read_table(DATA / "h200-sxm.parquet").of_operator("cudnn_convolution"):
         errors += [abs(ns / pass_ns(machine, work)[0] - 1) for work, ns in timed_passes(entry) if looped(machine, work)]

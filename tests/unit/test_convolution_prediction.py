@@ -55,7 +55,7 @@ AT, KINDS = [[0.0], [1.0], [1.5]], [["all", "a"], ["all", "b"], ["all", "b"]]
 
 
 def share(member: int, at: float, kind: str) -> float:
-    """What a member's value counts at a place."""
+    """Share of a member's value at a place."""
     values = [float(i == member) for i in range(len(AT))]
     return GaussianProcess(TIERS, 1e-6, AT, KINDS, values).expectation([at], ["all", kind])
 

@@ -94,7 +94,7 @@ def test_guided_runs_need_atheris(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def guided(target: str, seconds: int, tmp_path: Path) -> list[str]:
-    """What a guided run prints of a target."""
+    """Output of a guided run of a target."""
     command = [sys.executable, str(Path(fuzz.__file__)), target, "--guided", "--seconds", str(seconds), "--seed", "1"]
     paths = ["--keep", str(tmp_path / "keep"), "--corpus", str(tmp_path), "--engine-fuzzer", str(tmp_path / "made")]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}

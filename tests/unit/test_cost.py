@@ -124,7 +124,7 @@ def test_every_gpu_prices_every_aten_operator(gpu: str) -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 750), st.integers(1, 750), st.integers(1, 750), st.integers(1, 4), st.booleans())
 def test_products_grow(m: int, n: int, k: int, factor: int, aligned: bool) -> None:
-    """Of equal alignment: rows of 16 bytes are faster than shorter odd ones."""
+    """Products of equal alignment: rows of 16 bytes are faster than shorter odd ones."""
     m, n, k = (8 * m, 8 * n, 8 * k) if aligned else (2 * m + 1, 2 * n + 1, 2 * k + 1)
     factor += not aligned and factor % 2 == 0
     assert duration("mm", tensor(m, k), tensor(k, n)) <= duration(
@@ -270,7 +270,7 @@ def test_kernels_that_neither_memory_nor_arithmetic_bounds(name: str, args: tupl
 
 @pytest.mark.parametrize("a, b", [((8192, 1, 8), (8192, 8, 2048)), ((8192, 8, 1), (8192, 1, 2048))])
 def test_vectors_and_rank_one_stream(a: tuple[int, ...], b: tuple[int, ...]) -> None:
-    """How a mixture of experts weighs its experts' answers, and the gradient: no tile is filled up with nothing."""
+    """Weights of a mixture of experts' answers, and their gradient: no tile is filled up with nothing."""
     streamed = 8192 * 8 * 2048 * 4 / MODEL.machine.stream_rate
     assert streamed < duration("bmm", tensor(*a, dtype="float32"), tensor(*b, dtype="float32")) < 1.5 * streamed
 

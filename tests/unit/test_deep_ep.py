@@ -57,7 +57,7 @@ def us(cluster: str, members: int, kind: int, rows: Rows, size: float, sms: int)
 def test_published_times_of_one_host(
     cluster: str, kind: int, tokens: int, row_bytes: int, reached: float, sms: int, published: float
 ) -> None:
-    """Of github.com/ai-dynamo/aiconfigurator: 7,168 elements, 8 of 256 experts."""
+    """Times of github.com/ai-dynamo/aiconfigurator: 7,168 elements, 8 of 256 experts."""
     members = load_cluster(cluster).world_size
     price = priced(cluster, members, kind, Rows(tokens, row_bytes), tokens * reached * row_bytes, sms)
     assert price.duration_ns / 1e3 == pytest.approx(published, rel=0.15)

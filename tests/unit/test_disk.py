@@ -1,4 +1,4 @@
-"""When a file is in the host's memory, and when it is on the disk."""
+"""Times at which a file is in the host's memory, and on the disk."""
 
 from __future__ import annotations
 

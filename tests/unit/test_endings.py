@@ -1,4 +1,4 @@
-"""How a command ends that is interrupted, or whose standard streams are not as they should be."""
+"""End of a command that is interrupted, or whose standard streams are broken."""
 
 from __future__ import annotations
 

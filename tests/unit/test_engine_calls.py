@@ -34,7 +34,7 @@ class Float8Quantizer:
 
 
 def announced(*args: Any, **kwargs: Any) -> OperatorSignature:
-    """What is reported of a call."""
+    """Signature that a call reports."""
     seen: list[bytes] = []
 
     def around(text: bytes, launch: Callable[[], Any]) -> Any:
@@ -172,7 +172,7 @@ def test_torchs_fp8_products_take_what_bursts_of_them_took(way: Way, us: float) 
      (8192, 4096, 5120, {"b": "e5m2"}, 238.0)],
 )  # fmt: skip
 def test_transformer_engines_fp8_products(m: int, n: int, k: int, how: dict[str, Any], us: float) -> None:
-    """In a step of Llama 3 70B's layers: validation/workloads/te_steps.py, on two H100."""
+    """Products in a step of Llama 3 70B's layers: validation/workloads/te_steps.py, on two H100."""
     library = gemm(trans="tn", m=m, n=n, k=k, **({"a": "e4m3", "b": "e4m3", "c": "bf16"} | how))
     assert ns("generic_gemm", KernelLaunch("gemm", library=library)) / 1e3 == pytest.approx(us, rel=0.06)
 

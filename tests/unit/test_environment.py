@@ -1,4 +1,4 @@
-"""Which environment variables Phantora reads: those of docs/environment.md, eight at most."""
+"""Environment variables that Phantora reads: those of docs/environment.md, eight at most."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_without_the_file_there_is_no_family() -> None:
 
 
 def test_every_operator_has_one_family() -> None:
-    """Of those asked at the same time: what no order decides."""
+    """One family among those that are asked at the same time: no order decides."""
     keys = chain.from_iterable(read_table(DATA / f"{gpu}-sxm.parquet").keys() for gpu in ("h100", "h200"))
     for name in ATEN | {base_name(key.partition("(")[0]) for key in keys}:
         assert class_of(name) in CLASSES
@@ -152,7 +152,7 @@ def test_tables_that_might_be_read_whole_have_a_long_error_bar() -> None:
 
 
 def test_a_product_inside_an_operator_is_seen() -> None:
-    """By the shapes that fit: the real one takes as long as torch's."""
+    """The product with matching shapes is found: the real one takes as long as torch's."""
     x, weight = tensor(8192, 4096), tensor(14336, 4096)
     found = price("mylib::linear", x, weight, out=(tensor(8192, 14336),))
     torchs = ns("aten::mm", x, TensorSpec("bfloat16", (4096, 14336), (1, 4096)))

@@ -207,7 +207,7 @@ def charged(row: dict[str, Any], kinds: tuple[str, ...] = ("",)) -> float:
 
 
 def test_host_costs_add_up() -> None:
-    """What steps were charged for in the simulator, at the profile's prices, against a real host."""
+    """Charges of steps in the simulator, at the profile's prices, against a real host."""
     real = {row["name"]: row["us"] * HOST_SPEED for row in rows("2026-11-21-h200x4/host_time.jsonl") if "us" in row}
     charges = rows(FITS / "host_time_charges.jsonl")
     errors = {row["name"]: charged(row) / 1e3 / real[row["name"]] - 1 for row in charges}

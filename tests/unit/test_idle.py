@@ -1,4 +1,4 @@
-"""Who works: a thread that works for a rank whose own thread waits keeps it awake; other threads do not."""
+"""Threads that count as work: one that works for a rank whose own thread waits keeps it awake; other threads do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kernels and communication cost each other on one GPU."""
+"""Slowdown between kernels and communication on one GPU."""
 
 from __future__ import annotations
 
@@ -269,6 +269,6 @@ def test_small_and_remote_neighbours_cost_nothing() -> None:
 
 
 def test_flows_name_the_gpus_at_their_ends() -> None:
-    """What the engine asks them for, to know whose kernels slow a flow down."""
+    """The engine asks for the GPUs at a flow's ends, to find the kernels that slow it down."""
     price = CollectiveModel(load_cluster("1x4xH200")).collective(layout.Coll.ALL_REDUCE, (0, 1, 2, 3), 1 << 25, 9)
     assert {flow.src for flow in price.flows} == {flow.dst for flow in price.flows} == {0, 1, 2, 3}

@@ -34,7 +34,7 @@ def entry(signature: OperatorSignature, cold: int, warm: int) -> Entry:
 
 @pytest.mark.parametrize(("signature", "unknown"), [(add(1 << 20), 4500), (fill(1 << 20), 5000)])
 def test_a_measured_price_lies_between_cold_and_warm(signature: OperatorSignature, unknown: int) -> None:
-    """What is not known stays what it was: the mean, and the cold time of what is old as a rule."""
+    """Unknown operands keep the mean, and old ones the cold time."""
     model = GpuCostModel(H200, [Table(ABOUT, [entry(signature, 5000, 4000)])])
     assert [model.operator(signature, (), L2State(share)).durations for share in SHARES] == [
         (5000,), (4750,), (4500,), (4250,), (4000,),
@@ -57,7 +57,7 @@ def test_a_price_from_neighbours_follows_their_warm_times() -> None:
 @pytest.mark.parametrize("gpu", ["H100", "H200", "A100"])
 @pytest.mark.parametrize("signature", [add(3_000_000), add(5 << 20), fill(3_000_000)])
 def test_no_price_grows_with_what_is_held(gpu: str, signature: OperatorSignature) -> None:
-    """Of measured operators, of neighbours, and of other GPUs' ones."""
+    """Prices of measured operators, of neighbours, and of other GPUs' ones."""
     model = model_for(load_gpu(gpu))
     times = [sum(model.operator(signature, (), L2State(share)).durations) for share in SHARES]
     assert all(more >= less for more, less in pairwise(times))

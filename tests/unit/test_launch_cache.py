@@ -1,4 +1,4 @@
-"""What a Triton launch does is found by one process and read by the others."""
+"""One process analyses a Triton launch, and the others read its result."""
 
 from __future__ import annotations
 

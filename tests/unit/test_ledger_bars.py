@@ -1,4 +1,4 @@
-"""How the benchmarks read error bars again: with other constants, and predictions at a host that was measured."""
+"""Error bars read again by the benchmarks: with other constants, and predictions at a measured host."""
 
 from __future__ import annotations
 

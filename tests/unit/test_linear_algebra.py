@@ -37,7 +37,7 @@ def of_matrices(row: dict[str, Any]) -> float:
 
 
 def taken_us(row: dict[str, Any]) -> float:
-    """Of a single matrix, its kernels and a gap of 1 us between them. Of a batch, or where the library waits between
+    """Time of a single matrix: its kernels and a gap of 1 us between them. Of a batch, or if the library waits between
     kernels, from the first to the last."""
     if row["batch"] == 1 and row["op"] != "linalg_eig":
         return float(row["kernels_us"] + row["kernels"] - 1)

@@ -1,4 +1,4 @@
-"""What a DataLoader's batches cost, without a DataLoader; tests/integration/test_data_loading.py has real ones."""
+"""Cost of a DataLoader's batches, without a DataLoader; tests/integration/test_data_loading.py has real ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank tells its user."""
+"""Messages of a rank to its user."""
 
 from __future__ import annotations
 

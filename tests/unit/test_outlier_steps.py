@@ -1,4 +1,4 @@
-"""Which steps are set apart, and why."""
+"""Outlier steps, and the reasons for them."""
 
 from __future__ import annotations
 

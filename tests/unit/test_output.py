@@ -1,4 +1,4 @@
-"""What a rank printed, where it ends by a signal."""
+"""Output of a rank that a signal ends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernels of one operator take that run next to each other."""
+"""Time of an operator's kernels that run next to each other."""
 
 from __future__ import annotations
 

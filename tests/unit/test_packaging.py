@@ -1,4 +1,4 @@
-"""What the wheel contains: every package of the tree, and what they read."""
+"""Content of the wheel: every package of the tree, and the files that they read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the simulator waits for ranks that do nothing before it calls that a hang."""
+"""Time for which the simulator waits for idle ranks before it reports a hang."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def mesh(text: str, *more: int) -> Fold:
 
 
 def of(text: str, *more: int) -> dict[int, Pipeline]:
-    """By its first process. The factor of a rank's GPU is its number."""
+    """Pipelines by their first process. The factor of a rank's GPU is its number."""
     fold = mesh(text, *more)
     found = pipelines_of(fold, [float(rank) for rank in range(fold.world_size)])
     assert sorted(rank for each in found for rank in each.ranks) == list(fold.real)

@@ -1,4 +1,4 @@
-"""What the processes of a run start with, and what is left of them."""
+"""Processes of a run: their environment, and the end of all of them."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def defined(text: str) -> list[str]:
 
 
 def test_no_layer_uses_one_above_it() -> None:
-    """Of functions and variables, whatever header declares them."""
+    """Functions and variables, whatever header declares them."""
     texts = sources()
     home = {name: path for path, text in texts.items() for name in defined(text)}
     assert len(home) > 150 and {"ph_rt", "ph_emit", "ph_listens", "ph_group_imports", "ph_connect"} <= home.keys()

@@ -1,4 +1,4 @@
-"""What ranks say is kept whole, and comes back as another cluster would have it."""
+"""Records of ranks are kept whole, and come back for another cluster."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from tests.support.schedules import Recording, log_of
 
 SCHEDULES = 12
 PROGRAMS = range(2000, 2030)
-"""Of chance: the engine of 2026-11-22 gave several logs for six of them (2004, 2005, 2014, ...)."""
+"""Programs whose log depended on the schedule in an engine of 2026-11-22: six of them (2004, 2005, 2014, ...)."""
 
 
 def steps(bench: Bench) -> None:

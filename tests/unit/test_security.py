@@ -1,4 +1,4 @@
-"""What docs/security.md promises: other users of the machine, and files that are bombs. The viewer: tests/view."""
+"""Promises of docs/security.md: other users of the machine, and files that are bombs. The viewer: tests/view."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_nothing_has_a_name_that_others_could_find() -> None:
 
 
 def messages(data: bytes) -> list[int]:
-    """Where those of an Arrow file begin that unpack to something."""
+    """Begins of those messages of an Arrow file that contain data."""
     source = pa.BufferReader(data)
     source.seek(8)
     found = []
@@ -149,7 +149,7 @@ def test_a_log_that_unpacks_to_100_gb_is_refused(tmp_path: Path, which: str, who
 
 
 def test_sizes_are_those_that_arrow_takes(tmp_path: Path) -> None:
-    """Of a file that is right the limits see the true size."""
+    """For a correct file the limits see the true size."""
     path = tmp_path / "x.arrow"
     table = pa.table({"a": np.arange(100_000), "b": np.ones(100_000)})
     with pa.ipc.new_file(path, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as file:

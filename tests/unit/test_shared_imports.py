@@ -1,4 +1,4 @@
-"""Which imports of a script are made once for all ranks."""
+"""Imports of a script that are made once for all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which framework's module each shim waits for, and what is said where it is not found."""
+"""Modules that each shim waits for, and the message if one is not found."""
 
 from __future__ import annotations
 

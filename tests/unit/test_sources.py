@@ -1,4 +1,4 @@
-"""What a comment names as its source is in the repository, or is named here as somebody else's."""
+"""The source that a comment names is in the repository, or is listed here as somebody else's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the command line imports before it knows what to do."""
+"""Imports of the command line before it knows its command."""
 
 from __future__ import annotations
 

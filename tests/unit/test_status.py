@@ -1,4 +1,4 @@
-"""What is said of a run before it starts and while it goes on."""
+"""Messages about a run before it starts and while it goes on."""
 
 from __future__ import annotations
 

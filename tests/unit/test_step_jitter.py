@@ -1,4 +1,4 @@
-"""What single steps of a real run spread by."""
+"""Spread of single steps of a real run."""
 
 from __future__ import annotations
 

@@ -372,7 +372,7 @@ def test_what_cannot_win_is_not_run_and_said(tmp_path: Path) -> None:
 
 
 def spec_of(command: Command) -> RunSpec:
-    """Of the run that a command starts."""
+    """Spec of the run that a command starts."""
     return RunSpec.from_json(Path(command.module[1][0]).read_text())
 
 

@@ -132,7 +132,7 @@ def test_a_wait_without_a_signal_is_named(engine_library: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["COLLECTIVE", "WAIT_SIGNAL", "PUT_SIGNAL"])
 def test_a_kernel_that_gives_up_ends_its_context(engine_library: Path, kind: str) -> None:
-    """At its limit, in device time. What the host asks from then on fails; other ranks go on."""
+    """The kernel gives up at its limit, in device time. The host's later requests fail; other ranks go on."""
     bench = Bench.create(engine_library, 2)
     group(bench)
     first, second = bench.ranks
@@ -219,7 +219,7 @@ Call = tuple[str, dict[str, int]]
 
 
 def draw(seed: int, world: int) -> list[list[Call]]:
-    """What each rank says: kernels, copies, barriers and signals on two streams, all in one order of the whole."""
+    """Calls of each rank: kernels, copies, barriers and signals on two streams, all in one order of the whole."""
     chance = random.Random(seed)
     said: list[list[Call]] = [[] for _ in range(world)]
     clocks = [0] * world

@@ -294,7 +294,7 @@ def test_kernels_that_cannot_be_followed_are_priced_by_their_tensors() -> None:
 
 
 def test_templates_of_products_are_priced_by_their_tiles() -> None:
-    """What Inductor's tuning tried for 8192 x 2048 x 6144 on an H100: none below the peak, small tiles last."""
+    """Candidates of Inductor's tuning for 8192 x 2048 x 6144 on an H100: none below the peak, small tiles last."""
     texts = json.loads(lzma.decompress((data.MEASUREMENTS / "2026-11-22-h100/triton_ir.xz").read_bytes()))
     machine = Machine(load_gpu("H100"))
     found = {}

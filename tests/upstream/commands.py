@@ -30,7 +30,7 @@ class Flavor:
 
 
 def flavors(sources: Path, name: str, folder: Path) -> list[Flavor]:
-    """Those of the list `name` (`features`, `models` or `h100`) of a checkout, which write below `folder`."""
+    """Flavors of the list `name` (`features`, `models` or `h100`) of a checkout, which write below `folder`."""
     os.environ["RUNNER_TEMP"] = str(folder)  # where some look for what others have written
     sys.path.insert(0, str(sources))
     module = importlib.import_module(f"tests.integration_tests.{name}")

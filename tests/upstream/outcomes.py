@@ -16,7 +16,7 @@ import pytest
 from torch.multiprocessing import get_context
 
 BEFORE = Path(os.environ["PEERS_OUTCOMES"])
-"""What has run before."""
+"""File of earlier outcomes."""
 OUTCOMES = BEFORE.with_suffix(f".rank{os.environ['RANK']}.jsonl") if os.environ.get("PEERS_RANKS") else BEFORE
 WANTED = Path(os.environ["PEERS_WANTED"]) if "PEERS_WANTED" in os.environ else None
 """A file that names the tests to run, one a line; all without it."""
@@ -24,7 +24,7 @@ if os.environ.get("PEERS_FORK"):  # the processes of a test come from a server t
     forkserver = get_context("forkserver")
     forkserver.set_forkserver_preload(os.environ["PEERS_FORK"].split(","))
 began: dict[str, bool] = {}
-"""By test: does it have an outcome?"""
+"""By test: True if it has an outcome."""
 
 
 def write(test: str, outcome: str, text: str = "") -> None:

@@ -102,7 +102,7 @@ def outcomes(path: Path) -> dict[str, tuple[str, str]]:
 
 
 def of_ranks(path: Path) -> list[Path]:
-    """What ranks have written that run pytest themselves."""
+    """Files of ranks that run pytest themselves."""
     return sorted(path.parent.glob(f"{path.stem}.rank*.jsonl"))
 
 

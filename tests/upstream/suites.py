@@ -25,14 +25,14 @@ class Suite:
     marked: str = ""
     """pytest's -m"""
     preload: tuple[str, ...] = TORCH_MODULES
-    """What the server of `--fork` imports."""
+    """Imports of the server of `--fork`."""
 
 
 PROJECTS = {
     "pytorch": "test", "torchtitan": "tests/integration_tests", "deepspeed": "tests/unit",
     "megatron": "tests/unit_tests",
 }  # fmt: skip
-"""By project, the folder of its sources that has the tests."""
+"""Projects, with the folder of their tests."""
 
 
 def deepspeed(name: str, gpus: int, folder: str, tests: str) -> Suite:
@@ -82,4 +82,4 @@ RENAMED = {
     '        cls.device = torch.device(f"cuda:{dev_id}")\n': "",  # now a worker makes no class ready
     "MultiProcContinousTest": "MultiProcContinuousTest",
 }  # fmt: skip
-"""What changed of torch's own test helpers (they ship with torch) since the release of the tests, in this order."""
+"""Changes of torch's own test helpers (they ship with torch) after the release of the tests, in this order."""

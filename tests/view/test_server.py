@@ -1,4 +1,4 @@
-"""What the server of ``phantora view`` gives, and to whom. No browser: see test_pages.py."""
+"""Answers of the server of ``phantora view``, and who gets them. No browser: see test_pages.py."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_numbers_are_those_of_analyze_and_diff(server: Server, logs: tuple[Path,
 
 
 def data_of(page: bytes) -> Any:
-    """What a page contains for its script."""
+    """Data of a page for its script."""
     return json.loads(page.decode().split('id="data">')[1].split("</script>")[0])
 
 

@@ -53,7 +53,7 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass
 class Spent:
-    """What a step of rank 0 was spent on: ns, and kernel time by class."""
+    """Parts of a step of rank 0: ns, and kernel time by class."""
 
     time: float = 0
     compute: float = 0
@@ -68,7 +68,7 @@ class Spent:
 
 @dataclass(frozen=True)
 class Headline:
-    """What `phantora analyze` says first: ns a step, its error bar as shares of it, how many steady steps."""
+    """First line of `phantora analyze`: ns a step, its error bar as shares of it, number of steady steps."""
 
     step_ns: float
     error: float
@@ -94,7 +94,7 @@ class Outcome:
 
     @property
     def spread(self) -> float | None:
-        """From the tenth to the ninetieth percentile of real steps, over their median."""
+        """Distance from the tenth to the ninetieth percentile of real steps, over their median."""
         steps = self.real.get("iter_times")
         if not steps:
             return None

@@ -28,7 +28,7 @@ Bar = Callable[[Parts, Constants], tuple[float, float]]
 
 @dataclass(frozen=True)
 class Judged:
-    """Of the halves that nothing was chosen on: means over them; and the mean of what was chosen."""
+    """Means over the halves that chose nothing; and the mean of the chosen."""
 
     inside: float
     width: float
@@ -36,7 +36,7 @@ class Judged:
 
 
 def waits(parts: Parts) -> bool:
-    """Whether the step follows its host."""
+    """True if the step follows its host."""
     return step_on(parts.by_host, parts.step_ns, 1.5) / parts.step_ns - 1 > FOLLOWS
 
 
@@ -71,7 +71,7 @@ def _rank(outcomes: Sequence[tuple[bool, float]]) -> tuple[float, float]:
 
 
 def in_use(runs: Sequence[tuple[float, Parts]]) -> Judged:
-    """With the constants that a run prints its bar with, over all `runs`."""
+    """Result with the constants of a run's own bar, over all `runs`."""
     outcomes = [_outcome(real, parts, parts.bar()) for real, parts in runs]
     width = statistics.median(width for _, width in outcomes)
     return Judged(sum(held for held, _ in outcomes) / len(outcomes), width, ())

@@ -1,4 +1,4 @@
-"""What the error bar of a simulated step consists of, so that it can be made again with other constants."""
+"""Parts of a simulated step's error bar, from which it can be computed with other constants."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from phantora.trace.reader import Log, open_log
 
 @dataclass(frozen=True)
 class Parts:
-    """Of a headline: ns a step, its bar as it was printed, and where that comes from."""
+    """Headline and parts: ns a step, its printed bar, and the sources of the bar."""
 
     step_ns: float
     steps: int
-    """How many are steady."""
+    """Number of steady steps."""
     error: float
     error_above: float
     prices: Prices | None

@@ -79,7 +79,7 @@ class Run:
 
     @property
     def host(self) -> str:
-        """What `--host` gets where the host was measured next to the run, else the reference host's name."""
+        """Value of `--host`: the host that was measured next to the run, else the reference host's name."""
         measured = self.entry.get("measured", REFERENCE_HOST)
         if isinstance(measured, float):
             return f"{REFERENCE_HOST}:{measured}"
@@ -116,7 +116,7 @@ class Bar:
 
 
 Simulated = dict[tuple[str, str], Parts]
-"""By run and host."""
+"""Parts by run and host."""
 
 
 def host_key(host: str) -> str:
@@ -230,7 +230,7 @@ def on_measured(run: Run, simulated: Simulated) -> list[Bar]:
 
 
 def spread_of(run: Run) -> tuple[float, float]:
-    """Of the measured host. Files of an earlier version say less than `phantora profile host` does now."""
+    """Spread of the measured host. Files of an earlier version contain less than `phantora profile host` writes now."""
     low, high = load_host(run.host).spread
     return min(low, GIVEN_SPREAD[0]), max(high, GIVEN_SPREAD[1])
 
@@ -249,7 +249,7 @@ def predicted_at(run: Run) -> Iterator[Bar]:
 
 
 def show_hosts(console: Console) -> None:
-    """How far the hosts that real steps ask for lie from those that were measured."""
+    """Prints the distance between the hosts that fit real steps and the measured ones."""
     ratios = []
     for run in ledger():
         if run.host != REFERENCE_HOST and len(run.predicted.get("by_host", ())) > 2:

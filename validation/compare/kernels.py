@@ -1,4 +1,4 @@
-"""How close the cost model comes to measured kernels.
+"""Distance of the cost model from measured kernels.
 
     python -m validation.compare.kernels [TRACES] [--gpu H200] [--worst N]
 

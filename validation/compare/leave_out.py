@@ -1,4 +1,4 @@
-"""How well operators are predicted that were not measured, from those that were.
+"""Errors of predictions of unmeasured operators from measured ones.
 
     python -m validation.compare.leave_out [--gpu H200] [--other H100] [--seed N] [--worst N] [--family WORD] \
         [--moved SHARE]
@@ -128,14 +128,14 @@ def predicted_by(entries: Iterable[Entry], source: GpuTable) -> list[Prediction]
 
 
 def launches_seen(entry: Entry) -> tuple[KernelLaunch, ...]:
-    """What a simulated run sees of an operator's kernels: not which of its own a library chooses."""
+    """Kernels that a simulated run sees of an operator: not the library's own choice."""
     library = base_name(entry.parsed.name).startswith("cudnn_")
     return () if library else launches_of(own_kernels(entry))
 
 
 def by_kind(predictions: Iterable[Prediction]) -> list[Prediction]:
-    """Those of convolutions, with a kind as their class: what is shared by groups, and whether the image is of the
-    sizes that networks for 224 pixels have."""
+    """Convolutions with a kind as their class: the share of groups, and whether the image has the sizes of networks for
+    224 pixels."""
     found = []
     for prediction in predictions:
         case = case_of(prediction.entry.parsed, prediction.entry.compute) if prediction.cls == "convolution" else None
@@ -148,7 +148,7 @@ def by_kind(predictions: Iterable[Prediction]) -> list[Prediction]:
 
 
 def by_passes(predictions: Iterable[Prediction]) -> list[Prediction]:
-    """Those of convolutions, with dimensions, groups and direction as their class."""
+    """Convolutions with dimensions, groups and direction as their class."""
     found = []
     for prediction in predictions:
         works = passes_of(prediction.entry.parsed, prediction.entry.compute) if prediction.cls == "convolution" else ()

@@ -29,7 +29,7 @@ NO_LAYOUT = ("profile", "warmup", "iters")  # of a configuration
 class Run:
     name: str
     model: tuple[Any, ...]
-    """What is trained, and how much of it in a step."""
+    """The trained model, and the work of a step."""
     layout: str
     real: float
     """Seconds a step."""

@@ -34,7 +34,7 @@ from validation.data import rows
 HERE = Path(__file__).parent
 SESSIONS = "abcd"
 SCALE = 0.88
-"""What the host that the profile describes takes, in parts of what the one measured by host_time.py takes."""
+"""Time of the host that the profile describes over that of the one measured by host_time.py."""
 PRIOR = {
     "OP_COLD": 6000, "OP_GRAD": 1500, "OP_NODE": 2000, "OP_TOP": 1500, "OP_NESTED": 700, "OP_VIEW": 400,
     "OP_VIEW_NESTED": 200, "OP_ALLOC": 500, "OP_ALLOC_NESTED": 300, "OP_BACKWARD": 1200, "OP_ACCUMULATE": 2500,
@@ -116,7 +116,7 @@ def workloads() -> Measured:
 class Fit:
     costs: Floats
     scale: float
-    """Of workloads against calls."""
+    """Scale of workloads against calls."""
 
 
 def fit(parts: tuple[Measured, Measured], kept: npt.NDArray[np.bool_]) -> Fit:

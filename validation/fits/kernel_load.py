@@ -13,7 +13,7 @@ import numpy as np
 from validation.data import rows
 
 FACTOR = 2.79
-"""Of the host, as `phantora profile host` found next to the measurement."""
+"""Factor of the host, as `phantora profile host` found next to the measurement."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What plans of cuDNN ask for in addition to tensors: its shipped tables, and how well the simulator answers.
+"""Memory that plans of cuDNN ask for in addition to tensors: its shipped tables, and the simulator's errors.
 
     python -m validation.fits.workspaces table h100-sxm FILE.jsonl ...
     python -m validation.fits.workspaces compare MEASURED.jsonl SIMULATED.jsonl

@@ -12,7 +12,7 @@ from pathlib import Path
 
 Key = tuple[object, ...]
 LEAST_BYTES = 4 << 20
-"""Of a collective that counts in the errors: smaller ones are latency."""
+"""Least size of a collective that counts in the errors: smaller ones are latency."""
 
 
 def values(path: Path) -> dict[Key, float]:

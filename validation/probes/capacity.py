@@ -1,4 +1,4 @@
-"""How much of a GPU tensors can have, on a real or a simulated one. Prints JSON lines.
+"""Memory of a GPU that tensors can have, on a real or a simulated one. Prints JSON lines.
 
     python -m validation.probes.capacity
 

@@ -1,4 +1,4 @@
-"""What collectives lose next to kernels, on real GPUs of one host. JSON lines.
+"""Slowdown of collectives next to kernels, on real GPUs of one host. JSON lines.
 
     torchrun --standalone --nproc-per-node 2 -m validation.probes.communication_slowdown > neighbours.jsonl
 

@@ -1,4 +1,4 @@
-"""How long operators take by the content of L2 when they begin: their own operands, or other data, written or only read.
+"""Time of operators by the content of L2 when they begin: their own operands, or other data, written or only read.
 
     python -m validation.probes.dirty_lines OUT.jsonl [--budget SECONDS]
 
@@ -49,7 +49,7 @@ class Flush:
         self.result = torch.zeros((), device="cuda")
 
     def states(self) -> dict[str, Call]:
-        """What is done before the operator, by name."""
+        """Actions before the operator, by name."""
         a, b, c, d = self.parts
         made: dict[str, Call] = {
             "read": lambda: torch.sum(self.whole, dim=(0,), out=self.result),

@@ -18,7 +18,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 
 def workloads() -> dict[str, tuple[Callable[[], None], bool]]:
-    """By name: what runs, and whether it runs once before."""
+    """Workloads by name: the function, and whether it runs once before."""
     a = torch.randn(8192, 8192, device="cuda").bfloat16()
     b = torch.randn(8192, 8192, device="cuda").bfloat16()
     small = torch.randn(256, 256, device="cuda")
@@ -62,7 +62,7 @@ def layers(number: int, width: int, dtype: torch.dtype = torch.bfloat16) -> torc
 
 
 def sharded(net: torch.nn.Sequential) -> torch.nn.Sequential:
-    """By FSDP2 in a group of this rank alone, in bfloat16."""
+    """FSDP2 in a group of this rank alone, in bfloat16."""
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29555"}.items():
         os.environ.setdefault(name, value)
     torch.distributed.init_process_group("nccl", device_id=torch.device("cuda", 0))

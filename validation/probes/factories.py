@@ -35,7 +35,7 @@ def cases() -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 def measure(call: Callable[[], object]) -> dict[str, tuple[float, float]]:
-    """How many of each kernel a call launches, and the ns that they take."""
+    """Number of each kernel that a call launches, and their ns."""
     for _ in range(3):
         call()
     torch.cuda.synchronize()

@@ -1,4 +1,4 @@
-"""What things cost the first time, and what calls cost the host, on a real GPU. Prints JSON lines.
+"""Cost of first uses, and host cost of calls, on a real GPU. Prints JSON lines.
 
 python -m validation.probes.first_use
 """
@@ -57,7 +57,8 @@ def used() -> int:
 
 
 def first_calls() -> tuple[torch.Tensor, torch.Tensor]:
-    """What is slow, and takes memory, when it is used first. A small tensor, and queries of an attention."""
+    """Runs operations that are slow, or take memory, at their first use. Returns a small tensor, and queries of an
+    attention."""
     before = used()
     begin = time.perf_counter()
     torch.cuda.init()

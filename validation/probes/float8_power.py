@@ -1,4 +1,4 @@
-"""What products in FP8 draw next to those in bfloat16: bursts at the burst limit, and hot at the cap. JSON lines.
+"""Power of products in FP8 next to those in bfloat16: bursts at the burst limit, and hot at the cap. JSON lines.
 
     python -m validation.probes.float8_power OUT.jsonl
 

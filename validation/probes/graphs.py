@@ -77,7 +77,7 @@ def gpu_us(call: Callable[[], object], rounds: int = 21, ahead: int = 0) -> floa
 
 
 def launches() -> None:
-    """What capturing, instantiating and launching cost the host, by number of nodes."""
+    """Host cost of capturing, instantiating and launching graphs, by number of nodes."""
     x = torch.zeros(1, device=DEVICE)
     row("eager_add", host_us=host_us(lambda: x.add_(1)))
     for nodes in (1, 3, 10, 30, 100, 300, 1000, 3000):

@@ -1,4 +1,4 @@
-"""What the steps of host_runs.py consist of: times, CPU times, the host's speed between steps, operators. JSON lines.
+"""Parts of the steps of host_runs.py: times, CPU times, the host's speed between steps, operators. JSON lines.
 
     python -m validation.probes.host_detail OUT.jsonl [WORKLOAD ...]             # a process forked for each workload
     phantora trace --null -m validation.probes.host_detail OUT.jsonl WORKLOAD    # the same host work without CUDA calls

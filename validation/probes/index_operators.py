@@ -129,7 +129,7 @@ def orders(r: random.Random) -> None:
 
 
 def reductions(r: random.Random) -> None:
-    """Over a short or a long dimension: the first, the middle or the last."""
+    """Reductions over a short or a long dimension: the first, the middle or the last."""
     shape = [about(r, 0, 14) for _ in range(3)]
     if r.random() < 0.5:
         shape[r.randrange(3)] = r.choice((2, 3, 4, 5, 8, 9, 10, 16, 20, 32, 40, 64))
@@ -217,7 +217,7 @@ def cells(r: random.Random) -> None:
 
 
 def norms(r: random.Random) -> None:
-    """Over instances, groups and batches of small images and sequences; rows of odd widths."""
+    """Norms over instances, groups and batches of small images and sequences; rows of odd widths."""
     dims, channels, batch = (
         r.choice((0, 1, 2, 2, 2)),
         near(r, (8, 16, 32, 64, 128, 256, 512)),

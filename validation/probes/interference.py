@@ -1,4 +1,4 @@
-"""What kernels lose to communication next to them and to the power cap, on real GPUs of one host. JSON lines.
+"""Slowdown of kernels by communication next to them and by the power cap, on real GPUs of one host. JSON lines.
 
     torchrun --standalone --nproc-per-node 4 -m validation.probes.interference > interference.jsonl
 

@@ -1,4 +1,4 @@
-"""What takes device memory in addition to tensors, on real GPUs: context, modules, library workspaces, communicators.
+"""Device memory in addition to tensors, on real GPUs: context, modules, library workspaces, communicators.
 
     python -m validation.probes.memory --out FILE.jsonl [--only PART ...] [--seconds N]
 
@@ -179,7 +179,7 @@ def _one_by_one(texts: Iterable[str]) -> Iterator[str]:
 
 
 def communicators(rank: int, world: int, path: str) -> None:
-    """What communicators take, operation by operation; rank 0 and the last one write."""
+    """Memory of communicators, operation by operation; rank 0 and the last one write."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(PORT + world), RANK=str(rank), WORLD_SIZE=str(world))
     os.environ.update(LOCAL_RANK=str(rank))
     torch.cuda.set_device(rank)

@@ -1,4 +1,4 @@
-"""What a call costs the host whose sizes are new: a heuristic, a plan, perhaps a kernel that is loaded. Prints JSON lines.
+"""Host cost of a call with new sizes: a heuristic, a plan, perhaps a kernel that is loaded. Prints JSON lines.
 
     python -m validation.probes.new_shapes OUT.jsonl
 
@@ -102,7 +102,7 @@ def transforms(lengths: list[int]) -> Iterator[Call]:
 
 
 def cases() -> dict[str, Iterator[Call]]:
-    """By name; each makes its operands when it is run."""
+    """Cases by name; each makes its operands when it is run."""
     return {
         "mm": products(LENGTHS, 1024, 1024, BF16), "mm other width": products(LENGTHS, 1024, 2816, BF16),
         "mm of eights": products(EVEN, 2048, 2048, BF16), "mm once more": products([m + 3 for m in LENGTHS], 1024, 1024, BF16),

@@ -277,7 +277,7 @@ def resizing(r: random.Random) -> None:
 
 
 def norms(r: random.Random) -> None:
-    """Over groups, instances, batches and rows; weight norm."""
+    """Norms over groups, instances, batches and rows; weight norm."""
     dims, channels, batch = (
         r.choice((1, 2, 2, 2, 3)),
         r.choice((16, 32, 48, 64, 96, 128, 256, 320, 512, 640, 1280)),
@@ -376,7 +376,7 @@ def speech(r: random.Random) -> None:
 
 
 def products(r: random.Random) -> None:
-    """In double precision, of integers and complex numbers, in batches of odd sizes, of vectors."""
+    """Products in double precision, of integers and complex numbers, in batches of odd sizes, of vectors."""
     m, n, k = (near(r, (4, 16, 64, 200, 512, 1000, 2048, 4096)) for _ in range(3))
     batch = r.choice((1, 4, 12, 64, 96, 256, 1024))
     which, dtype = r.randrange(10), r.choice((BF16, FP16, FP32, FP32))

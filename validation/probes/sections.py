@@ -77,7 +77,7 @@ class Probe:
                         _report(label, error)
 
     def main(self) -> None:
-        """Does what the command line says."""
+        """Runs the sections that the command line names."""
         parser = argparse.ArgumentParser(
             description=self.description, formatter_class=argparse.RawDescriptionHelpFormatter
         )

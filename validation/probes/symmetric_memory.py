@@ -1,4 +1,4 @@
-"""What torch's operators on symmetric memory take, in a group of one GPU or of several.
+"""Time of torch's operators on symmetric memory, in a group of one GPU or of several.
 
     python -m validation.probes.symmetric_memory                           # what a kernel takes alone
     torchrun --nproc-per-node 2 -m validation.probes.symmetric_memory [--out FILE]
@@ -32,7 +32,7 @@ from validation.gpu_work import work_of
 ELEMENTS = (1 << 10, 1 << 16, 1 << 20, 1 << 22, 1 << 24)  # of bfloat16
 ROUNDS = 20
 TOKENS, WIDTH, HIDDEN = 8192, 6144, 12288
-"""Of the products: all ranks' tokens, and what a rank of two has of a matrix of 24,576."""
+"""Sizes of the products: all ranks' tokens, and the part of a rank of two in a matrix of 24,576."""
 REPEATED = 8
 
 

@@ -106,7 +106,7 @@ def norm_cases() -> Iterator[Case]:
 
 
 def choose(backend: str) -> None:
-    """Which back end of attention comes next; Transformer Engine keeps its choice otherwise."""
+    """Selects the next back end of attention; Transformer Engine keeps its choice otherwise."""
     from transformer_engine.pytorch.attention.dot_product_attention.dot_product_attention import _attention_backends
 
     os.environ["NVTE_FUSED_ATTN"], os.environ["NVTE_UNFUSED_ATTN"] = str(int(backend == "fused")), "1"

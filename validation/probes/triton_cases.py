@@ -499,7 +499,7 @@ def fed_cases() -> Iterator[Case]:
 
 
 CONFIGURATION = {"place": 0.5}
-"""Which configuration of an autotuned kernel runs, of all in their order: 0 the first, below 1."""
+"""Position of the configuration of an autotuned kernel that runs, among all in their order: 0 the first, below 1."""
 
 
 def mamba_cases() -> Iterator[Case]:
@@ -528,4 +528,4 @@ SHARE = {
     "apart": 1.0, "own": 0.45, "liger": 0.35, "flex": 0.35, "inductor": 0.35, "fla": 0.4, "tune": 1.0, "tiles": 0.6,
     "fed": 0.6, "mamba": 1.0,
 }  # fmt: skip
-"""Of the time that is left when a section begins."""
+"""Share of the remaining time when a section begins."""

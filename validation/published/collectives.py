@@ -42,7 +42,7 @@ class Published:
     fabric: str = "not reported"
     nics: int = 0
     pcie_gbps: float = 0.0
-    """Where the GPU's PCIe link is not the GPU file's."""
+    """PCIe rate, if it differs from the GPU file's."""
     latency_ns: int = 0
     """Between GPUs of two hosts, where it is not the default: set so that the smallest sample agrees."""
     environment: dict[str, str] = field(default_factory=dict)

@@ -40,7 +40,7 @@ LEAST, MOST = (1.0, 1e-3, 1e-4, 1e-4, 1e3, 5e4), (100.0, 50.0, 50.0, 50.0, 2e6, 
 
 
 def scaled_bytes(hidden: float) -> float:
-    """Of a row in FP8 with a scale of 4 bytes for 128 elements."""
+    """Bytes of a row in FP8 with a scale of 4 bytes for 128 elements."""
     return hidden * (1 + 4 / 128)
 
 

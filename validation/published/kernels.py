@@ -39,7 +39,7 @@ class Point:
     published_us: float
     predicted_us: float
     error: float
-    """Of the price: its error bar."""
+    """Error bar of the price."""
 
     @property
     def ratio(self) -> float:
@@ -110,8 +110,8 @@ def main() -> None:
 
 
 def common_shares(points: Iterable[Point]) -> dict[str, float]:
-    """By operator: of the squares of the logarithms of predicted over published times, the share of their means by GPU.
-    Without H100, and without what else the published attention of short sequences does."""
+    """By operator: share of the GPUs' means in the squared logarithms of predicted over published times. Without H100,
+    and without short sequences, whose published attention does other work as well."""
     ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
     for point in points:
         operator, _, rest = point.group.partition(" ")

@@ -38,7 +38,7 @@ class Study:
     """Tokens per second by the values of the chosen's axes."""
 
     def values(self, row: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Of a row of the sweep, for the chosen's axes."""
+        """Values of a row of the sweep, for the chosen's axes."""
         return tuple(row[name] for name in self.chosen)
 
 

@@ -1,4 +1,4 @@
-"""How long a step of attention takes where it was published: python -m validation.published.nvidia_attention DIR
+"""Time of a step of attention where it was published: python -m validation.published.nvidia_attention DIR
 
 DIR is the folder of ``nvidia_products.py``. Forward passes of a causal mask in bfloat16 are a sum, by least squares of
 relative errors: a start, parts for tokens, heads of queries and heads of keys (rotary embedding and writing of the

@@ -1,4 +1,4 @@
-"""Where the published measurements lie: folders of github.com/ai-dynamo/aiconfigurator by our names of GPUs."""
+"""Places of the published measurements: folders of github.com/ai-dynamo/aiconfigurator by our names of GPUs."""
 
 from __future__ import annotations
 

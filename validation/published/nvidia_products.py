@@ -57,7 +57,7 @@ def quantising(folder: Path, kind: str) -> dict[tuple[int, int], float]:
 
 
 def products(folder: Path, gpu_name: str) -> dict[str, Products]:
-    """By format."""
+    """Products by format."""
     gpu = load_gpu(gpu_name)
     machine = Machine(gpu)
     rows = pq.read_table(
@@ -104,7 +104,7 @@ def left_out(gpu_name: str, name: str, p: Products) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class Head:
-    """What a file says in addition to its rows: where they are from, errors by format, factors of attention by head."""
+    """Facts of a file in addition to its rows: their source, errors by format, factors of attention by head."""
 
     about: dict[str, str]
     errors: dict[str, float]

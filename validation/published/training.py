@@ -62,7 +62,7 @@ class Row:
     gpus: int
     published: float
     tokens: int
-    """Of a GPU in a step."""
+    """Tokens of a GPU in a step."""
     layers: int
     points: tuple[int, int]
     accumulate: int
@@ -70,9 +70,9 @@ class Row:
     rounds: tuple[int, ...]
     """Numbers of micro-batches that are simulated, two or one."""
     replicas: int
-    """Of the model, each with its own micro-batches."""
+    """Replicas of the model, each with its own micro-batches."""
     command: tuple[str, ...]
-    """Of `phantora`, with {layers}; {sequences} are the micro-batches of all replicas."""
+    """Command of `phantora`, with {layers}; {sequences} are the micro-batches of all replicas."""
     step: str
     """Pattern of the step's seconds, or of tokens per second, in what the run prints; the last one counts."""
 
@@ -91,7 +91,7 @@ class Row:
 
 
 def _line(places: Sequence[int], values: Sequence[float], at: int) -> float:
-    """What lies at `at` on the line through the first and the last of the points; of one point, its value."""
+    """Value at `at` on the line through the first and the last of the points; of one point, its value."""
     if len(values) == 1:
         return values[0]
     return values[0] + (at - places[0]) * (values[-1] - values[0]) / (places[-1] - places[0])
@@ -113,7 +113,7 @@ class Result:
 
 
 def elsewhere(only: str) -> list[Result]:
-    """What sweeps of layouts have simulated of published runs."""
+    """Published runs that sweeps of layouts have simulated."""
     entries = [entry for entry in tomllib.loads(RUNS.read_text())["elsewhere"] if only in entry["name"]]
     return [
         Result(
@@ -222,7 +222,7 @@ def table(chosen: Sequence[Row], more: Sequence[Result]) -> None:
 
 
 def errors_of(results: Sequence[Result]) -> None:
-    """By software; of the runs on several hosts also by whether their software can be run here."""
+    """Prints errors by software; for runs on several hosts also by whether their software can be run here."""
     not_here = tomllib.loads(RUNS.read_text())["not_here"]
     groups: dict[str, list[float]] = {}
     totals: dict[str, list[float]] = {}
@@ -241,7 +241,7 @@ def errors_of(results: Sequence[Result]) -> None:
 
 
 def scaling_of(results: Sequence[Result]) -> None:
-    """Of each series of several numbers of GPUs: what remains of the rate of the fewest."""
+    """Prints the rate of each series of several numbers of GPUs, relative to the fewest."""
     series: dict[str, list[Result]] = {}
     for one in results:
         series.setdefault(one.run, []).append(one)

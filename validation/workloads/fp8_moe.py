@@ -49,7 +49,7 @@ class Block(nn.Module):
 
 
 class Experts(nn.Module):
-    """Of Qwen3 30B-A3B: 8 experts a token of 128, here of 64; their tokens follow one another."""
+    """Experts of Qwen3 30B-A3B: 8 experts a token of 128, here of 64; their tokens follow one another."""
 
     def __init__(self, skewed: bool, width: int = 2048, wide: int = 768, experts: int = 64, top: int = 8) -> None:
         super().__init__()

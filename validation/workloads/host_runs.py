@@ -72,7 +72,7 @@ class Language(nn.Module):
 
 
 class Residual(nn.Module):
-    """Of a diffusion U-Net."""
+    """Residual block of a diffusion U-Net."""
 
     def __init__(self, into: int, out: int) -> None:
         super().__init__()
@@ -257,7 +257,7 @@ class Texts(torch.utils.data.Dataset[torch.Tensor]):
 
 
 def hf_loop() -> Step:
-    """What a trainer does around a step: batches from a loader, schedule, clipping, a loss that is read."""
+    """A trainer's loop: batches from a loader, schedule, clipping, a loss that is read."""
     from transformers import GPT2Config, GPT2LMHeadModel, get_linear_schedule_with_warmup
 
     model = GPT2LMHeadModel(GPT2Config(n_layer=12, n_embd=768, n_head=12)).cuda().train()
@@ -478,7 +478,7 @@ def allocator(rounds: int = 7) -> None:
 
 
 def virtual(driver: ctypes.CDLL, rounds: int) -> None:
-    """What expandable segments call, in pieces of 2 and 20 MiB."""
+    """Calls of expandable segments, in pieces of 2 and 20 MiB."""
     space, size = ctypes.c_uint64(), ctypes.c_size_t(4 * GIB)
     reserve = [elapsed(lambda: ok(driver.cuMemAddressReserve(ctypes.byref(space), size, ctypes.c_size_t(0), ctypes.c_uint64(0), ctypes.c_uint64(0))))]
     show("cuMemAddressReserve", 4 * GIB, reserve)

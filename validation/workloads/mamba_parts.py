@@ -15,7 +15,7 @@ import torch
 
 
 def _convolved(given: torch.Tensor, *_: Any) -> torch.Tensor:
-    """Of [batch, channels, tokens]: reads and writes each element once."""
+    """Output for [batch, channels, tokens]: reads and writes each element once."""
     return given * 1.0
 
 

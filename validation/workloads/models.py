@@ -81,7 +81,7 @@ class Vit(nn.Module):
 
 
 class Residual(nn.Module):
-    """Of a diffusion U-Net: GroupNorm, SiLU and 3 x 3 convolutions."""
+    """Residual block of a diffusion U-Net: GroupNorm, SiLU and 3 x 3 convolutions."""
 
     def __init__(self, into: int, out: int) -> None:
         super().__init__()

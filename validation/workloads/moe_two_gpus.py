@@ -34,7 +34,7 @@ SEQ, HEAD = 4096, 128
 class Case:
     width: int
     wide: int
-    """Of an expert."""
+    """Width of an expert."""
     experts: int
     top: int
     batch: int

@@ -50,10 +50,11 @@ class Case:
     """GiB next to the ballast."""
     sizes: tuple[int, ...] = SEQUENCES
     allocator: str = ""
-    """Of PYTORCH_CUDA_ALLOC_CONF."""
+    """Value of PYTORCH_CUDA_ALLOC_CONF."""
     image: bool = False
     rounds: int = ROUNDS
-    """Of the sizes; all but the first count. With one, all sizes have run before; all steps count but the first four."""
+    """Rounds of the sizes; all but the first count. With one, all sizes have run before; all steps count but the first
+    four."""
 
 
 UNSPLIT = "max_split_size_mb:32"

@@ -35,7 +35,7 @@ class Run:
     """Stages of a rank."""
     microbatches: int
     stepwise: bool = False
-    """In the loop of 2024."""
+    """Steps of the loop of 2024."""
 
 
 RUNS = {

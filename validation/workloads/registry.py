@@ -19,7 +19,7 @@ Step = Callable[[], object]
 
 @dataclass(frozen=True)
 class Case:
-    """How a step is built, and whether torch's default device is the GPU while it is."""
+    """Builder of a step, and whether torch's default device is the GPU meanwhile."""
 
     build: Callable[[], Step]
     default_device: bool

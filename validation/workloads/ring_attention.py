@@ -34,7 +34,7 @@ class RingAttention(torch.nn.Module):
 
 
 def _parts(step: int, rank: int, length: int) -> tuple[slice, slice, bool]:
-    """Of queries and of keys in a step, and whether it is causal."""
+    """Parts of queries and of keys in a step, and whether it is causal."""
     whole, half = slice(0, length), length // 2
     if step == 0:
         return whole, whole, True

@@ -34,7 +34,7 @@ class CoreAttention(torch.nn.Module, ABC):
 
 
 class WindowAttention(CoreAttention):
-    """In blocks of twice the window."""
+    """Attention in blocks of twice the window."""
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         q, k, v = (each.reshape(-1, 2 * self.window, *each.shape[2:]).transpose(1, 2) for each in (query, key, value))

@@ -32,7 +32,7 @@ def decoder(layer: Callable[[], nn.Module], layers: int, width: int, words: int,
 
 
 def hidden(model: nn.ModuleList, ids: torch.Tensor) -> torch.Tensor:
-    """What the last layer of a `decoder` gives for words."""
+    """Output of the last layer of a `decoder` for words."""
     x: torch.Tensor = model[0](ids)
     for layer in model[2:]:
         x = layer(x)
