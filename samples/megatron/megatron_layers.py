@@ -80,6 +80,10 @@ def _in_order(gathered: torch.Tensor, ranks: int) -> torch.Tensor:
 
 def engine_spec(config: TransformerConfig, vp_stage: int | None) -> TransformerBlockSubmodules:
     """Transformer Engine's layers of a pipeline stage, as Megatron-LM has them by default."""
+    if config.num_moe_experts and moe_utils.te_general_gemm is None:
+        from transformer_engine.pytorch.cpp_extensions import general_gemm
+
+        moe_utils.te_general_gemm = general_gemm  # Megatron-Core 0.16 imports it with a name that 2.20 does not have
     return get_gpt_decoder_block_spec(config, use_transformer_engine=True, normalization="RMSNorm", vp_stage=vp_stage)
 
 

@@ -204,6 +204,8 @@ void ph_capturing(bool more);
 uint64_t ph_capture_mark(void);
 void ph_capture_value(uint64_t since, void (*run)(void *data, struct ph_stream *stream), void (*drop)(void *data),
                       void *data);
+// ph_memory_give, and if this thread's last launch is captured, again at each launch of the graph.
+void ph_give(void *pointer, const void *data, size_t bytes);
 // A piece of a GPU's memory that an operator reads or writes (l2.c).
 typedef struct ph_operand {
   const void *data;

@@ -140,23 +140,34 @@ def test_graph_trees_of_torch_compile(tmp_path: Path) -> None:
 
 
 CALLABLES = """
-import json, torch, torch.nn as nn
+import json, numpy as np, torch, torch.nn as nn
+from phantora.launch.shims.values import write
 model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).cuda()
 graphed = torch.cuda.make_graphed_callables(model, (torch.randn(8, 64, device="cuda", requires_grad=True),))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for _ in range(3):
     graphed(torch.randn(8, 64, device="cuda")).sum().backward(); optimizer.step(); optimizer.zero_grad()
+large, graph = torch.rand(64, 64, device="cuda"), torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    chosen = large > 0.5
+    write(chosen, np.tri(64))
+counts = []
+for _ in range(2):
+    chosen.zero_(); graph.replay(); counts.append(chosen.sum(dim=0).tolist())
 try:
     with torch.cuda.graph(torch.cuda.CUDAGraph()): torch.ones(1, device="cuda").item()
     error = ""
 except Exception as caught: error = str(caught).splitlines()[0]
-print(json.dumps({"error": error, "after": torch.ones(2, device="cuda").sum().item() > 0}))
+after = torch.ones(2, device="cuda").sum().item() > 0
+print(json.dumps({"error": error, "after": after, "counts": counts}))
 """
 
 
 def test_graphed_callables_and_life_after_an_error(tmp_path: Path) -> None:
+    """The values that a shim gives to a captured result are there after each launch."""
     report = run(tmp_path, "callables", CALLABLES).report()
     assert "captur" in report["error"] and report["after"]
+    assert report["counts"] == [list(range(64, 0, -1))] * 2
 
 
 def test_spin_kernels_take_the_cycles_asked_for(tmp_path: Path) -> None:

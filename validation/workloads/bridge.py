@@ -32,7 +32,6 @@ from megatron.core.num_microbatches_calculator import init_num_microbatches_calc
 from megatron.core.tensor_parallel import random
 from megatron.core.transformer import attention, multi_latent_attention
 from megatron.core.transformer.cuda_graphs import TECudaGraphHelper
-from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
@@ -241,9 +240,6 @@ def main() -> None:
 
 def _engine(own: argparse.Namespace, rest: list[str], name: str) -> dict[str, Any]:
     """Transformer Engine's layers, in the recipe of the precision; the changes to the sample's module."""
-    from transformer_engine.pytorch.cpp_extensions import general_gemm
-
-    moe_utils.te_general_gemm = general_gemm  # Megatron-Core 0.16 looks for it next to a name that 2.20 does not have
     Kernels.engine = True
     if name in bridge_models.PATTERNS:
         mamba_parts.install()

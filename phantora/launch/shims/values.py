@@ -16,8 +16,8 @@ from phantora.errors import PhantoraError
 def _runtime() -> ctypes.CDLL:
     """The rank runtime, which is loaded with global scope in every rank."""
     library = ctypes.CDLL(None)
-    library.ph_memory_give.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
-    library.ph_memory_give.restype = None
+    library.ph_give.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+    library.ph_give.restype = None
     library.ph_touch.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     library.ph_touch.restype = None
     return library
@@ -27,7 +27,8 @@ def write(tensor: Any, values: NDArray[Any]) -> None:
     """Gives a tensor on the GPU these values (cast to its type), as if the kernel that made it had.
 
     Nothing is launched and no time passes: simulated device memory is memory of this process.
-    Operators on the tensor are computed from now on, whatever its size (docs/values.md).
+    Operators on the tensor are computed from now on, whatever its size (docs/values.md). Behind a kernel that is
+    captured, each launch of the graph gives the values again.
     A DTensor stands for its local part. The sizes must agree, and the tensor must be contiguous.
     """
     local, name = _local(tensor)
@@ -37,7 +38,7 @@ def write(tensor: Any, values: NDArray[Any]) -> None:
         raise PhantoraError(f"values of type {name} cannot be given to a tensor") from None
     if data.size != local.numel():
         raise PhantoraError(f"{data.size} values cannot be given to a tensor of shape {tuple(local.shape)}")
-    _runtime().ph_memory_give(local.data_ptr(), data.ctypes.data, data.nbytes)
+    _runtime().ph_give(local.data_ptr(), data.ctypes.data, data.nbytes)
 
 
 def read(tensor: Any) -> NDArray[Any]:

@@ -170,6 +170,30 @@ void ph_capture_value(uint64_t since, void (*run)(void *, ph_stream *), void (*d
   pthread_mutex_unlock(&lock);
 }
 
+typedef struct given {
+  void *pointer;
+  size_t bytes;
+  char data[];
+} given;
+
+static void give_again(void *data, ph_stream *stream) {
+  (void)stream;
+  given *value = data;
+  ph_memory_give(value->pointer, value->data, value->bytes);
+}
+
+void ph_give(void *pointer, const void *data, size_t bytes) {
+  ph_memory_give(pointer, data, bytes);
+  phc_node *node = any() ? phc_capture_latest() : NULL;
+  if (!node || !node->graph->captured) return;
+  given *value = malloc(sizeof *value + bytes);
+  if (!value) abort();
+  value->pointer = pointer;
+  value->bytes = bytes;
+  memcpy(value->data, data, bytes);
+  ph_capture_value(UINT64_MAX, give_again, free, value);
+}
+
 void ph_capture_operands(uint32_t instance, int device, const ph_operand *operands, size_t count) {
   phc_node *node = phc_capture_latest();
   if (!node || node->op != instance || node->operands || !count) return;
