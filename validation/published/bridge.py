@@ -39,6 +39,7 @@ JOURNAL = Path(__file__).with_name("bridge.jsonl")
 LIMIT_S = 1800
 ENVIRONMENT = {"NCCL_NVLS_ENABLE": "0", "TORCH_NCCL_HIGH_PRIORITY": "1"}
 """Of all recipes."""
+DOMAIN = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"
 
 class Journal:
     """Seconds by command: nothing is simulated twice."""
@@ -73,6 +74,14 @@ def commands_of(run: Run) -> Iterator[tuple[str, ...]]:
     return (run.command(layers, micro) for layers in run.points for micro in run.rounds)
 
 
+def _environment(command: tuple[str, ...]) -> dict[str, str]:
+    """Of the recipe of `command`."""
+    if "hybridep" not in command:
+        return ENVIRONMENT
+    ranks, rack = int(command[command.index("--ep") + 1]), "gb" in command[command.index("--cluster") + 1]
+    return ENVIRONMENT | {DOMAIN: str(ranks if rack else min(8, ranks))}
+
+
 def _simulated(command: tuple[str, ...]) -> float | str:
     """Seconds of the last step, or why there are none."""
     with tempfile.TemporaryDirectory() as folder:
@@ -80,7 +89,7 @@ def _simulated(command: tuple[str, ...]) -> float | str:
         try:
             done = subprocess.run(
                 words, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=ROOT,
-                env={**os.environ, **ENVIRONMENT},
+                env={**os.environ, **_environment(command)},
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return f"more than {LIMIT_S} s"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from phantora.launch.deep_ep import routes
 from phantora.launch.deep_ep.buffer import Handle, _bytes_of
 from phantora.launch.deep_ep.exchange import Moved, launch
+from phantora.launch.deep_ep.routes import Routes
 from phantora.wire.layout import Coll
 
 
@@ -23,6 +25,8 @@ class HybridEPBuffer:
         self.group, self.rank, self.group_size = group, group.rank(), group.size()
         self.num_local_experts = num_local_experts
         self._sms = num_sms_dispatch_api, num_sms_combine_api
+        domain = min(self.group_size, int(os.environ.get("NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN", "8")))
+        self._probs_bytes = 4 * num_local_experts * domain
         most = max_num_of_tokens_per_rank * self.group_size
         item = 1 if use_fp8 else 2
         self._memory = torch.empty(most * hidden_dim * (item + 2), dtype=torch.uint8, device="cuda")
@@ -51,10 +55,10 @@ class HybridEPBuffer:
         found = handle.routes
         counts = [-(-count // pad_multiple) * pad_multiple if pad_multiple else count for count in found.counts]
         rows = int(num_permuted_tokens) if num_permuted_tokens is not None else sum(counts)
-        moved = Moved(found.tokens, found.most, _bytes_of(hidden))
-        launch(Coll.HYBRID_DISPATCH, moved, self._sms[0], self.group, stream)
-        arrived = hidden.new_empty(found.received, hidden.shape[1])
-        permuted = _permuted(arrived, rows)
+        launch(Coll.HYBRID_DISPATCH, self._moved(found, hidden, probs), self._sms[0], self.group, stream)
+        permuted = hidden.new_empty(rows, hidden.shape[1])
+        buffer, copied = self._buffer(permuted, found.received)
+        permuted[:copied].copy_(buffer[:copied])
         weights = None if probs is None else torch.empty(rows, dtype=torch.float32, device="cuda")
         scales = None if scaling_factor is None else scaling_factor.new_empty(rows, scaling_factor.shape[1])
         by_expert = torch.tensor(counts, dtype=torch.int64)
@@ -67,24 +71,26 @@ class HybridEPBuffer:
         import torch
 
         found = handle.routes
-        back = _permuted(hidden, found.received)
-        moved = Moved(found.tokens, found.most, _bytes_of(hidden))
-        launch(Coll.HYBRID_COMBINE, moved, self._sms[1], self.group, torch.cuda.current_stream())
-        combined = back.new_empty(found.tokens, hidden.shape[1])
+        buffer, copied = self._buffer(hidden, found.received)
+        buffer[:copied].copy_(hidden[:copied])
+        stream = torch.cuda.current_stream()
+        launch(Coll.HYBRID_COMBINE, self._moved(found, hidden, probs), self._sms[1], self.group, stream)
+        combined = hidden.new_empty(found.tokens, hidden.shape[1])
         experts = found.chosen.shape[1]
         weights = None if probs is None else torch.empty(found.tokens, experts, dtype=torch.float32, device="cuda")
         return combined, weights
+
+    def _moved(self, found: Routes, hidden: Any, probs: Any) -> Moved:
+        """With `probs`, each row has one of every expert of the NVLink domain."""
+        return Moved(found.tokens, found.most, _bytes_of(hidden) + (0 if probs is None else self._probs_bytes))
+
+    def _buffer(self, like: Any, received: int) -> tuple[Any, int]:
+        """The received rows as rows of `like`, and how many rows a copy has that moves the bytes of both."""
+        rows = self._memory.view(like.dtype).view(-1, like.shape[1])
+        return rows, min(len(like), len(rows), (len(like) + received) // 2)
 
     def _routed(self, routing_map: Any, topk_idx: Any) -> Handle:
         if topk_idx is None:
             return Handle(routes.of_map(routing_map, self.group_size, self.rank), 0)
         experts = self.num_local_experts * self.group_size
         return Handle(routes.of_indices(topk_idx, experts, self.group_size, self.rank), topk_idx.shape[1])
-
-
-def _permuted(rows: Any, count: int) -> Any:
-    """`count` rows, written by a kernel that reads as many of `rows`."""
-    permuted = rows.new_empty(count, rows.shape[1])
-    most = min(count, rows.shape[0])
-    permuted[:most].copy_(rows[:most])
-    return permuted

@@ -97,8 +97,8 @@ _KERNELS: dict[str, dict[int, Kernel]] = {
 """Kernels by GPU of the package and kind."""
 
 _HYBRID = {
-    Coll.HYBRID_DISPATCH: Kernel(15.0, 0.0, 0.0, 0.0, 55e3, 690e3, 0.15),
-    Coll.HYBRID_COMBINE: Kernel(15.0, 0.0, 0.0, 0.0, 50e3, 660e3, 0.15),
+    Coll.HYBRID_DISPATCH: Kernel(15.0, 0.0, 0.0, 0.0, 79e3, 692e3, 0.15),
+    Coll.HYBRID_COMBINE: Kernel(15.0, 0.0, 0.0, 0.0, 55e3, 656e3, 0.15),
 }
 """On a link of `HYBRID_LINK`; other links carry in proportion."""
 HYBRID_LINK = 900e3
