@@ -16,6 +16,7 @@ from phantora.launch import (
     cupy_sparse,
     disk,
     engine_calls,
+    garbage,
     modules,
     profiler,
     progress_bars,
@@ -66,6 +67,7 @@ def install_tracer(stub_set: StubSet) -> None:
     clipping.install(stub_set.tracer)
     disk.install(stub_set.tracer)
     modules.install(stub_set.tracer)
+    garbage.install(stub_set.tracer)
     races.install(stub_set.tracer)
     unpickling.install()
     progress_bars.install()

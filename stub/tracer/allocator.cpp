@@ -33,8 +33,15 @@ struct Segment {
   bool asleep = false;
   std::vector<Block> blocks;  // while it is asleep
 };
+struct Freed {
+  uint64_t address;
+  int64_t change;
+  uint32_t kept;
+};
 struct Allocator {
   std::mutex lock;
+  std::vector<Freed> collected;  // by the collection of garbage that runs
+  int64_t collected_change = 0;
   std::map<uint64_t, Segment> segments;  // by address, but for expandable ones
   int64_t asleep = 0, asleep_blocks = 0;  // bytes of segments without memory, and of their blocks
   int64_t allocated = 0, reserved = 0;
@@ -65,6 +72,19 @@ static void emit_memory(int device, const Allocator &a, uint32_t what, int64_t c
 
 static c10::CachingAllocator::Stat statistics(int device) {
   return cca::getDeviceStats(static_cast<c10::DeviceIndex>(device)).allocated_bytes[0];
+}
+
+// With a.lock held. Python collects garbage in an order that depends on earlier collections and on addresses of its
+// objects, which differ between equal runs. So the rows of its frees have the order of their blocks.
+static void emit_collected(int device, Allocator &a) {
+  std::sort(a.collected.begin(), a.collected.end(), [](const Freed &x, const Freed &y) { return x.address < y.address; });
+  for (const Freed &each : a.collected) {
+    ph_charge(PH_API_BLOCK_FREE);
+    a.allocated += each.change;
+    emit_memory(device, a, PH_MEM_FREE, each.change, each.address, each.kept);
+  }
+  a.collected.clear();
+  a.collected_change = 0;
 }
 
 // With a.lock held; `now` includes the pending allocation, and perhaps a free after it.
@@ -183,6 +203,8 @@ static void on_trace(const cca::TraceEntry &entry) {
   auto size = static_cast<int64_t>(entry.size_);
   {
     std::lock_guard<std::mutex> guard(a.lock);
+    bool collects = this_thread().collects && entry.action_ == cca::TraceEntry::FREE_REQUESTED && !a.asleep;
+    if (!collects && entry.action_ != cca::TraceEntry::FREE_COMPLETED && !a.collected.empty()) emit_collected(device, a);
     switch (entry.action_) {
       case cca::TraceEntry::ALLOC:
         if (a.pending) emit_pending(device, a, statistics(device));
@@ -194,10 +216,15 @@ static void on_trace(const cca::TraceEntry &entry) {
         this_thread().large |= entry.size_ >= LARGE;
         break;
       case cca::TraceEntry::FREE_REQUESTED: {
-        ph_charge(PH_API_BLOCK_FREE);
+        if (!collects) ph_charge(PH_API_BLOCK_FREE);
         c10::CachingAllocator::Stat now = statistics(device);
         if (a.pending) emit_pending(device, a, now);
-        int64_t change = now.current - a.allocated;
+        int64_t change = now.current - a.allocated - a.collected_change;
+        if (collects) {
+          a.collected.push_back({entry.addr_, change, microseconds_kept()});
+          a.collected_change += change;
+          break;
+        }
         a.allocated = now.current;
         if (freed_asleep(a, entry.addr_)) break;
         emit_memory(device, a, PH_MEM_FREE, change, entry.addr_, microseconds_kept());
@@ -283,3 +310,17 @@ void attach_allocator() {
 }
 
 }  // namespace tracer
+
+// Python's garbage collector calls it as a callback, with "start" and "stop" in turn.
+extern "C" __attribute__((visibility("default"))) void phantora_collects(void *, void *) {
+  tracer::Thread &thread = tracer::this_thread();
+  thread.collects = !thread.collects;
+  if (thread.collects || !tracer::active()) return;
+  ph_enter();
+  for (int device = 0; device < 64; ++device) {
+    tracer::Allocator &a = tracer::allocators[device];
+    std::lock_guard<std::mutex> guard(a.lock);
+    if (!a.collected.empty()) tracer::emit_collected(device, a);
+  }
+  ph_leave();
+}

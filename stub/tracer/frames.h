@@ -72,6 +72,7 @@ struct Thread {
   bool large = false;    // it made a large block, whose place in the program is to be recorded
   std::vector<Module> modules;       // whose forward pass runs, the innermost last
   std::vector<Module> node_modules;  // of the nodes being applied; no name: unknown
+  bool collects = false;                     // garbage of Python
   bool optimizing = false;                   // inside an optimizer's step
   std::map<const Operator *, size_t> lists;  // first lists that its operators took
   int64_t listed = 0;    // when the last operator on lists of parameters ran, for ph_charge_cold

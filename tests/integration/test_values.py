@@ -329,3 +329,21 @@ def test_memory_rows_agree_with_torch(stub_set: Any) -> None:
     assert kinds[0] == "SEGMENT_ALLOC" and kinds[-2:] == ["OOM", "SITE"] and "SEGMENT_FREE" in kinds
     blocks = [record["change"] for record, kind in zip(rows, kinds, strict=True) if kind in ("ALLOC", "FREE")]
     assert sum(blocks) == int(last[0])
+
+
+def test_a_collection_of_garbage_frees_in_the_order_of_blocks(stub_set: Any) -> None:
+    """Python's own order is that of its objects, which depends on their addresses and on earlier collections."""
+    dump = run(
+        "import gc\n"
+        "from phantora.launch import garbage\n"
+        "garbage.install(stubs.ensure().tracer)\n"
+        "x = [torch.empty(1000 + i, device='cuda') for i in range(8)]\n"
+        "for i in 3, 1, 7, 2, 0, 5, 4, 6:\n"
+        "    cycle = [x[i].detach()]; cycle.append(cycle)\n"
+        "del x, cycle\n"
+        "gc.collect()\n"
+    )
+    rows = [(r["address"], r["change"], r["allocated"]) for r in dump.of("MEMORY")[1:]]  # of one segment
+    made, freed = rows[:8], rows[8:]
+    assert [row[0] for row in freed] == [row[0] for row in made] == sorted(row[0] for row in made)
+    assert [row[1:] for row in freed] == [(-4096, 4096 * left) for left in reversed(range(8))]
