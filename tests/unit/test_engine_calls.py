@@ -273,6 +273,21 @@ def test_scales_of_narrow_products_are_small() -> None:
     assert cast_ns == pytest.approx((2 + 2 * 33 / 32) * 8192**2 / (3.35e3 * 0.8), rel=0.25)
 
 
+def test_mxfp8_of_each_expert_is_written_along_rows_and_columns() -> None:
+    """As one tensor, published: 52.3 us on a B200 (github.com/ROCm/TransformerEngine/pull/598); each has a start."""
+    cast = KernelLaunch("transformer_engine::dispatch::mxfp8::quantize_mxfp8_kernel", (256, 1, 1), (128, 1, 1))
+    given = TensorSpec("bfloat16", (8192, 8192), (8192, 1))
+    one = "MXFP8Quantizer kFloat8E4M3 rc"
+    calls = (("quantize", 1, (given, one)), ("split_quantize", 4, (given, (2048,) * 4, (one,) * 4)))
+    model = model_for(load_gpu("B200"))
+    alone, several = (
+        sum(model.operator(OperatorSignature(f"transformer_engine::{name}", args), (cast,) * count).durations)
+        for name, count, args in calls
+    )
+    assert alone == pytest.approx(52_340, rel=0.08)
+    assert several == pytest.approx(alone + 3 * 3_500, rel=0.01)
+
+
 def test_classes() -> None:
     names = {"generic_gemm": "gemm", "fused_attn_bwd": "attention", "rmsnorm_fwd": "normalization"}
     names |= {"swiglu": "elementwise"}

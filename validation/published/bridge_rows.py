@@ -180,7 +180,9 @@ def _experts(row: Mapping[str, Any], gpu: str) -> list[str]:
         fused += ["--recompute", again] if again else []
         fused += ["--muon"] if model == "Kimi_K2" else []
     elif model == "Qwen3_30B_a3B":
-        hybrid = gpu != "H100" or row["EP"] != "8"
+        if gpu == "H100" and row["EP"] == "8":
+            return ["--overlap-experts", *DEEP]
+        hybrid = True
     else:
         hybrid = gpu in ("GB200", "GB300")
         if gpu == "H100":
@@ -189,4 +191,5 @@ def _experts(row: Mapping[str, Any], gpu: str) -> list[str]:
 
 
 HYBRID = ["--moe-token-dispatcher-type", "flex", "--moe-flex-dispatcher-backend", "hybridep"]
+DEEP = ["--moe-token-dispatcher-type", "flex", "--moe-flex-dispatcher-backend", "deepep"]
 ALL_TO_ALL = ["--moe-token-dispatcher-type", "alltoall"]
