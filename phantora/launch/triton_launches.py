@@ -40,6 +40,10 @@ STATIC = "torch._inductor.runtime.static_triton_launcher"
 CUDA = "torch.cuda._utils"
 INDUCTOR = re.compile(r"triton_(poi|red|per|tem|for|spl|mm|bmm|convolution|flex|scaled)\w*|triton_$")
 READ_BYTES = 1 << 22  # integers of larger tensors do not distinguish launches
+EXPONENTS: dict[str, tuple[Any, int]] = {  # all ones in what is infinite or NaN
+    "torch.float64": (np.uint64, 0x7FF0000000000000), "torch.float32": (np.uint32, 0x7F800000),
+    "torch.bfloat16": (np.uint16, 0x7F80), "torch.float16": (np.uint16, 0x7C00),
+}  # fmt: skip
 
 
 @dataclass
@@ -104,13 +108,16 @@ class Launches:
             self._runtime.ph_memory_mark(where, size, KNOWN)
 
     def _forget(self, value: Any) -> None:
-        """The memory that a kernel stores to keeps its bytes and counts as unknown (docs/values.md)."""
+        """The memory that a kernel stores to keeps its finite numbers and counts as unknown (docs/values.md)."""
         tensor = value.base if hasattr(value, "block_shape") else value
         if not hasattr(tensor, "data_ptr") or not tensor.is_cuda or not tensor.numel():
             return
         memory = self._memory(tensor)
         where, size = ctypes.c_void_p(memory.address), ctypes.c_size_t(memory.span)
         if tensor.numel() <= SMALL_ELEMENTS or self._runtime.ph_memory_flags(where, size) & KNOWN:
+            if str(tensor.dtype) in EXPONENTS and memory.span <= READ_BYTES:
+                self._runtime.ph_touch(where, size)
+                _make_finite(memory, *EXPONENTS[str(tensor.dtype)])
             self._runtime.ph_memory_mark(where, size, GUESSED)
 
     def of_cuda(self, given: Sequence[Any], launch: Callable[[], Any]) -> Any:
@@ -276,6 +283,12 @@ class Launches:
             return zlib.crc32(memory.values().data)
         except UnknownIntegers:
             return 0
+
+
+def _make_finite(memory: Memory, word: Any, exponent: int) -> None:
+    """An online softmax keeps its maximum in memory that begins at -inf: what follows from it would stay infinite."""
+    words = np.ctypeslib.as_array((ctypes.c_char * memory.span).from_address(memory.address)).view(word)
+    words[(words & exponent) == exponent] = 0
 
 
 def _few_integers(value: Any) -> bool:
