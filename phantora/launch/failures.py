@@ -7,6 +7,7 @@ import os
 import re
 import sysconfig
 import traceback
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -46,16 +47,31 @@ def note(error: BaseException) -> None:
     path = rank_spec().failures
     if not path:
         return
-    text = str(error).strip()
-    lines = text.splitlines()
-    # Of an error in a process of torch.multiprocessing the text is the other process's traceback.
-    text = (lines[-1] if "Traceback (most recent call last)" in text else lines[0]) if lines else ""
     rank = os.environ.get("RANK", "")
     failure = Failure(
-        int(rank) if rank.isdigit() else -1, type(error).__name__, text[:_LONGEST], _place(error), reason_of(error)
-    )
+        int(rank) if rank.isdigit() else -1, type(error).__name__, message_of(error)[:_LONGEST], _place(error),
+        reason_of(error),
+    )  # fmt: skip
     with suppress(OSError), open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(failure)) + "\n")
+
+
+def message_of(error: BaseException) -> str:
+    """One line. Of an error in another process (torch.multiprocessing, RPC) it is that process's last exception."""
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        why = _refused(error) or (str(error.__context__) if error.__context__ else "")
+        return ", ".join(filter(None, (str(error.code), *why.strip().splitlines()[:1])))
+    _, found, raised = str(error).strip().rpartition("Traceback (most recent call last):\n")
+    lines = [line for line in raised.splitlines() if any(map(str.isalnum, line))] or [""]  # not torchrun's ======
+    return next((line for line in lines if not line[0].isspace()), lines[-1]) if found else lines[0]
+
+
+def _refused(error: SystemExit) -> str:
+    """What argparse has against the arguments that it was given."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code is ArgumentParser.error.__code__:
+            return str(frame.f_locals["message"])
+    return ""
 
 
 def read(path: Path) -> list[Failure]:

@@ -40,9 +40,9 @@ STATIC = "torch._inductor.runtime.static_triton_launcher"
 CUDA = "torch.cuda._utils"
 INDUCTOR = re.compile(r"triton_(poi|red|per|tem|for|spl|mm|bmm|convolution|flex|scaled)\w*|triton_$")
 READ_BYTES = 1 << 22  # integers of larger tensors do not distinguish launches
-EXPONENTS: dict[str, tuple[Any, int]] = {  # all ones in what is infinite or NaN
-    "torch.float64": (np.uint64, 0x7FF0000000000000), "torch.float32": (np.uint32, 0x7F800000),
-    "torch.bfloat16": (np.uint16, 0x7F80), "torch.float16": (np.uint16, 0x7C00),
+EXPONENTS: dict[str, tuple[Any, int]] = {  # bits of the exponent: all are ones in an infinity or a NaN
+    "torch.float64": (np.uint64, 11), "torch.float32": (np.uint32, 8), "torch.bfloat16": (np.uint16, 8),
+    "torch.float16": (np.uint16, 5),
 }  # fmt: skip
 
 
@@ -285,9 +285,10 @@ class Launches:
             return 0
 
 
-def _make_finite(memory: Memory, word: Any, exponent: int) -> None:
+def _make_finite(memory: Memory, word: Any, bits: int) -> None:
     """An online softmax keeps its maximum in memory that begins at -inf: what follows from it would stay infinite."""
     words = np.ctypeslib.as_array((ctypes.c_char * memory.span).from_address(memory.address)).view(word)
+    exponent = word((1 << bits) - 1) << word(8 * words.itemsize - 1 - bits)
     words[(words & exponent) == exponent] = 0
 
 

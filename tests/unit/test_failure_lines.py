@@ -1,0 +1,55 @@
+"""The line that names how a script failed."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import NoReturn
+
+import pytest
+
+from phantora.launch.failures import message_of
+
+IN_ANOTHER_PROCESS = """
+
+-- Process 0 terminated with the following error:
+Traceback (most recent call last):
+  File "train.py", line 9, in run
+    wait_all(futures)
+RuntimeError: AcceleratorError: On WorkerInfo(id=1, name=trainer1):
+Traceback (most recent call last):
+  File "train.py", line 3, in step
+    model.cuda()
+torch.AcceleratorError: CUDA error: device is busy
+Compile with TORCH_USE_CUDA_DSA
+
+At:
+  /lib/rpc/internal.py(236): _handle_exception
+"""
+
+
+def _exits_after(cause: Exception) -> NoReturn:
+    try:
+        raise cause
+    except Exception:
+        raise SystemExit(3)  # noqa: B904 (as scripts do)
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (lambda: ArgumentParser(prog="train.py").parse_args(["--steps"]), "2, unrecognized arguments: --steps"),
+        (lambda: _exits_after(ValueError("no data\nin train/")), "3, no data"),
+        (lambda: exit(4), "4"),
+        (lambda: exit("no data\nat all"), "no data"),
+    ],
+)
+def test_an_exit_has_its_reason(program: object, message: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        program()  # type: ignore[operator]
+    assert message_of(caught.value) == message
+
+
+def test_an_error_of_another_process_is_its_last_exception() -> None:
+    assert message_of(RuntimeError(IN_ANOTHER_PROCESS)) == "torch.AcceleratorError: CUDA error: device is busy"
+    assert message_of(RuntimeError("\n=====\ntrain.py FAILED\n-----\n")) == "train.py FAILED"
+    assert message_of(RuntimeError()) == ""
