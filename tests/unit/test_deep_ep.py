@@ -81,3 +81,10 @@ def test_the_member_with_most_rows_decides() -> None:
     rows = Rows(4096, 7392)
     few, many = (us("1x8xH100", 8, Coll.EXPERT_DISPATCH, rows, 4096 * n * 7392, 20) for n in (2, 4))
     assert few < many
+
+
+def test_a_dispatch_goes_through_all_members_of_its_domain_for_each_token() -> None:
+    """Of rows so small that the link waits: twice the members take twice the time."""
+    rows = Rows(8192, 64)
+    few, many = (us("gb200-nvl72", members, Coll.HYBRID_DISPATCH, rows, 8192 * 4 * 64, 32) for members in (32, 64))
+    assert (many - 8) / (few - 8) == pytest.approx(2.0, rel=0.02)

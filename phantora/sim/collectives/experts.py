@@ -15,6 +15,7 @@ Units: us, bytes, bytes per us. Error bars are relative: nine of ten published t
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 
 from phantora.hardware import Gpu
 from phantora.wire.layout import Coll
@@ -48,10 +49,15 @@ class Kernel:
     link_rate: float
     """Rate of rows from or to other members."""
     error: float
+    member: float = 0.0
+    """Time of a token and a member of the NVLink domain, whether it gets the token or not, on one SM."""
 
-    def us(self, tokens: float, rows: float, row_bytes: float, sms: int, remote: float) -> tuple[float, float]:
-        """Start and transfer; `remote`: the share of the rows on the link."""
-        work = (tokens * self.token + rows * self.row + rows * row_bytes / self.sm_rate) / sms
+    def us(
+        self, tokens: float, rows: float, row_bytes: float, sms: int, remote: float, members: int = 0
+    ) -> tuple[float, float]:
+        """Start and transfer; `remote`: the share of the rows on the link; `members` of the domain."""
+        of_tokens = tokens * (self.token + members * self.member)
+        work = (of_tokens + rows * self.row + rows * row_bytes / self.sm_rate) / sms
         link = rows * remote * row_bytes / self.link_rate
         return self.start + self.start_per_kilobyte * row_bytes / 1e3, (work**OVERLAP + link**OVERLAP) ** (1 / OVERLAP)
 
@@ -97,10 +103,11 @@ _KERNELS: dict[str, dict[int, Kernel]] = {
 """Kernels by GPU of the package and kind."""
 
 _HYBRID = {
-    Coll.HYBRID_DISPATCH: Kernel(15.0, 0.0, 0.0, 0.0, 79e3, 692e3, 0.15),
+    Coll.HYBRID_DISPATCH: Kernel(7.9, 0.0, 0.0, 0.0, inf, 689e3, 0.15, 0.053),
     Coll.HYBRID_COMBINE: Kernel(15.0, 0.0, 0.0, 0.0, 55e3, 656e3, 0.15),
 }
-"""On a link of `HYBRID_LINK`; other links carry in proportion."""
+"""On a link of `HYBRID_LINK`; other links carry in proportion. A thread of an SM goes through all members for each token
+of a dispatch (DeepEP, csrc/hybrid_ep/backend/hybrid_ep_backend.cuh). Rows are BF16; FP8 takes 0.083 us a member."""
 HYBRID_LINK = 900e3
 NAMES = {
     Coll.EXPERT_COUNTS: "deep_ep::intranode::notify_dispatch", Coll.EXPERT_DISPATCH: "deep_ep::intranode::dispatch",

@@ -335,7 +335,7 @@ class CollectiveModel:
         near = (local - 1) / (members if low_latency else local)
         if place.hosts == 1:
             near = (members - 1) / members
-        start, transfer = kernel.us(rows.tokens, bytes / rows.row_bytes, rows.row_bytes, sms, near)
+        start, transfer = kernel.us(rows.tokens, bytes / rows.row_bytes, rows.row_bytes, sms, near, local)
         if low_latency:
             pattern = self._patterns(Coll.ALL_TO_ALL, ranks, P2P, ranks[0])
         else:
