@@ -32,12 +32,22 @@ def test_experts_exchange_tokens_as_the_recipe_of_the_gpu_does() -> None:
     assert (hybrid.words[-1], nccl.words[-1]) == ("hybridep", "alltoall")
 
 
-def test_a_hybrid_model_runs_with_all_its_layers_and_the_passes_of_its_recipe() -> None:
-    row = {**ROW, "model": "Nemotron_3_Super", "TP": "1", "PP": "1", "VP": "n/a", "EP": "64"}
-    run, again = expressed(row), expressed({**row, "System": "DGX-B200"})
+HYBRID = {**ROW, "model": "Nemotron_3_Super", "PP": "1", "VP": "n/a", "EP": "64"}
+
+
+def test_a_hybrid_model_runs_with_the_passes_of_its_recipe_and_the_mix_of_its_layers() -> None:
+    run, again = expressed({**HYBRID, "TP": "1"}), expressed({**HYBRID, "TP": "1", "System": "DGX-B200"})
     assert isinstance(run, Run) and isinstance(again, Run)
-    assert (run.points, run.rounds) == ((88,), (1, 2))
+    assert (run.layers, run.points, run.rounds) == (88, (11, 22), (1, 2))
     assert ("--recompute" in run.words, again.words[-7:-4]) == (False, ("--recompute", "moe_act", "layernorm"))
+    assert ("--cuda-graphs" in run.words, "--cuda-graphs" in again.words) == (True, False)
+
+
+def test_a_hybrid_model_in_nvfp4_has_its_last_layers_in_bfloat16_in_both_runs() -> None:
+    run = expressed({**HYBRID, "Precision": "NVFP4"})
+    assert isinstance(run, Run) and min(run.points) > 14
+    assert run.options[3] == "dp=32:first"
+    assert "--te" in run.words and "--fused-experts" not in run.words
 
 
 def test_a_row_that_is_not_simulated_has_a_reason() -> None:

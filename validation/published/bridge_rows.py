@@ -43,13 +43,11 @@ ENGINE = {"Qwen3_30B_a3B": ("H100", "B200", "B300", "GB200", "GB300"), "Qwen3_23
 """GPUs on which a model runs with Transformer Engine itself, where its experts are not fused. Its Python is host time:
 these recipes have no CUDA graphs of attention (but on B200 from 26.04 on)."""
 LAYERS = ("attn", "mamba", "moe_router", "moe_preprocess")
-HYBRID_GRAPHS = {
-    ("Nemotron_3_Nano", "H100"): ("mamba",), ("Nemotron_3_Nano", "GB200"): LAYERS[:2],
-    ("Nemotron_3_Super", "B300"): LAYERS, ("Nemotron_3_Super", "GB300"): LAYERS, ("Nemotron_3_Super", "B200"): (),
-}  # fmt: skip
-"""Parts of layers that are CUDA graphs, by model and GPU. These run with Transformer Engine itself, in FP8 and MXFP8
-without fused experts. Others do not: with NVFP4 single layers have other precisions, and Super on GB200 gathers scales,
-which does not fold. Nano's router on GB200 is no graph here: a routing map gets its values outside of graphs."""
+HYBRID_GRAPHS = {("Nemotron_3_Nano", "H100", "FP8"): LAYERS[1:2], ("Nemotron_3_Super", "B200", "MXFP8"): ()}
+"""Parts of layers that are CUDA graphs, by model, GPU and precision, where they are not all of `LAYERS`. Hybrid models
+run with Transformer Engine itself, but with fused experts."""
+PERIODS = {"nemotron-3-nano": (7, 16), "nemotron-3-super": (11, 22)}
+"""Numbers of layers of hybrid models: the layers between them have the mix of those behind them."""
 NOT_HERE = {
     "DeepSeekV4": "sparse attention", "Nemotron_3_Ultra": "Megatron-FSDP with activations in host memory",
     "Nemotron_3_5": "the recipe's Mamba model with layers that predict further tokens",
@@ -125,14 +123,17 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
             return f"{row['model']} in {n['PP'] * n['VP']} pipeline chunks: its layout is not known"
         words += ["--layout", LAYOUTS[row["model"]]]
     axes = [f"pp={n['PP']}"] if n["PP"] > 1 else []
-    axes += [f"{axis}={size}:first" for axis, size in (("dp", replicas), ("cp", n["CP"]), ("tp", n["TP"])) if size > 1]
+    sizes = {"dp": replicas, "cp": n["CP"], "tp": 1 if engine else n["TP"]}  # layers gather scales, which does not fold
+    axes += [f"{axis}={size}:first" for axis, size in sizes.items() if size > 1]
     first = max(n["PP"], 2 if "--overlap-experts" in words else 1)
     rounds = (micro,) if micro <= 2 * first else (first, first + n["PP"])
     name = f"{cluster}:{max(1, gpus // host)}"
     if host == 4 and gpus == 256:  # a number of hosts of each rack that groups of ranks divide
         name = f"validation/published/{gpu.lower()}_256.toml"
     options = ["--cluster", name, "--fold", ",".join(axes), "--gpu-memory", "2000"]
-    points = (layers,) if n["PP"] > 1 or "Nemotron" in row["model"] else (2, 4)
+    points = (layers,) if n["PP"] > 1 else PERIODS.get(model, (2, 4))
+    if "nvfp4" in words and model in PERIODS:  # 14 layers at the end have another precision
+        points = (22, 33)
     tokens = n["GBS"] * sequence // gpus
     sequences = n["MBS"] * replicas
     return Run(gpu, gpus, tuple(options), tuple(words), layers, points, micro, rounds, sequences, tokens)
@@ -144,9 +145,11 @@ def _version(row: Mapping[str, Any]) -> list[int]:
 
 def _engine(row: Mapping[str, Any], gpu: str) -> list[str]:
     """Whether layers are Transformer Engine's, and which parts of them are CUDA graphs."""
-    graphs = HYBRID_GRAPHS.get((row["model"], gpu)) if row["Precision"] != "NVFP4" else None
-    if (graphs is None and gpu not in ENGINE.get(row["model"], ())) or "--fused-experts" in _experts(row, gpu):
+    if "--fused-experts" in _experts(row, gpu):
         return []
+    if not row["model"].startswith("Nemotron"):
+        return ["--te"] if gpu in ENGINE.get(row["model"], ()) else []
+    graphs = HYBRID_GRAPHS.get((row["model"], gpu, row["Precision"]), LAYERS)
     return ["--te", "--cuda-graphs", *graphs] if graphs else ["--te"]
 
 

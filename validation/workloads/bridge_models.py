@@ -6,6 +6,7 @@ from typing import Any
 
 from megatron.core.activations import squared_relu
 from megatron.core.fusions.fused_bias_geglu import quick_gelu
+from megatron.core.quantization.quant_config import GlobMatcher, RecipeConfig
 
 from megatron_shapes import SHAPES, Shape
 
@@ -39,9 +40,10 @@ MAMBA: dict[str, Any] = {
     "is_hybrid_model": True, "mamba_head_dim": 64, "mamba_state_dim": 128, "mamba_num_groups": 8,
     "activation_func": squared_relu, "use_fused_weighted_squared_relu": True, "bias_activation_fusion": False,
     "apply_rope_fusion": False, "moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias": True,
-    "moe_router_load_balancing_type": "seq_aux_loss", "moe_aux_loss_coeff": 1e-4,
+    "moe_router_load_balancing_type": "seq_aux_loss", "moe_aux_loss_coeff": 1e-4, "moe_router_topk_scaling_factor": 2.5,
+    "moe_router_fusion": False,
 }  # fmt: skip
-"""Mamba 2 and experts without gates, as Nemotron 3 has them."""
+"""Mamba 2 and experts without gates, as Nemotron 3 has them. Its recipes do not fuse the router."""
 PATTERNS = {
     "nemotron-3-nano": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
     "nemotron-3-super": "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME",
@@ -61,8 +63,30 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Of one model; `dense`: first layers without experts."""
 MIXED = {"nemotron-3-super"}
-"""Hybrid models whose recipes give single layers another precision."""
+"""Models whose recipes give single layers another precision."""
+BF16_AT_THE_END = 14
+"""Layers that a recipe in NVFP4 leaves in bfloat16."""
 WINDOWS = {"gpt-oss-120b": 128}
 """Tokens that every second layer attends to."""
 BIASED = {"gpt-oss-120b"}
 """Models whose experts have biases."""
+
+
+def precisions(layers: int, precision: str) -> RecipeConfig:
+    """Of the linear layers of a model of `MIXED`, first match first, as te_quant.cfg of Megatron-Bridge gives them.
+
+    Megatron-Core's stack of Mamba layers enters no context of NVFP4, so each layer asks for it.
+    """
+    kept = ["mtp.*"]
+    if precision == "nvfp4":
+        last = range(max(0, layers - BF16_AT_THE_END), layers)
+        kept += ["*.linear_qkv", "*.linear_proj", "*mlp.fc[12]_latent_proj", *(f"decoder.layers.{i}.*" for i in last)]
+    matchers = [GlobMatcher(pattern, "bf16") for pattern in kept]
+    if precision == "nvfp4":
+        matchers += [GlobMatcher("*mixer.out_proj", "mxfp8"), GlobMatcher("decoder.layers.*", "nvfp4")]
+    wanted: dict[str, dict[str, Any]] = {
+        "bf16": {}, "mxfp8": {"fp8_quantization_recipe": "mxfp8", "override_nonquantized_autocast": True},
+        "nvfp4": {"fp4_quantization_recipe": "nvfp4", "override_nonquantized_autocast": True},
+    }  # fmt: skip
+    kind = {"transformer_engine_config_type": "TEQuantizationParams"}
+    return RecipeConfig(matchers, {name: kind | {"training_recipe": made} for name, made in wanted.items()})

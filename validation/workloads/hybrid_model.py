@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -93,21 +92,11 @@ class Latent(torch.nn.Module):
         return Column.apply(given, self.weight, self.place), None
 
 
-BF16_AT_THE_END = 14
-"""Layers that a recipe in NVFP4 leaves in bfloat16."""
-
-
-def set_precisions(model: torch.nn.Module, precision: str) -> None:
-    """Of single layers, as the recipes of Nemotron 3 Super set them (te_quant.cfg of Megatron-Bridge)."""
-    last = sum(1 for name, _ in model.named_modules() if re.fullmatch(r"decoder\.layers\.\d+", name))
+def set_precisions(model: torch.nn.Module) -> None:
+    """Of the layers that predict further tokens: bfloat16, as in the recipes of Nemotron 3 Super."""
     for name, module in model.named_modules():
-        layer = re.match(r"decoder\.layers\.(\d+)\.", name)
-        at_the_end = layer is not None and int(layer[1]) >= last - BF16_AT_THE_END
-        attends = name.endswith(("linear_qkv", "linear_proj", "latent_proj"))
-        if name.startswith("mtp.") or (precision == "nvfp4" and (attends or at_the_end)):
+        if name.startswith("mtp."):
             _set(module, recipe("bf16"))
-        elif precision == "nvfp4" and name.endswith("mixer.out_proj"):
-            _set(module, recipe("mxfp8"))
 
 
 def _set(module: torch.nn.Module, how: Recipe) -> None:
