@@ -198,7 +198,8 @@ def settings(name: str, own: argparse.Namespace, **given: Any) -> dict[str, Any]
     if dense:
         given["moe_layer_freq"] = [0] * dense + [1] * (given["num_layers"] - dense)
     if own.cuda_graphs:
-        given |= {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": own.cuda_graphs}
+        given |= {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": own.cuda_graphs,
+                  "cuda_graph_warmup_steps": 10}  # done: none within the capture, which no step contains  # fmt: skip
     if own.recompute:
         given |= {"recompute_granularity": "selective", "recompute_modules": own.recompute}
     stages, chunks = given["pipeline_model_parallel_size"], given["virtual_pipeline_model_parallel_size"] or 1

@@ -106,8 +106,8 @@ _HYBRID = {
     Coll.HYBRID_DISPATCH: Kernel(7.9, 0.0, 0.0, 0.0, inf, 689e3, 0.15, 0.053),
     Coll.HYBRID_COMBINE: Kernel(15.0, 0.0, 0.0, 0.0, 55e3, 656e3, 0.15),
 }
-"""On a link of `HYBRID_LINK`; other links carry in proportion. A thread of an SM goes through all members for each token
-of a dispatch (DeepEP, csrc/hybrid_ep/backend/hybrid_ep_backend.cuh). Rows are BF16; FP8 takes 0.083 us a member."""
+"""On a link of `HYBRID_LINK`; other links carry in proportion. In a dispatch a thread of an SM goes through all members
+for each token (DeepEP, csrc/hybrid_ep/backend/hybrid_ep_backend.cuh). Rows are BF16; FP8 takes 0.083 us a member."""
 HYBRID_LINK = 900e3
 NAMES = {
     Coll.EXPERT_COUNTS: "deep_ep::intranode::notify_dispatch", Coll.EXPERT_DISPATCH: "deep_ep::intranode::dispatch",
