@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,19 @@ def test_lightning(tmp_path: Path) -> None:
     assert sum(steps[1:]) < float(row[3]) < sum(steps)
     finished = re.findall(r"\[rank0\]: .*step_ms: ([\d.]+)", run.out + run.err)
     assert 0.75 * steps[-1] < float(finished[-1]) / 1e3 < 1.01 * steps[-1]  # less what lies between batches
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_weights_of_zeros_load_as_a_checkpoint(tmp_path: Path, tied: bool) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=1024, hidden_size=512, intermediate_size=512, num_hidden_layers=1, num_attention_heads=4,
+        tie_word_embeddings=tied, architectures=["LlamaForCausalLM"], dtype="bfloat16",
+    )  # fmt: skip
+    config.save_pretrained(tmp_path)
+    subprocess.run([sys.executable, SAMPLES / "huggingface/empty_weights.py", tmp_path], check=True)
+    model, found = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(found.values()), "no weight is missing or unexpected"
+    assert not any(weight.any() for weight in model.parameters() if weight.ndim > 1)
+    file = (tmp_path / "model.safetensors").stat()
+    assert file.st_blocks * 512 < 65536 < sum(weight.nbytes for weight in model.parameters()) < file.st_size
