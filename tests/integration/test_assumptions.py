@@ -368,18 +368,18 @@ def test_a_run_reports_its_assumptions(tmp_path: Path, stub_set: Any) -> None:
 def test_a_summary_names_what_decides_work_first() -> None:
     found = [Assumption("a sequence ends at a.py:1", 2), Assumption("a sequence ends at b.py:2", 1),
              Assumption("0 is read at a.py:7", 9)]  # fmt: skip
-    assert assumed(found) == ["a sequence ends, 3 times, and 1 more (docs/values.md)"]
+    assert assumed(found) == ["a sequence ends, 3 times, and 1 more (phantora analyze)"]
     assert assumed(found[2:]) == ["0 is read at a.py:7 (docs/values.md)"] and assumed([]) == []
     splits = Assumption("unknown Longs are read at a.py:8", 4)
-    assert assumed([splits, *found[2:]]) == ["unknown Longs are read at a.py:8, 4 times, and 1 more (docs/values.md)"]
+    assert assumed([splits, *found[2:]]) == ["unknown Longs are read at a.py:8, 4 times, and 1 more (phantora analyze)"]
     ends = Assumption("the real 0 is read at a.py:9", 2, ends_loop=True)
     threads = Assumption(f"{HOST_THREADS} 24 threads at a.py:3", 40)
     assert HOST_THREADS in (Path(__file__).parents[2] / "stub/tracer/host_cost.cpp").read_text()
     assert assumed(sorted([threads, found[2], ends], key=lambda each: each.rank)) == [
         "the real 0 is read at a.py:9 and ends a loop (--assume iterations=N@FILE:LINE), 2 times, "
-        "and 2 more (docs/values.md)"
+        "and 2 more (phantora analyze)"
     ]
-    assert assumed([found[2], threads]) == ["0 is read at a.py:7, and 1 more (docs/values.md)"]
+    assert assumed([found[2], threads]) == ["0 is read at a.py:7, and 1 more (phantora analyze)"]
 
 
 def test_assumptions_are_checked() -> None:

@@ -86,7 +86,7 @@ def assumed(found: Sequence[Assumption]) -> list[str]:
     more = len(found) - len(shown) + max(0, len(lines) - MOST_LINES)
     lines = lines[:MOST_LINES]
     if lines:
-        lines[-1] += (f", and {more} more" if more else "") + " (docs/values.md)"
+        lines[-1] += f", and {more} more (phantora analyze)" if more else " (docs/values.md)"
     return lines
 
 
