@@ -61,6 +61,8 @@ def message_of(error: BaseException) -> str:
     if isinstance(error, SystemExit) and isinstance(error.code, int):
         why = _refused(error) or (str(error.__context__) if error.__context__ else "")
         return ", ".join(filter(None, (str(error.code), *why.strip().splitlines()[:1])))
+    if isinstance(error, AssertionError) and not str(error) and error.__traceback__:
+        return traceback.extract_tb(error.__traceback__)[-1].line or ""
     _, found, raised = str(error).strip().rpartition("Traceback (most recent call last):\n")
     lines = [line for line in raised.splitlines() if any(map(str.isalnum, line))] or [""]  # not torchrun's ======
     return next((line for line in lines if not line[0].isspace()), lines[-1]) if found else lines[0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
 from argparse import ArgumentParser
+from pathlib import Path
 from typing import NoReturn
 
 import pytest
@@ -53,3 +55,11 @@ def test_an_error_of_another_process_is_its_last_exception() -> None:
     assert message_of(RuntimeError(IN_ANOTHER_PROCESS)) == "torch.AcceleratorError: CUDA error: device is busy"
     assert message_of(RuntimeError("\n=====\ntrain.py FAILED\n-----\n")) == "train.py FAILED"
     assert message_of(RuntimeError()) == ""
+
+
+def test_an_assertion_without_a_text_is_its_line(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("steps = 0\nassert steps > 0\n")
+    with pytest.raises(AssertionError) as caught:
+        runpy.run_path(str(tmp_path / "train.py"))
+    assert message_of(caught.value) == "assert steps > 0"
+    assert message_of(AssertionError("too few")) == "too few" and message_of(AssertionError()) == ""
