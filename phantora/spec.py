@@ -189,6 +189,8 @@ class RunSpec(_Json):
     """``HOSTSxGPUSxMODEL`` or the path of a .toml file."""
     gpu_memory: float | None = None
     """GiB of each GPU in place of its own."""
+    processes_per_gpu: int = 1
+    """Processes that may share a GPU at a time."""
     host: str | None = None
     """A host that ships, a .toml file, or a factor on the time of the default one; None: the cluster's."""
     host_time: str = "modelled"

@@ -34,7 +34,7 @@ TRAILING = {"cluster": ("-c", "--cluster"), "output": ("-o", "--output")}
 
 # Headings of --help, with the options below each. Others are below the last.
 SECTIONS = {
-    "Cluster and script": ("cluster", "nnodes", "nproc_per_node", "gpu_memory", "module", "preload", "seed"),
+    "Cluster and script": ("cluster", "nnodes", "nproc_per_node", "processes_per_gpu", "gpu_memory", "module", "preload", "seed"),
     "Output": (
         "output", "force", "recording", "flows", "modules", "missing", "summary", "as_json", "verbose", "quiet",
         "price",
@@ -123,6 +123,10 @@ Examples:
 @click.option(
     "-c", "--cluster", default=defaults.CLUSTER, show_default=True, metavar="SPEC",
     help="HOSTSxGPUSxMODEL, for example 2x8xH100, or the path of a .toml file.",
+)
+@click.option(
+    "--processes-per-gpu", type=int, default=1, show_default=True, metavar="N",
+    help="Let N processes share each GPU at a time: they take turns, or run concurrently under MPS.",
 )
 @output_options("SCRIPT.arrow, or SCRIPT-2.arrow and so on if it exists")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")

@@ -159,7 +159,7 @@ def _join() -> None:
     install_tracer(stub_set)
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     expected = _world_size(session)
-    if world != expected:
+    if world > expected or (world < expected and not _shares(session)):
         raise PhantoraError(
             f"the command started {world} ranks, but {expected} GPUs are simulated: give both the same "
             "number (`phantora trace --nnodes N --nproc-per-node N` or --cluster)"
@@ -174,10 +174,19 @@ def _join() -> None:
     process.at_exit(library.ph_exit)  # after the interpreter's teardown, which may still use CUDA
 
 
+def _shares(session: int) -> bool:
+    """Whether several processes share GPUs: other processes than these ranks may take the places that are left."""
+    return bool(_header(session)["gpus_per_host"])
+
+
 def _world_size(session: int) -> int:
+    return int(_header(session)["world_size"])
+
+
+def _header(session: int) -> Any:
     import numpy as np
 
     from phantora.wire import layout
 
     header = layout.dtype(layout.Header)
-    return int(np.frombuffer(os.pread(session, header.itemsize, 0), header)["world_size"][0])
+    return np.frombuffer(os.pread(session, header.itemsize, 0), header)[0]

@@ -87,7 +87,7 @@ def create_session(
     """
     spec, cluster = setup.spec, setup.cluster
     real = setup.fold.real if setup.fold else None
-    host = cluster.host.slower(pace_of(setup))
+    host, places = cluster.host.slower(pace_of(setup)), setup.places
     config = SessionConfig(
         setup.world_size,
         setup.ranks_per_host,
@@ -97,6 +97,8 @@ def create_session(
         unsupported=getattr(layout.Unsupported, spec.unsupported.upper()),
         epoch_ns=int(time.time()) * 1_000_000_000,
         real=(0,) if alone else real,
+        gpus_per_host=places.gpus_per_host if places.shared else 0,
+        mps=places.mps,
     )
     blocks = _packed(workspaces) if workspaces else None
     return Session.create(config, device_fields(cluster.gpu), host.api_ns, blocks)
@@ -185,10 +187,10 @@ def assemble(
         if recorded is not None and recorded.measured is not None and not recorded.measured.known:
             described.peak_flops = {}  # of the model that stands for the GPU
         config = SimulatorConfig(
-            engine, cluster.part(setup.hosts, setup.ranks_per_host), model, prices.known, nccl, setup.what_if,
+            engine, setup.used, model, prices.known, nccl, setup.what_if,
             setup.fold, recorded.measured if recorded else None, output.flows, recorded is not None and recorded.brief,
             output.recording, setup.spec.hang_timeout, progress,
-            notice,
+            notice, setup.places if setup.places.shared else None,
         )  # fmt: skip
         log = LogWriter(log_path, described, Tables())
         try:
@@ -220,7 +222,7 @@ def _nccl(setup: Setup, recorded: Recorded | None) -> tuple[NcclEnvironment, dic
     cluster = setup.cluster
     before: Mapping[str, Any] = recorded.nccl if recorded else {}
     variables = {**cluster.nccl, **before.get("honoured", {}), **os.environ}  # the ranks inherit the last
-    nccl = NcclEnvironment.read(variables, cluster.part(setup.hosts, setup.ranks_per_host).wiring.nics)
+    nccl = NcclEnvironment.read(variables, setup.used.wiring.nics)
     others = Variables.read({} if recorded else os.environ)
     return nccl, {
         "nccl": {"honoured": nccl.honoured, "ignored": {**before.get("ignored", {}), **nccl.ignored}},
@@ -237,6 +239,8 @@ def _facts(setup: Setup, workspaces: Workspaces | None) -> dict[str, Any]:
     found["settling_ns"] = SETTLING * (gpu.power.response_ns + gpu.power.reaction_ns)
     if setup.fold:
         found["fold"] = to_dict(setup.fold)
+    if setup.places.shared:
+        found["sharing"] = {"gpus_per_host": setup.places.gpus_per_host, "mps": setup.mps}
     if setup.what_if:
         found["what_if"] = asdict(setup.what_if)
     return found

@@ -20,7 +20,7 @@ from phantora.runs.outputs import Outputs
 from phantora.runs.preflight import preflight
 from phantora.runs.setup import Setup
 from phantora.sim.whatif import parse_what_if
-from phantora.spec import AUTO, COMMAND, SCRIPT, LaunchSpec, RunSpec
+from phantora.spec import AUTO, COMMAND, OFF, SCRIPT, FoldSpec, LaunchSpec, RunSpec
 from phantora.units import GIB
 from phantora.wire.layout import MAX_DEVICES
 
@@ -49,7 +49,7 @@ def prepare(spec: RunSpec) -> Prepared:
     if spec.kind == SCRIPT:
         check_script(spec.target)
     hosts = _count("--nnodes", spec.launch.nnodes, cluster.hosts, "hosts", spec.cluster)
-    here = _count("--nproc-per-node", spec.launch.nproc_per_node, cluster.gpus_per_host, "GPUs per host", spec.cluster)
+    here = _ranks_per_host(spec, cluster)
     if here > MAX_DEVICES:
         raise PhantoraError(
             f"{spec.cluster}: {here} ranks on a host, and at most {MAX_DEVICES} are simulated; "
@@ -60,8 +60,10 @@ def prepare(spec: RunSpec) -> Prepared:
     spec = replace(spec, ranks=replace(
         spec.ranks, moe_routing=parse_routing(spec.ranks.moe_routing).spec, assume=parse_assumptions(spec.ranks.assume),
         threads=_threads(os.environ.get("OMP_NUM_THREADS", "")),
-        devices=here if hosts > 1 else cluster.gpus_per_host,
+        devices=min(here, cluster.gpus_per_host) if hosts > 1 else cluster.gpus_per_host,
     ))  # fmt: skip
+    if here > cluster.gpus_per_host:
+        spec = _not_folded(spec)
     fold = folding.choose(spec.fold, hosts * here, is_command=spec.kind == COMMAND)
     to_be_found = spec.fold.axes == AUTO and spec.kind != COMMAND
     preflight(len(fold.real) if fold else 1 if to_be_found else hosts * here)
@@ -71,7 +73,30 @@ def prepare(spec: RunSpec) -> Prepared:
     plan = Plan(spec, hosts, here, spec.ranks, log_dir=_log_dir(spec.launch), ranks_filter=shown)
     if spec.launch.run_id:
         plan = replace(plan, run_id=spec.launch.run_id)
-    return Prepared(Setup(spec, cluster, hosts, here, what_if, fold), plan.folded(fold), outputs, note)
+    mps = bool(os.environ.get("CUDA_MPS_PIPE_DIRECTORY"))
+    return Prepared(Setup(spec, cluster, hosts, here, what_if, fold, mps), plan.folded(fold), outputs, note)
+
+
+def _ranks_per_host(spec: RunSpec, cluster: Cluster) -> int:
+    gpus, sharing = cluster.gpus_per_host, spec.processes_per_gpu
+    if sharing < 1:
+        raise PhantoraError(f"--processes-per-gpu {sharing} must be at least 1")
+    what = "GPUs per host" if sharing == 1 else f"places per host, {sharing} on each GPU"
+    here = _count("--nproc-per-node", spec.launch.nproc_per_node, gpus * sharing, what, spec.cluster)
+    if sharing > 1 and here <= gpus:
+        raise PhantoraError(
+            f"--processes-per-gpu {sharing}: {here} ranks do not share the {gpus} GPUs of a host; give more with "
+            "--nproc-per-node, or fewer GPUs with --cluster"
+        )
+    return here
+
+
+def _not_folded(spec: RunSpec) -> RunSpec:
+    if spec.fold.axes not in (AUTO, OFF):
+        raise PhantoraError(
+            f"--fold {spec.fold.axes}: a folded run has one process on each GPU; leave --processes-per-gpu or --fold out"
+        )
+    return replace(spec, fold=FoldSpec(OFF))
 
 
 def _started_by_itself(spec: RunSpec) -> tuple[RunSpec, str]:
@@ -144,7 +169,8 @@ def _count(option: str, text: str, have: int, what: str, spec: str) -> int:
         raise PhantoraError(f"{option} {text!r} must be at least 1")
     if least > have:
         raise PhantoraError(
-            f"{option} {text}: the cluster {spec} has {have} {what}; simulate a larger one with --cluster"
+            f"{option} {text}: the cluster {spec} has {have} {what}; simulate a larger one with --cluster, or several "
+            "processes on each GPU with --processes-per-gpu"
         )
     return min(most, have)
 

@@ -8,6 +8,7 @@ from phantora.fold.mesh import Fold
 from phantora.hardware import Cluster
 from phantora.sim.whatif import WhatIf
 from phantora.spec import RunSpec
+from phantora.wire.places import Places
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,21 @@ class Setup:
     what_if: WhatIf = field(default_factory=WhatIf)
     fold: Fold | None = None
     """The fold that selects the processes; None: all ranks are processes."""
+    mps: bool = False
+    """Processes that share a GPU use MPS."""
 
     @property
     def world_size(self) -> int:
         """Number of ranks."""
         return self.hosts * self.ranks_per_host
+
+    @property
+    def places(self) -> Places:
+        """The GPU of each rank."""
+        gpus = min(self.ranks_per_host, self.cluster.gpus_per_host)
+        return Places(self.ranks_per_host, gpus, self.mps)
+
+    @property
+    def used(self) -> Cluster:
+        """The part of the cluster that the ranks have."""
+        return self.cluster.part(self.hosts, self.places.gpus_per_host)

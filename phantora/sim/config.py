@@ -13,6 +13,7 @@ from phantora.hardware import Cluster
 from phantora.sim.collectives import NcclEnvironment
 from phantora.sim.measured import Measured
 from phantora.sim.whatif import WhatIf
+from phantora.wire.places import Places
 
 
 @dataclass(frozen=True)
@@ -71,3 +72,5 @@ class SimulatorConfig:
     """Called a few times a second."""
     notice: Callable[[str], None] | None = None
     """Called in the simulator's thread with what the user should know meanwhile."""
+    places: Places | None = None
+    """The GPU of each rank, where several share one."""

@@ -11,16 +11,18 @@ from phantora.hardware.topology import Flow, NetworkLink, Topology
 from phantora.sim.engine import library as native
 from phantora.sim.whatif import WhatIf
 from phantora.trace.schema import OPTIMIZER_STEP
+from phantora.wire.places import Places
 
 
 class Links:
-    """The links of `topology` in `engine`, with the same numbers. GPU g of the topology is rank g.
+    """The links of `topology` in `engine`, with the same numbers. GPU g of the topology is rank g, unless `places` has
+    more ranks for it.
 
     Raises PhantoraError if `what_if` names what is not there.
     """
 
     def __init__(self, engine: native.Engine, topology: Topology, world_size: int, what_if: WhatIf,
-                 fold: Fold | None = None) -> None:
+                 fold: Fold | None = None, places: Places | None = None) -> None:
         self._engine = engine
         self._links = topology.links
         self._names: dict[tuple[int, ...], int] = {}
@@ -28,13 +30,16 @@ class Links:
         engine.set_mark(OPTIMIZER_STEP)
         marked = {number for change, numbers in changes if change.optimizer_steps for number in numbers}
         numbers = {name: number for number, name in enumerate(topology.gpus)}
+        gpus = len(topology.gpus) if places is not None else world_size
         for number, link in enumerate(topology.links):
             members = users(topology, numbers, link)
             if members and number in marked:
                 members = sorted({0, *members})  # rank 0 gives the time
             # GPUs that no rank uses put nothing on any link; an empty list would mean everybody.
             # In a folded run any process may be the one whose collective uses the link of a rank that is none.
-            present = [] if fold else [gpu for gpu in members if gpu < world_size] or [0] * bool(members)
+            present = [] if fold else [gpu for gpu in members if gpu < gpus] or [0] * bool(members)
+            if places is not None:
+                present = [rank for gpu in present for rank in places.ranks_of(gpu)]
             engine.add_link(link.bandwidth, engine.intern(native.NAMES, link.name), present)
         for change, links in changes:
             for number in links:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from phantora.cost.machine import Machine
 from phantora.cost.parse import compute_of, read_signature, signature_text
 from phantora.cost.types import CostModel, KernelLaunch, L2State, OperatorSignature, Price
 from phantora.cost.wanted import Wanted
+from phantora.errors import PhantoraError
 from phantora.hardware import Flow
 from phantora.sim.collectives import (
     SEND_RECV_KERNEL,
@@ -76,8 +77,9 @@ class Pricing:
         processes = frozenset(rank // domain for rank in fold.real) if fold else frozenset()
         self._collectives = CollectiveModel(cluster, config.nccl, hosts=processes if identical else None)
         topology = self._collectives.topology
-        self._links = Links(engine, topology, world_size, what_if, fold)
+        self._links = Links(engine, topology, world_size, what_if, fold, config.places)
         self._fold = fold
+        self._places = config.places
         self._hosts_of_processes = processes
         fabric = any(topology.host_of_link(link) is None for link in range(len(topology.links))) if fold else True
         self._apart = identical and not fabric  # groups that share no host share no link, and one host is like another
@@ -179,23 +181,24 @@ class Pricing:
         )  # fmt: skip
 
     def _serve_communication(self, request: native.PriceRequest) -> None:
+        joined = self._engine.comm_ranks(request.comm) if request.kind == native.COLLECTIVE else (request.src, request.dst)
+        gpus = self._gpus(joined)
         if request.kind == native.COLLECTIVE:
-            ranks = self._engine.comm_ranks(request.comm)
             price = self._communication(
                 request, lambda model: model.collective(
-                    request.sub, ranks, request.bytes, request.dtype, request.root, request.blocks, _rows(request)
+                    request.sub, gpus, request.bytes, request.dtype, request.root, request.blocks, _rows(request)
                 ),
             )  # fmt: skip
             name = kernel_name(
-                request.sub, request.redop, request.dtype, price.algorithm, price.protocol, len(ranks)
+                request.sub, request.redop, request.dtype, price.algorithm, price.protocol, len(gpus)
             )  # fmt: skip
         elif request.sub != native.PAIR:
-            price, name = self._one_sided(request)
+            price, name = self._one_sided(request, gpus)
         else:
             members = len(self._engine.comm_ranks(request.comm))
             price = self._communication(
                 request, lambda model: model.transfer(
-                    request.src, request.dst, request.bytes, request.concurrent, members=members,
+                    gpus[0], gpus[1], request.bytes, request.concurrent, members=members,
                     duplex=bool(request.duplex),
                 ),
             )  # fmt: skip
@@ -206,12 +209,29 @@ class Pricing:
         feels = communication_feels(len({topology.host_of(end) for end in ends}) == 1)
         if request.kind == native.TRANSFER and request.sub == native.PEER_COPY and not request.blocks:
             feels = 0.0  # copy engines do not wait for SMs
-        self._engine.set_flows(request.id, price.latency_ns, price.flows, self._links.names(price.flows), feels)
+        names = self._links.names(price.flows)
+        self._engine.set_flows(request.id, price.latency_ns, self._of_ranks(price.flows, joined), names, feels)
         self._engine.set_price(request.id, (price.duration_ns,), self._engine.intern(native.NAMES, name))
         algorithm = f"{price.algorithm}/{price.protocol}/{price.channels}"
         self._prices[request.id] = PriceRow(
             "communication", price.provenance, 0.0, float(request.bytes), 0, algorithm, price.error
         )
+
+    def _gpus(self, ranks: Sequence[int]) -> Sequence[int]:
+        """Those of `ranks`. Raises PhantoraError where two have the same."""
+        if self._places is None:
+            return ranks
+        gpus = [self._places.gpu_of(rank) for rank in ranks]
+        if len(set(gpus)) < len(gpus):
+            raise PhantoraError(f"ranks {', '.join(map(str, ranks))} have GPUs in common: NCCL wants one for each")
+        return gpus
+
+    def _of_ranks(self, flows: Sequence[Flow], ranks: Sequence[int]) -> Sequence[Flow]:
+        """`flows` between GPUs, as the engine knows them: by the ranks there."""
+        if self._places is None:
+            return flows
+        rank_of = {self._places.gpu_of(rank): rank for rank in ranks}
+        return [replace(flow, src=rank_of.get(flow.src, flow.src), dst=rank_of.get(flow.dst, flow.dst)) for flow in flows]
 
     def _communication(
         self, request: native.PriceRequest, price: Callable[[CollectiveModel], CollectivePrice]
@@ -226,13 +246,13 @@ class Pricing:
         before = measured.collectives
         return as_measured(price(self._collectives), took, price(before), before.topology)
 
-    def _one_sided(self, request: native.PriceRequest) -> tuple[CollectivePrice, str]:
+    def _one_sided(self, request: native.PriceRequest, gpus: Sequence[int]) -> tuple[CollectivePrice, str]:
         """Price of access to the memory of peers without their participation: a copy or a signal."""
         if request.sub == native.PEER_COPY:
-            price = self._collectives.peer_copy(request.src, request.dst, request.bytes, request.blocks)
+            price = self._collectives.peer_copy(gpus[0], gpus[1], request.bytes, request.blocks)
             return price, signal_name(puts=True, counted=True) if request.blocks else _PEER_COPY
         puts = request.sub == native.PUT_SIGNAL
-        return self._collectives.signal(request.src, request.dst, puts), signal_name(puts, bool(request.counted))
+        return self._collectives.signal(gpus[0], gpus[1], puts), signal_name(puts, bool(request.counted))
 
     def _flows_of_siblings(self, request: native.PriceRequest) -> list[Flow]:
         """In a folded run: flows of groups without a process on links that processes use as well, at the same time.

@@ -17,6 +17,7 @@ from phantora.sim.hang import describe, working
 from phantora.sim.idle import IdleDetector, descendants, stopped
 from phantora.sim.kernel_profile import limit_power
 from phantora.sim.pricing import Pricing
+from phantora.sim.sharing import CONTEXT_SWITCH_NS, TIME_SLICE_NS
 from phantora.trace.writer import LogWriter
 from phantora.wire import layout, stacks
 from phantora.wire.session import Session
@@ -52,6 +53,8 @@ def timing_of(gpu: Gpu, nccl: NcclEnvironment | None = None) -> native.Timing:
         kernel_gap_ns=round(measured.kernel_gap_ns),
         crowded_gap_ns=round(measured.crowded_gap_ns),
         graph_gap_ns=round(measured.graph_gap_ns),
+        time_slice_ns=TIME_SLICE_NS,
+        context_switch_ns=CONTEXT_SWITCH_NS,
         communication_start_ns=round(measured.communication_start_ns),
         send_buffer_bytes=channels * (nccl or NcclEnvironment()).buffer_bytes,
         filling_copy_bytes=measured.filling_copy_bytes,

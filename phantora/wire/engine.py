@@ -185,6 +185,10 @@ class Timing(ctypes.Structure):
     """The same while two or more other streams have work."""
     graph_gap_ns: Int64
     """Between those of a graph."""
+    time_slice_ns: Int64
+    """For which the kernels of one process run, while others that share the GPU have some."""
+    context_switch_ns: Int64
+    """From the last kernel of one process to the first of another."""
     communication_start_ns: Int64
     """Time from the end of its last dependency to the start of a communication kernel."""
     send_buffer_bytes: Int64

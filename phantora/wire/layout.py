@@ -247,6 +247,8 @@ Header = Struct("ph_header", (
     ("double", "host_scale", 1, "measured mode: CPU time is multiplied by this; modelled mode: host time over that of the reference host"),
     ("int64_t", "epoch_ns", 1, "wall clock at virtual time 0, for time.time()"),
     ("uint32_t", "layout", 1, "PH_LAYOUT"), ("uint32_t", "folded", 1, "ranks that are no processes"),
+    ("uint32_t", "gpus_per_host", 1, "where several processes share a GPU: local rank r has GPU r modulo this; 0: every rank has its own"),
+    ("uint32_t", "mps", 1, "1: kernels of processes that share a GPU run concurrently"),
     ("int64_t", "stalled_ns", 1, "real time for which no rank could go on: the clock of torch's timeouts goes on then"),
     ("uint64_t", "size", 1, "bytes of the whole area"),
     ("uint64_t", "control_offset", 1, "of ph_control[world_size]"), ("uint64_t", "ring_offset", 1, "of the rings"),

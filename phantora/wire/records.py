@@ -122,6 +122,7 @@ BODIES = {
             ("int64_t", "delay", "ns by which it began later than its stream, its launch and its waits explain"),
             ("double", "crowd", "of communication: how many shared its links meanwhile, itself counted"),
         )),
+        Body("share", (("int64_t", "bytes", "taken; below 0: given back"),)),
         Body("meter", (("uint64_t", "rank", "whose GPU"), ("int64_t", "device", "of it; -1: the one that it uses"))),
         Body("asked", (
             ("uint64_t", "pad0", ""), ("uint64_t", "pad1", ""), ("uint64_t", "pad2", ""),
@@ -181,6 +182,8 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("PUT_SIGNAL", "signal", "stream, id = comm, op: tells a peer; unless PH_F_COUNTED once the one before is taken"),
     ("WAIT_SIGNAL", "signal", "stream, id = comm, op: waits for a peer's signal and takes it"),
     ("TIMED", "timed", "in recordings of real runs only: how long the launch that follows took"),
+    ("HOME", "", "id = number in the rank of the GPU that its place has, where several processes share GPUs"),
+    ("SHARE", "share", "of memory of a GPU that processes share; request: reply.status = 1 if it does not fit, value = bytes that are free"),
     ("METER", "meter", "request: reply.value = what a GPU drew up to `time`: mJ (id 0), or lately: mW (id 1)"),
 )  # fmt: skip
 

@@ -44,6 +44,10 @@ class SessionConfig:
     """Real time at which virtual time begins."""
     real: Sequence[int] | None = None
     """Ranks that are processes; None: all."""
+    gpus_per_host: int = 0
+    """Where several processes share a GPU; 0: every rank has its own."""
+    mps: bool = False
+    """Kernels of processes that share a GPU run concurrently."""
 
 
 @dataclass
@@ -122,6 +126,8 @@ class Session:
         header["layout"] = layout.checksum()
         header["world_size"] = world_size
         header["ranks_per_host"] = config.ranks_per_host
+        header["gpus_per_host"] = config.gpus_per_host
+        header["mps"] = config.mps
         header["sim_pid"] = os.getpid()
         header["host_mode"] = config.host_mode
         header["host_scale"] = config.host_scale

@@ -17,7 +17,7 @@ typedef struct member {
 
 static member describe(ncclComm_t comm, int first, int second) {
   int per_host = ph_shared() ? (int)ph_shared()->ranks_per_host : 1;
-  bool sees_host = per_host > 0 && ph_devices() >= per_host;
+  bool sees_host = per_host > 0 && (ph_shares() || ph_devices() >= per_host);
   return (member){.rank = first,
                   .nranks = second,
                   .host = sees_host ? ph_rank() / per_host : -1,

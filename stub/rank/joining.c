@@ -1,8 +1,8 @@
 // A process that was not started as a rank (by mp.spawn, subprocess, a notebook) and may become one.
-// Processes can be a rank one after the other; two at a time cannot.
+// Processes can be a rank one after the other; at a time as many use a GPU as --processes-per-gpu lets.
 //
 // It sees the simulated host's GPUs as soon as torch is imported, and asks for their properties without being
-// anything. When it first uses a GPU it takes the place of that GPU's rank: one process per GPU.
+// anything. When it first uses a GPU it takes a place of that GPU.
 #include "rank/torch_hooks/torch_hooks.h"
 
 #include <errno.h>
@@ -42,8 +42,8 @@ int ph_attach(int fd, int devices, int near, bool join, void (*joined)(void)) {
 static int refuse(int gpu, int64_t owner) {
   if (may_join)
     dprintf(STDERR_FILENO,
-            "phantora: process %d wants GPU %d, which process %lld uses: two processes on one GPU are not simulated; "
-            "let only one of them use it\n",
+            "phantora: process %d wants GPU %d, which process %lld uses: give `phantora trace` one more by "
+            "--processes-per-gpu, or let only one of them use it\n",
             (int)getpid(), gpu, (long long)owner);
   else
     dprintf(STDERR_FILENO,
@@ -57,14 +57,13 @@ int ph_join(int gpu) {
   pthread_mutex_lock(&joining);
   int result = 0;
   if (!ph_live()) {
-    ph_header *header = ph_rt.header;
-    ph_control *control = (ph_control *)((char *)header + header->control_offset) + gpu;
+    ph_control *first = (ph_control *)((char *)ph_rt.header + ph_rt.header->control_offset), *place = NULL;
     int32_t owner = 0;
-    if (gpu < 0 || (uint32_t)gpu >= header->world_size) result = refuse(gpu, 0);
-    else if (!may_join) result = refuse(gpu, 0);
-    else if ((owner = ph_take_place(control)))
-      result = refuse(gpu, owner);
-    else if (ph_connect(ph_rt.session, gpu, gpu, ph_rt.devices)) result = -1;
+    for (int i = 0; may_join && (place = ph_place(gpu, i)); i++)
+      if (!(owner = ph_take_place(place))) break;
+    int rank = place ? (int)(place - first) : -1;
+    if (!place) result = refuse(gpu, owner);
+    else if (ph_connect(ph_rt.session, rank, rank, ph_rt.devices)) result = -1;
     else if (on_join) on_join();
   }
   pthread_mutex_unlock(&joining);

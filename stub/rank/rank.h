@@ -27,11 +27,18 @@ void ph_assume_devices(int devices); // what a process that will only fork ranks
 // rank `near`, and becomes the rank of a GPU at ph_join() if it may `join`; `joined` is called then. 0, or -1 with errno.
 int ph_attach(int fd, int devices, int near, bool join, void (*joined)(void));
 bool ph_attached(void);            // and not yet a rank; one that has ended becomes none again
-int32_t ph_occupant(int device);   // the process that is the rank of a GPU of this host; 0 without one
-int64_t ph_occupied(int device);   // bytes that it takes there, its context among them
+typedef struct ph_occupant {
+  int32_t pid;
+  int64_t bytes;  // that it takes there, its context among them
+} ph_occupant;
+int ph_occupants(int device, ph_occupant *out, int room);  // how many processes have a GPU of this host; the first `room`
+int64_t ph_occupied(int device);   // bytes that they take there
+bool ph_has_place(int device);     // may another process have it?
 int64_t ph_drawn_mj(int device);   // what the GPU had drawn by the last time that the simulator noted it
 int64_t ph_drawn_mw(int device);   // and on average before that
 int ph_join(int gpu);              // 0, or -1 when it may not; says why on stderr
+bool ph_shares(void);              // do several processes share GPUs?
+int ph_home(void);                 // its host's number of the GPU of this rank then
 void ph_joined_detach(void);        // in a forked child: it is no rank
 void ph_exit(int status);          // sends RANK_EXIT; called by phantora.launch as the rank ends
 bool ph_connected(void);

@@ -68,11 +68,11 @@ bool Communication::give_up(Rank &rank, Transfer &t) {
 
 void Communication::end_aborted(Launch &l, int64_t time) {
   progress_.moved = progress_.news = true;
-  l.end = std::max(std::max(time, l.part_end), std::max(l.arrival + 1, l.device->now()));
+  l.end = std::max(std::max(time, l.part_end), std::max(l.arrival + 1, l.context->device.now()));
   l.ready = std::max(l.ready, l.arrival);
   if (l.name < 0) l.name = texts_.name("ncclDevKernel (aborted)");
-  l.device->touch();
-  ended_.push_back(l.device);
+  l.context->device.touch();
+  ended_.push_back(&l.context->device);
 }
 
 }  // namespace phe

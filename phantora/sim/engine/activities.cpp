@@ -107,7 +107,7 @@ void Communication::begin(Operation &o, Activity activity, int64_t arrival, int6
     l->gives_up = NEVER;
     l->ready = std::max(l->ready, arrival);
     l->least_end = std::max(l->least_end, time + price.least);
-    l->device->touch();
+    l->context->device.touch();
   }
   activities_[static_cast<size_t>(tag)] = std::move(activity);
   if (price.flows.empty()) return finish(tag, time + price.durations[0]);
@@ -137,8 +137,8 @@ void Communication::slow_down(const phn::Ended &ended) {
   double took = static_cast<double>(ended.end - a.since), most = 0;
   if (price.slowed > 0 && took > 0)
     for (int rank : {flow.src, flow.dst}) {
-      const Device *device = rank < 0 ? nullptr : rank_table_[static_cast<size_t>(rank)].communicating;
-      if (device) most = std::max(most, price.slowed * device->interference().lost(a.since, ended.end));
+      const Context *context = rank < 0 ? nullptr : rank_table_[static_cast<size_t>(rank)].communicating;
+      if (context) most = std::max(most, price.slowed * context->interference.lost(a.since, ended.end));
     }
   a.slowed_end = std::max(a.slowed_end, ended.end + static_cast<int64_t>(most / (1 - most / took)));
 }
@@ -163,15 +163,15 @@ void Communication::finish(int32_t tag, int64_t time) {
 void Communication::finish_part(Launch &l, const Launch &last, int64_t arrival, int64_t end) {
   progress_.moved = true;
   int64_t at = l.p2p ? end : arrival;
-  int last_rank = last.device->rank().index;
+  int last_rank = last.context->rank.index;
   if (at > l.last_at || (at == l.last_at && std::make_pair(last_rank, last.id) < std::make_pair(l.last_rank, l.last_id))) {
     l.last_at = at;
     l.last_rank = last_rank;
     l.last_id = last.id;
   }
   l.part_end = std::max(l.part_end, end);
-  l.device->touch();
-  ended_.push_back(l.device);
+  l.context->device.touch();
+  ended_.push_back(&l.context->device);
   if (--l.waiting) return;
   l.end = l.part_end;
   int32_t first = -1;

@@ -22,14 +22,14 @@ int64_t row_start(const Item &item, int64_t reached, int64_t end) {
 }  // namespace
 
 void Completions::completed(Device &device, const Stream &s, Item &item, int64_t reached) {
-  Rank &rank = device.rank();
+  Rank &rank = s.context->rank;
   if (item.type == Item::RECORD) {
     auto it = rank.events.find(item.event);
     if (it != rank.events.end() && it->second.id == item.id) it->second.done = device.now();
   }
   if (item.type == Item::COMM && item.comm->p2p) pipelines_.handed_on(rank);
   if (item.type == Item::MARK)
-    marks_.gpu_at(device, item.part);
+    marks_.gpu_at(rank, device, item.part);
   else if (item.type != Item::WAIT || item.id > 0 || device.now() > reached)  // a wait that is implied, if it delayed anything
     write(device, s, item, reached);
   if (!rank.requests.empty()) waits_.check(rank);
@@ -37,12 +37,12 @@ void Completions::completed(Device &device, const Stream &s, Item &item, int64_t
 
 void Completions::failed(Device &device, const Stream &s, const Item &item) {
   write(device, s, item, item.start);
-  waits_.check(device.rank());
+  waits_.check(s.context->rank);
 }
 
 void Completions::write(Device &device, const Stream &s, const Item &item, int64_t reached) {
   int64_t end = device.now();
-  ph_row r = RowLog::row(row_kind(item), device.rank().index, row_start(item, reached, end), end);
+  ph_row r = RowLog::row(row_kind(item), s.context->rank.index, row_start(item, reached, end), end);
   r.sub = item.sub;
   r.flags = item.flags;
   r.stream = static_cast<int32_t>(s.id);
@@ -71,7 +71,7 @@ void Completions::write(Device &device, const Stream &s, const Item &item, int64
   bool copies = item.type == Item::COMM && item.comm->copies;
   uint8_t kind = copies ? uint8_t{PH_ROW_MEMCPY} : r.kind;  // as a profiler has it
   if (item.correlation && (item.shares() || item.type == Item::COMM))
-    device.rank().activities.push_back({kind, r.sub, r.flags, 0, item.correlation, s.id, r.name, r.start, r.end, r.launch, r.bytes});
+    s.context->rank.activities.push_back({kind, r.sub, r.flags, 0, item.correlation, s.id, r.name, r.start, r.end, r.launch, r.bytes});
   rows_.device(r);
   if (device.power().due(end)) write_power(device, end);
 }

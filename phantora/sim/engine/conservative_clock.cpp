@@ -7,7 +7,7 @@ namespace phe {
 // ------------------------------------------------------------------ candidates
 void ConservativeClock::schedule(Device &device) {
   DeviceState &d = state(device);
-  int64_t limit = device.rank().host_limit(), latency = devices_.model().timing.launch_latency_ns;
+  int64_t limit = device.host_limit(), latency = devices_.model().timing.launch_latency_ns;
   int64_t launch = limit > NEVER - latency ? NEVER : limit + latency;  // a new kernel is there no earlier
   int64_t next = device.next().time;
   d.next = std::max(std::min(std::min(next, device.hold()), std::min(d.closed, launch)), device.now());
@@ -75,8 +75,8 @@ void ConservativeClock::step_network(const Candidate &candidate) {
 void ConservativeClock::step_device(const Candidate &candidate, bool until_answer) {
   Device &device = *candidate.device;
   Device::Next next = device.next();
-  bool may = next.stream && next.time == candidate.time && next.time <= device.rank().host_limit();
-  if (may && next.time < device.hold() && next.time < state(device).closed) return happen(device, *next.stream, next.time);
+  bool may = next.time != NEVER && next.time == candidate.time && next.time <= device.host_limit();
+  if (may && next.time < device.hold() && next.time < state(device).closed) return happen(device, next);
   stop(device, candidate.time);
   if (!until_answer) return;
   finalize(device);  // a query that finds nothing done is an answer too
@@ -85,40 +85,50 @@ void ConservativeClock::step_device(const Candidate &candidate, bool until_answe
   reached_ = std::max(reached_, rank_table_[static_cast<size_t>(progress_.released)].host);
 }
 
-void ConservativeClock::happen(Device &device, Stream &s, int64_t when) {
+void ConservativeClock::happen(Device &device, const Device::Next &next) {
   moved_ = true;
-  reached_ = when;
-  const Rank &rank = device.rank();
+  int64_t when = reached_ = next.time;
+  if (!next.stream) {
+    device.happen(next);
+    return schedule(device);
+  }
+  Stream &s = *next.stream;
+  const Rank &rank = s.context->rank;
   bool arrives = s.queue.front().type == Item::COMM && !s.queue.front().running;
-  device.happen(s, when);
+  device.happen(next);
   if (arrives && s.queue.front().running) {  // it may wait for room first
     std::shared_ptr<Launch> l = s.queue.front().comm;
     for (auto &c : l->collectives) reached_by(rank, c, when);
     for (auto &t : l->transfers) reached_by(rank, t, when);
     for (auto &t : l->followers) reached_by(rank, t, when);
   }
-  for (auto &other : rank.devices) schedule(*other);
+  for (auto &other : rank.contexts) schedule(other->device);
 }
 
 void ConservativeClock::stop(Device &device, int64_t time) {
   state(device).stopped = true;
-  RankState &rank = state(device.rank());
-  if (rank.stopped) return;
-  rank.stopped = true;
-  close_links(device.rank(), time);
-  for (Operation *o : rank.missed)
-    if (--o->missing == 0) may_begin(*o, time);
+  for (const Context *context : device.contexts()) {
+    RankState &rank = state(context->rank);
+    if (rank.stopped) continue;
+    rank.stopped = true;
+    close_links(context->rank, time);
+    for (Operation *o : rank.missed)
+      if (--o->missing == 0) may_begin(*o, time);
+  }
 }
 
 // What a GPU that goes no further does up to there is known, which may answer its host. The host of a sleeper goes on
 // from the moment of an answer, so its GPU stays behind that.
 void ConservativeClock::finalize(Device &device) {
-  Rank &rank = device.rank();
-  int64_t limit = std::min(rank.host_limit(), std::min(state(device).closed, device.hold()) - 1);
+  int64_t host = device.host_limit(), limit = std::min(host, std::min(state(device).closed, device.hold()) - 1);
   waits_.read_meter(device, limit);
-  if (rank.asleep) return;
+  waits_.settle_memory(device);
+  auto asleep = [](const Context *c) { return c->rank.asleep; };
+  bool one_sleeps = std::any_of(device.contexts().begin(), device.contexts().end(), asleep);
+  if (one_sleeps && limit < host) return;
   if (limit < NEVER - 1 && limit > device.now()) device.stand_at(limit);
-  if (!rank.requests.empty()) waits_.check(rank);
+  for (const Context *c : device.contexts())
+    if (!c->rank.requests.empty() && !c->rank.asleep) waits_.check(c->rank);
 }
 
 // ------------------------------------------------------------------ what may change from a moment on

@@ -60,12 +60,12 @@ class ConservativeClock {
   // Steps
   void step_network(const Candidate &candidate);
   void step_device(const Candidate &candidate, bool until_answer);
-  void happen(Device &device, Stream &s, int64_t when);
+  void happen(Device &device, const Device::Next &next);
   void stop(Device &device, int64_t time);
   void finalize(Device &device);
   // What may change from a moment on
   void close(Device &device, int64_t time);
-  void close(const Launch &launch, int64_t time) { close(*launch.device, std::max(time, launch.least_end)); }
+  void close(const Launch &launch, int64_t time) { close(launch.context->device, std::max(time, launch.least_end)); }
   void close_activity(int64_t tag, int64_t time);
   void close_activities(int64_t time);
   void close_links(const Rank &rank, int64_t time);

@@ -64,10 +64,10 @@ std::string waits_in(const Transfer &t, const Communication &all, const Communic
 
 std::string waits_on_devices(const Rank &rank, const Communication &communication) {
   std::string text;
-  for (const auto &device : rank.devices)
-    for (const Stream *s : device->busy()) {
+  for (const auto &context : rank.contexts)
+    for (const Stream *s : context->device.busy()) {
       const Item &item = s->queue.front();
-      if (item.type != Item::COMM || !item.running || item.comm->end >= 0) continue;
+      if (s->context != context.get() || item.type != Item::COMM || !item.running || item.comm->end >= 0) continue;
       for (auto &c : item.comm->collectives)
         if (!c->begun) text += waits_in(*c, communication, communication.communicator(c->comm), rank);
       for (auto &t : item.comm->transfers)

@@ -16,7 +16,9 @@ Engine::Engine(void *area)
               progress_, failure_),
       clock_(rank_table_, devices_, links_, communication_, prices_, waits_, progress_, failure_) {
   devices_.tell(completions_);
-  for (Rank &rank : rank_table_.ranks()) devices_.of(rank, 0);
+  devices_.share(rank_table_.ranks());
+  for (Rank &rank : rank_table_.ranks())
+    if (rank.contexts.empty()) devices_.of(rank, 0);
 }
 
 // Every GPU goes on by itself until none can.
@@ -26,8 +28,8 @@ void Engine::advance() {
     progress_.moved = false;
     communication_.price_transfers(ingest_.groups());
     for (Rank &rank : rank_table_.ranks())
-      for (auto &device : rank.devices)
-        if (device->touched()) device->advance();
+      for (auto &context : rank.contexts)
+        if (context->device.touched()) context->device.advance();
     bool again = progress_.moved;
     progress_.moved = again || before;
     if (!again) break;
@@ -185,17 +187,18 @@ void Engine::rank_died(int index, int status) {
   if (rank.exited) return;
   rank.exited = rank.died = true;
   rank.status = status;
+  waits_.return_memory(rank, rank.host);
   rank.requests.clear();
   progress_.news = true;
-  for (auto &device : rank.devices) device->touch();
+  for (auto &context : rank.contexts) context->device.touch();
 }
 
 // ------------------------------------------------------------------ what it knows
 int64_t Engine::frontier() {
   int64_t least = links_.network().next();
   for (const Rank &rank : rank_table_.ranks()) {
-    for (auto &device : rank.devices)
-      if (!device->idle()) least = std::min(least, device->now());
+    for (auto &context : rank.contexts)
+      if (!context->device.idle()) least = std::min(least, context->device.now());
     if (rank.exited) continue;
     int64_t host = NEVER;
     // Of several waits of one rank (communicators made in a group) one may end sooner than the one that moved its clock.
@@ -258,7 +261,7 @@ phe_status Engine::status() {
   int64_t latest = 0;
   for (const Rank &r : rank_table_.ranks()) {
     latest = std::max(latest, r.host);
-    for (auto &device : r.devices) latest = std::max(latest, device->now());
+    for (auto &context : r.contexts) latest = std::max(latest, context->device.now());
     out.exited += r.exited;
     out.alive += r.started && !r.exited;
     out.blocked += !r.requests.empty();

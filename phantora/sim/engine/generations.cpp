@@ -17,6 +17,7 @@ void Ingest::rank_start(Rank &rank, const ph_record &r) {
   }
   if (rank.started && !rank.exited) {  // the process before sent no exit record
     launches_.cut(rank);
+    waits_.return_memory(rank, rank.host);
     rank.exited = true;
     rank.requests.clear();
   }
@@ -29,7 +30,7 @@ void Ingest::begin_generation(int64_t time) {
   for (const Rank &rank : rank_table_.ranks()) {
     if (!rank.exited) continue;
     time = std::max(time, rank.host);
-    for (const auto &device : rank.devices) time = std::max(time, device->now());
+    for (const auto &context : rank.contexts) time = std::max(time, context->device.now());
   }
   for (Rank &rank : rank_table_.ranks())  // of a recorded rank we know whether another process follows
     if (rank.exited && (!rank_table_.player(rank) || behind(rank))) vacate(rank, time);
@@ -77,9 +78,9 @@ void Ingest::vacate(Rank &rank, int64_t time) {
   rank.failed = -1;
   rank.host = time;
   store(&control.floor, time);
-  for (auto &device : rank.devices) {
-    device->revive();
-    device->touch();
+  for (auto &context : rank.contexts) {
+    context->device.revive(*context);
+    context->device.touch();
   }
 }
 

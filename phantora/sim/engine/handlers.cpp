@@ -40,6 +40,7 @@ void Ingest::rank_exit(Rank &rank, const ph_record &r) {
   rank.exited = true;
   comparison_.ended(rank);
   rank.status = static_cast<int>(r.exit.status);
+  waits_.return_memory(rank, r.time);
   device_peak_ = std::max(device_peak_, r.exit.device_peak);
 }
 
@@ -130,7 +131,7 @@ void Ingest::stream_create(Rank &rank, const ph_record &r) {
   Stream &s = devices_.stream(rank, r.stream, static_cast<int>(r.stream_create.device));
   s.blocking = !(r.flags & PH_F_NONBLOCKING);
   s.priority = static_cast<int>(r.stream_create.priority);
-  s.device->set_queues(r.stream_create.queues);
+  s.context->one_queue = r.stream_create.queues == 1;
 }
 
 void Ingest::stream_destroy(Rank &rank, const ph_record &r) {
@@ -265,7 +266,8 @@ void Ingest::device_sync(Rank &rank, const ph_record &r) {
   launches_.cut(rank);
   Device &device = devices_.of(rank, static_cast<int>(r.device_sync.device));
   std::vector<Dep> deps;
-  for (Stream *s : device.busy()) deps.push_back(s->all());
+  for (Stream *s : device.busy())
+    if (&s->context->rank == &rank) deps.push_back(s->all());
   waits_.request(rank, r, std::move(deps), -1, &device);
 }
 
@@ -285,6 +287,14 @@ void Ingest::room(Rank &rank, const ph_record &r) { waits_.request_room(rank, r)
 void Ingest::meter(Rank &rank, const ph_record &r) {
   if (!(r.flags & PH_F_HELPER)) launches_.cut(rank);
   waits_.request_meter(rank, r);
+}
+
+// ------------------------------------------------------------------ GPUs that processes share
+void Ingest::home(Rank &rank, const ph_record &r) { devices_.home(rank, static_cast<int>(r.id)); }
+
+void Ingest::share(Rank &rank, const ph_record &r) {
+  if (!(r.flags & PH_F_HELPER) && r.slot != PH_NO_SLOT) launches_.cut(rank);
+  waits_.share_memory(rank, r);
 }
 
 // ------------------------------------------------------------------ communication
@@ -324,7 +334,7 @@ void Ingest::communicate(Rank &rank, const ph_record &r) {
   Stream &s = devices_.stream(rank, r.stream);
   Item item = item_of(rank, r, Item::COMM);
   take_times(rank, item);
-  launch->device = s.device;
+  launch->context = s.context;
   launch->id = item.id;
   launches_.attribute(rank, r.op, item);
   item.comm = std::move(launch);

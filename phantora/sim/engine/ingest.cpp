@@ -37,6 +37,7 @@ Ingest::Ingest(RankTable &rank_table, Devices &devices, Texts &texts, CallNames 
       {PH_RECV, &Ingest::communicate},            {PH_PAYLOAD, &Ingest::payload},
       {PH_PEER_COPY, &Ingest::communicate},       {PH_PUT_SIGNAL, &Ingest::communicate},
       {PH_WAIT_SIGNAL, &Ingest::communicate},     {PH_METER, &Ingest::meter},
+      {PH_HOME, &Ingest::home},                   {PH_SHARE, &Ingest::share},
       {PH_SITE, &Ingest::site},                   {PH_TIMED, &Ingest::timed},
       {PH_MEMORY, &Ingest::memory},               {PH_UNSUPPORTED, &Ingest::unsupported},
   };
@@ -49,7 +50,7 @@ bool Ingest::consume(Rank &rank) {
   int64_t clock = load(&rank.control->clock);
   uint64_t head = load(&rank.control->head);
   auto touch = [&] {
-    for (auto &device : rank.devices) device->touch();
+    for (auto &context : rank.contexts) context->device.touch();
   };
   if (head - from.tail > PH_RING_RECORDS || clock > MOST_TIME) {
     reject(rank, "its ring");

@@ -86,6 +86,8 @@ class Ingest {
   void event_request(Rank &rank, const ph_record &r);
   void room(Rank &rank, const ph_record &r);
   void meter(Rank &rank, const ph_record &r);
+  void home(Rank &rank, const ph_record &r);
+  void share(Rank &rank, const ph_record &r);
   void comm_create(Rank &rank, const ph_record &r);
   void comm_destroy(Rank &rank, const ph_record &r);
   void comm_abort(Rank &rank, const ph_record &r);

@@ -67,13 +67,13 @@ void Launches::copy(Stream &s, phe_price_kind kind, uint32_t sub, uint64_t bytes
 void Launches::want(Stream &s, uint64_t seq, int32_t id, int part) {
   Price &price = prices_[id];
   if (!price.known) return price.launches.push_back({&s, seq, part});
-  if (Item *item = s.at(seq)) s.device->apply(price, *item, part);
+  if (Item *item = s.at(seq)) Device::apply(price, s, *item, part);
   s.device->touch();
 }
 
 void Launches::priced(Price &price) {
   for (const Price::Waiting &w : price.launches) {
-    if (Item *item = w.stream->at(w.seq)) w.stream->device->apply(price, *item, w.part);
+    if (Item *item = w.stream->at(w.seq)) Device::apply(price, *w.stream, *item, w.part);
     w.stream->device->touch();
   }
   price.launches.clear();

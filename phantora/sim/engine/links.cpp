@@ -58,7 +58,7 @@ void Links::at_mark(int mark, int64_t time) {
 void Links::flow_ended(const phn::Ended &ended, const Activity &activity, const Price &price, int32_t comm) {
   if (!flow_rows_) return;
   const phn::FlowClass &flow = price.flows[static_cast<size_t>(ended.index)];
-  int rank = flow.src < 0 ? activity.launches[0]->device->rank().index : flow.src;
+  int rank = flow.src < 0 ? activity.launches[0]->context->rank.index : flow.src;
   ph_row r = RowLog::row(PH_ROW_FLOW, rank, ended.start, ended.end);
   r.name = price.routes[static_cast<size_t>(ended.index)];
   r.price = activity.price;

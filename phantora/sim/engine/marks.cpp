@@ -18,9 +18,9 @@ void Marks::host_at(Rank &rank, int64_t time) {
   last->device->push(*last, std::move(item));
 }
 
-void Marks::gpu_at(Device &device, int mark) {
-  change(device.rank(), mark, device.now());
-  settled_power_.at_mark(device);
+void Marks::gpu_at(Rank &rank, Device &device, int mark) {
+  change(rank, mark, device.now());
+  settled_power_.at_mark(rank, device);
 }
 
 void Marks::change(Rank &rank, int mark, int64_t time) {

@@ -18,7 +18,7 @@ class Marks {
   bool matter(const Rank &rank) const { return rank.index == 0 || pipelines_.has(rank) || settled_power_.has(rank); }
   // Its host is at the next mark. If something changes there, it does when its GPU gets there.
   void host_at(Rank &rank, int64_t time);
-  void gpu_at(Device &device, int mark);
+  void gpu_at(Rank &rank, Device &device, int mark);
   // Of rank 0's host so far.
   int count() const { return count_; }
 

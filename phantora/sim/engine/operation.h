@@ -65,7 +65,7 @@ struct Collective : Operation {
 };
 
 struct Launch {  // one communication kernel on one rank, or a copy from or to a peer
-  Device *device = nullptr;
+  Context *context = nullptr;
   int32_t comm = -1;
   int64_t seq = -1;
   int64_t arrival = -1;  // -1: the stream has not reached it

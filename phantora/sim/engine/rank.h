@@ -27,6 +27,7 @@ struct Request {
   uint32_t event = 0;
 
   bool meters() const { return record.kind == PH_METER; }
+  bool shares() const { return record.kind == PH_SHARE; }
   bool helper() const { return record.flags & PH_F_HELPER; }
 };
 
@@ -51,7 +52,7 @@ struct Rank {
   double slowness = 1.0; // factor on the duration of its kernels
   double power_factor = 1.0;  // factor on their dynamic power
   std::vector<Trial> trials;  // of other power factors
-  std::vector<std::unique_ptr<Device>> devices;
+  std::vector<std::unique_ptr<Context>> contexts;  // one a GPU
   std::unordered_map<uint32_t, std::unique_ptr<Stream>> streams;
   std::vector<std::unique_ptr<Stream>> retired;  // destroyed; work in them goes on
   std::unordered_map<uint32_t, Event> events;
@@ -62,7 +63,7 @@ struct Rank {
   uint32_t correlation = 0;         // of the launches that come now
   std::vector<ph_activity> activities;  // that a profiler has not taken yet
   int64_t graph_row = -1;  // of the graph launch whose nodes come now
-  Device *communicating = nullptr;  // its GPU on which communication arrived last
+  Context *communicating = nullptr;  // that on which communication arrived last
   std::vector<int32_t> scopes;      // of the links that it can put traffic on
 
   int64_t fresh_id() { return ++next_id_; }

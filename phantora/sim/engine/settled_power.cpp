@@ -2,8 +2,8 @@
 
 namespace phe {
 
-void SettledPower::at_mark(Device &device) {
-  auto it = ranks_.find(device.rank().index);
+void SettledPower::at_mark(const Rank &rank, Device &device) {
+  auto it = ranks_.find(rank.index);
   if (it == ranks_.end()) return;
   Seen &seen = it->second;
   Power &power = device.power();

@@ -12,7 +12,7 @@ class SettledPower {
   void start(int rank, const phe_power_state *state) { ranks_[rank].given = state ? *state : phe_power_state{}; }
   bool has(const Rank &rank) const { return ranks_.count(rank.index) != 0; }
   // The GPU has done all up to the end of an optimizer.
-  void at_mark(Device &device);
+  void at_mark(const Rank &rank, Device &device);
   bool get(int rank, phe_power_state &out) const;
 
  private:

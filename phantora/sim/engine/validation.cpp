@@ -92,6 +92,10 @@ bool Ingest::is_valid(const Rank &rank, const ph_record &r) const {
       return r.group.records <= INT64_MAX;
     case PH_MEMORY:
       return r.id < PH_MEM_COUNT_PH_MEM;
+    case PH_HOME:
+      return r.id < PH_MAX_DEVICES;
+    case PH_SHARE:
+      return r.share.bytes == 0 || is_size(std::abs(r.share.bytes));
     case PH_METER:
       return r.meter.rank < rank_table_.size() && r.meter.device >= -1 && r.meter.device < PH_MAX_DEVICES;
     case PH_MOVED:

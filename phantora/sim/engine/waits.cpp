@@ -45,7 +45,7 @@ void Waits::reply(Rank &rank, const ph_record &record, int status, int64_t time,
 // Is the answer to this request clear now?
 bool Waits::answered_in_passing(Rank &rank, size_t place) {
   Request &q = rank.requests[place];
-  if (q.data || (q.meters() && rank.failed < 0)) return false;
+  if (q.data || ((q.meters() || q.shares()) && rank.failed < 0)) return false;
   if (rank.failed >= 0) {  // as every call does from then on
     answer(rank, place, -1, rank.failed, 0);
     return true;
@@ -133,8 +133,8 @@ Device &Waits::metered(Rank &asks, const ph_record &r) {
   Rank &named = rank_table_[static_cast<size_t>(r.meter.rank)];
   Rank &rank = named.control->folded ? asks : named;
   if (r.meter.device >= 0) return devices_.of(rank, static_cast<int>(r.meter.device));
-  for (auto &device : rank.devices)
-    if (device->used()) return *device;
+  for (auto &context : rank.contexts)
+    if (context->device.used()) return context->device;
   return devices_.of(rank, 0);
 }
 
@@ -161,6 +161,42 @@ void Waits::read_meter(Device &device, int64_t until) {
       if (!q.meters() || q.record.time > until || &metered(rank, q.record) != &device) continue;
       answer(rank, place--, 0, -1, reading(device, q.record));
     }
+}
+
+// ------------------------------------------------------------------ memory that processes share
+void Waits::share_memory(Rank &rank, const ph_record &r) {
+  SharedMemory &memory = memory_[rank.contexts[0]->device.index()];
+  SharedMemory::Entry entry{&rank, r.share.bytes, false, r.slot != PH_NO_SLOT, r};
+  if (r.flags & PH_F_HELPER) return answer_memory(memory, entry);  // of a thread whose place in time is not known
+  memory.add(r.time, entry);
+  if (!entry.asks) return;
+  Request q;
+  q.record = r;
+  q.query = true;
+  rank.requests.push_back(std::move(q));
+  if (rank.failed >= 0) check(rank);
+}
+
+void Waits::return_memory(Rank &rank, int64_t time) {
+  auto memory = rank.contexts.empty() ? memory_.end() : memory_.find(rank.contexts[0]->device.index());
+  if (memory != memory_.end()) memory->second.add(time, {&rank, 0, true, false, {}});
+}
+
+void Waits::settle_memory(Device &device) {
+  auto memory = memory_.find(device.index());
+  while (memory != memory_.end() && memory->second.ready(device.contexts())) answer_memory(memory->second, memory->second.next());
+}
+
+void Waits::answer_memory(SharedMemory &memory, const SharedMemory::Entry &entry) {
+  auto capacity = static_cast<int64_t>(devices_.model().gpu->memory_bytes);
+  int status = !memory.apply(entry, capacity);
+  if (!entry.asks) return;
+  Rank &rank = *entry.rank;
+  for (size_t place = 0; place < rank.requests.size(); ++place) {
+    const Request &q = rank.requests[place];
+    if (q.shares() && q.record.slot == entry.record.slot) return answer(rank, place, status, -1, capacity - memory.used());
+  }
+  if (entry.record.flags & PH_F_HELPER) reply(rank, entry.record, status, entry.record.time, capacity - memory.used());
 }
 
 bool Waits::give_room() {

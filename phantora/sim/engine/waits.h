@@ -3,6 +3,7 @@
 #include "names.h"
 #include "rows.h"
 #include "rank_table.h"
+#include "shared_memory.h"
 
 namespace phe {
 
@@ -17,6 +18,12 @@ class Waits {
   void request_room(Rank &rank, const ph_record &r);
   // NVML asks what a GPU has drawn.
   void request_meter(Rank &rank, const ph_record &r);
+  // Memory of a GPU that several processes share, taken and given back in the order of their clocks.
+  void share_memory(Rank &rank, const ph_record &r);
+  // A process that has ended has none.
+  void return_memory(Rank &rank, int64_t time);
+  // Answers those of `device` before whom nothing can come any more.
+  void settle_memory(Device &device);
   // What `device` does up to `until` is known: answers those who ask what it has drawn.
   void read_meter(Device &device, int64_t until);
   // The ranks wait for each other: whoever asked for room first does without. False: nobody asks.
@@ -32,6 +39,7 @@ class Waits {
   bool answered_in_passing(Rank &rank, size_t place);
   void answer(Rank &rank, size_t place, int status, int64_t time, int64_t value);
   Device &metered(Rank &asks, const ph_record &r);
+  void answer_memory(SharedMemory &memory, const SharedMemory::Entry &entry);
   static int64_t completion(const Rank &rank, const Request &q);
   static int64_t released_by(const Rank &rank, const Request &q);
 
@@ -41,6 +49,7 @@ class Waits {
   CallNames &names_;
   Progress &progress_;
   int meters_ = 0;  // requests that wait for read_meter()
+  std::map<size_t, SharedMemory> memory_;  // by index of the GPU
 };
 
 }  // namespace phe

@@ -8,6 +8,7 @@
 namespace phe {
 
 class Device;
+struct Context;
 struct Stream;
 struct Launch;
 
@@ -51,6 +52,7 @@ struct Item {
 
 struct Stream {
   Device *device = nullptr;
+  Context *context = nullptr;
   uint32_t id = 0;
   int priority = 0;
   bool blocking = true;     // synchronises with the legacy default stream

@@ -35,7 +35,7 @@ cudaError_t phc_context(void) {
   int device = ph_current_device();
   if (ph_attached()) {
     int own = atomic_load(&chosen);  // it opens the memory of another GPU's process before it uses its own GPU
-    bool taken = own >= 0 && ph_occupant(phc_physical(device));
+    bool taken = own >= 0 && !ph_has_place(phc_physical(device));
     if (ph_join(phc_physical(taken ? own : device))) return cudaErrorDevicesUnavailable;
     error = phc_ready();
     if (error) return error;
@@ -53,13 +53,21 @@ cudaError_t phc_device_check(int device) {
 
 int phc_context_device(void) { return context_device; }
 
+// The context's bytes are seen from now on.
+static void begin(int device) {
+  if (ph_connected() && ph_shares() && phc_physical(device) == ph_home() && device != ph_home()) {
+    ph_record record = {.kind = PH_HOME, .id = (uint32_t)device};
+    ph_emit(&record);
+  }
+  ph_memory_charge(device, 0);
+}
+
 void phc_context_set(int device) {
   context_device = device;
   if (device < 0) return;
   int none = -1;
   if (ph_attached()) atomic_compare_exchange_strong(&chosen, &none, device);
-  if (device < PH_MAX_DEVICES && !atomic_exchange(&primary_active[device], true))
-    ph_memory_charge(device, 0);  // from now on its bytes are seen
+  if (device < PH_MAX_DEVICES && !atomic_exchange(&primary_active[device], true)) begin(device);
   ph_set_current_device(device);
 }
 

@@ -252,7 +252,7 @@ static nvmlReturn_t memory_v2(nvmlDevice_t device, nvmlMemory_v2_t *to) {
 ON_DEVICE(nvmlDeviceGetMemoryInfo, (nvmlDevice_t device, nvmlMemory_t *to), memory(device, to))
 ON_DEVICE(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t device, nvmlMemory_v2_t *to), memory_v2(device, to))
 
-// A rank reads itself, another process the rank that has the GPU. The structure of version 1 has no instance ids.
+// A rank reads itself, another process, and one that shares its GPU, all that have it. The structure of version 1 has no instance ids.
 typedef struct nvmlProcessInfo_t {
   unsigned pid;
   unsigned long long used;
@@ -260,15 +260,21 @@ typedef struct nvmlProcessInfo_t {
 } nvmlProcessInfo_t;
 static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, void *to, size_t size) {
   nvmlMemory_t now;
+  ph_occupant found[PH_MAX_DEVICES];
   if (!count) return NVML_INVALID_ARGUMENT;
-  pid_t pid = ph_attached() ? ph_occupant(device->index) : phc_primary_active(own(device)) ? getpid() : 0;
   unsigned room = *count;
-  *count = pid != 0;
-  if (!pid) return NVML_SUCCESS;
-  if (!room || !to) return NVML_INSUFFICIENT_SIZE;
-  memory(device, &now);
-  nvmlProcessInfo_t info = {(unsigned)pid, now.used, 0xffffffffu, 0xffffffffu};
-  memcpy(to, &info, size);
+  if (ph_attached() || ph_shares()) {
+    *count = (unsigned)ph_occupants(device->index, found, PH_MAX_DEVICES);
+  } else if ((*count = phc_primary_active(own(device)))) {
+    memory(device, &now);
+    found[0] = (ph_occupant){getpid(), (int64_t)now.used};
+  }
+  if (!*count) return NVML_SUCCESS;
+  if (room < *count || !to) return NVML_INSUFFICIENT_SIZE;
+  for (unsigned i = 0; i < *count; i++) {
+    nvmlProcessInfo_t info = {(unsigned)found[i].pid, (unsigned long long)found[i].bytes, 0xffffffffu, 0xffffffffu};
+    memcpy((char *)to + i * size, &info, size);
+  }
   return NVML_SUCCESS;
 }
 #define PROCESSES(name, size) \

@@ -45,6 +45,7 @@ static size_t last_hit;
 static chunk *chunks;
 static int64_t accounts[PH_MAX_DEVICES];  // bytes taken: allocations and charges
 static bool short_of[PH_MAX_DEVICES];     // memory ran out once: the context has given back what it can
+static int64_t granted[PH_MAX_DEVICES];   // for the context, of a GPU that processes share
 static int64_t published[PH_MAX_DEVICES];  // of these, what others see, the context with it
 static int64_t most;                      // that any device ever had taken, its context with it
 static _Atomic size_t marked_pages;       // over all ranges; 0: nothing true lies anywhere
@@ -152,7 +153,8 @@ static int64_t capacity(int device) {
 
 // Lets processes that are no ranks (nvidia-smi) see what this one takes of a GPU.
 static void publish(int device, int64_t bytes) {
-  ph_control *place = ph_live() ? ph_place(ph_of_host(device)) : NULL;
+  bool own = ph_shares() && ph_of_host(device) == ph_home();
+  ph_control *place = !ph_live() ? NULL : own ? ph_rt.control : ph_place(ph_of_host(device), 0);
   if (!place) return;
   __atomic_fetch_add(&place->memory, bytes - published[device], __ATOMIC_RELAXED);
   published[device] = bytes;
@@ -162,8 +164,46 @@ void ph_memory_withdraw(void) {
   for (int device = 0; device < ph_rt.devices; device++) publish(device, 0);
 }
 
+// ---- a GPU that processes share: the simulator takes and gives its memory in the order of their clocks
+static bool shared(int device) { return ph_recording() && ph_shares() && ph_of_host(device) == ph_home(); }
+
+// Without the lock, which other threads may want meanwhile. Answers how much is free then.
+static bool ask(int64_t bytes, int64_t *rest) {
+  ph_record record = {.kind = PH_SHARE, .flags = ph_moves_clock() ? 0 : PH_F_HELPER, .share = {.bytes = bytes}};
+  pthread_mutex_unlock(&lock);
+  ph_answer answer = ph_request(&record, NULL, 0);
+  pthread_mutex_lock(&lock);
+  if (rest) *rest = answer.value;
+  return answer.status == 0;
+}
+
+static void give(int64_t bytes) {
+  ph_record record = {.kind = PH_SHARE, .share = {.bytes = -bytes}};
+  if (bytes) ph_emit(&record);
+}
+
+// The context comes with the first bytes.
+static bool take_shared(int device, int64_t bytes) {
+  int64_t context = granted[device] ? 0 : context_of(device);
+  if (bytes + context > 0 && !ask(bytes + context, NULL)) {
+    if (short_of[device]) return false;
+    short_of[device] = true;
+    int64_t spare = granted[device] ? (int64_t)ph_gpu()->spare_bytes : 0;
+    granted[device] -= spare;
+    give(spare);
+    context = granted[device] ? 0 : context_of(device);
+    if (!ask(bytes + context, NULL)) return false;
+  } else if (bytes + context < 0) {
+    give(-bytes);
+  }
+  granted[device] += context;
+  return true;
+}
+
 static bool charge(int device, int64_t bytes) {
-  if (bytes > 0 && accounts[device] + bytes > capacity(device)) {
+  if (shared(device)) {
+    if (!take_shared(device, bytes)) return false;
+  } else if (bytes > 0 && accounts[device] + bytes > capacity(device)) {
     short_of[device] = true;
     if (accounts[device] + bytes > capacity(device)) return false;
   }
@@ -205,6 +245,7 @@ void ph_memory_info(int device, size_t *free_bytes, size_t *total_bytes) {
   pthread_mutex_lock(&lock);
   *total_bytes = ph_gpu()->memory_bytes;
   int64_t rest = capacity(device) - accounts[device];
+  if (shared(device)) ask(0, &rest);
   *free_bytes = rest > 0 ? (size_t)rest : 0;
   pthread_mutex_unlock(&lock);
 }

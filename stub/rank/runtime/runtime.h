@@ -71,7 +71,7 @@ extern ph_hooks ph_upper;
 extern _Atomic(ph_listener *) ph_listens;
 
 // places.c
-ph_control *ph_place(int device);   // of a GPU by its host's number: the rank's that has it; NULL without one
+ph_control *ph_place(int device, int number);  // the number-th of a GPU by its host's number; NULL without one
 int32_t ph_take_place(ph_control *control);  // 0, or the pid of the process that has it
 
 // charges.c
