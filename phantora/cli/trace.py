@@ -34,7 +34,9 @@ TRAILING = {"cluster": ("-c", "--cluster"), "output": ("-o", "--output")}
 
 # Headings of --help, with the options below each. Others are below the last.
 SECTIONS = {
-    "Cluster and script": ("cluster", "nnodes", "nproc_per_node", "processes_per_gpu", "gpu_memory", "module", "preload", "seed"),
+    "Cluster and script": (
+        "cluster", "nnodes", "nproc_per_node", "processes_per_gpu", "gpu_memory", "module", "preload", "seed",
+    ),
     "Output": (
         "output", "force", "recording", "flows", "modules", "missing", "summary", "as_json", "verbose", "quiet",
         "price",

@@ -94,7 +94,8 @@ def _ranks_per_host(spec: RunSpec, cluster: Cluster) -> int:
 def _not_folded(spec: RunSpec) -> RunSpec:
     if spec.fold.axes not in (AUTO, OFF):
         raise PhantoraError(
-            f"--fold {spec.fold.axes}: a folded run has one process on each GPU; leave --processes-per-gpu or --fold out"
+            f"--fold {spec.fold.axes}: a folded run has one process on each GPU; leave out --fold or "
+            "--processes-per-gpu"
         )
     return replace(spec, fold=FoldSpec(OFF))
 

@@ -21,8 +21,10 @@ class Links:
     Raises PhantoraError if `what_if` names what is not there.
     """
 
-    def __init__(self, engine: native.Engine, topology: Topology, world_size: int, what_if: WhatIf,
-                 fold: Fold | None = None, places: Places | None = None) -> None:
+    def __init__(
+        self, engine: native.Engine, topology: Topology, world_size: int, what_if: WhatIf, fold: Fold | None = None,
+        places: Places | None = None,
+    ) -> None:  # fmt: skip
         self._engine = engine
         self._links = topology.links
         self._names: dict[tuple[int, ...], int] = {}

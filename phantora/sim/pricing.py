@@ -181,7 +181,9 @@ class Pricing:
         )  # fmt: skip
 
     def _serve_communication(self, request: native.PriceRequest) -> None:
-        joined = self._engine.comm_ranks(request.comm) if request.kind == native.COLLECTIVE else (request.src, request.dst)
+        joined: tuple[int, ...] = (request.src, request.dst)
+        if request.kind == native.COLLECTIVE:
+            joined = self._engine.comm_ranks(request.comm)
         gpus = self._gpus(joined)
         if request.kind == native.COLLECTIVE:
             price = self._communication(
@@ -217,11 +219,11 @@ class Pricing:
             "communication", price.provenance, 0.0, float(request.bytes), 0, algorithm, price.error
         )
 
-    def _gpus(self, ranks: Sequence[int]) -> Sequence[int]:
+    def _gpus(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
         """Those of `ranks`. Raises PhantoraError where two have the same."""
         if self._places is None:
             return ranks
-        gpus = [self._places.gpu_of(rank) for rank in ranks]
+        gpus = tuple(self._places.gpu_of(rank) for rank in ranks)
         if len(set(gpus)) < len(gpus):
             raise PhantoraError(f"ranks {', '.join(map(str, ranks))} have GPUs in common: NCCL wants one for each")
         return gpus
@@ -231,7 +233,9 @@ class Pricing:
         if self._places is None:
             return flows
         rank_of = {self._places.gpu_of(rank): rank for rank in ranks}
-        return [replace(flow, src=rank_of.get(flow.src, flow.src), dst=rank_of.get(flow.dst, flow.dst)) for flow in flows]
+        return [
+            replace(flow, src=rank_of.get(flow.src, flow.src), dst=rank_of.get(flow.dst, flow.dst)) for flow in flows
+        ]
 
     def _communication(
         self, request: native.PriceRequest, price: Callable[[CollectiveModel], CollectivePrice]

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from phantora.wire import layout
+from phantora.wire.places import Places
 
 LOG_FORMAT = 3
 READABLE = (2, 3)
@@ -124,6 +125,17 @@ class RunMetadata:
             if not isinstance(value, type(blank[key])):
                 raise ValueError(f"{key} cannot be {value!r}")
         return cls(**found)
+
+    @property
+    def places(self) -> Places:
+        """The GPU of each rank."""
+        per_host, sharing = max(1, self.ranks_per_host), self.extra.get("sharing", {})
+        return Places(per_host, int(sharing.get("gpus_per_host", per_host)), bool(sharing.get("mps")))
+
+    def where(self, rank: int) -> str:
+        """The host of `rank`, and its GPU where other ranks have it too: ``host 0, GPU 1 shared``."""
+        host = f"host {rank // max(1, self.ranks_per_host)}"
+        return f"{host}, GPU {self.places.gpu_of(rank)} shared" if self.places.shared else host
 
     @property
     def real(self) -> bool:

@@ -183,7 +183,7 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("WAIT_SIGNAL", "signal", "stream, id = comm, op: waits for a peer's signal and takes it"),
     ("TIMED", "timed", "in recordings of real runs only: how long the launch that follows took"),
     ("HOME", "", "id = number in the rank of the GPU that its place has, where several processes share GPUs"),
-    ("SHARE", "share", "of memory of a GPU that processes share; request: reply.status = 1 if it does not fit, value = bytes that are free"),
+    ("SHARE", "share", "memory of a GPU that processes share; request: status 1: it does not fit, value: free bytes"),
     ("METER", "meter", "request: reply.value = what a GPU drew up to `time`: mJ (id 0), or lately: mW (id 1)"),
 )  # fmt: skip
 

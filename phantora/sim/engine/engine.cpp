@@ -273,7 +273,7 @@ phe_status Engine::status() {
   out.late = progress_.late;
   out.marks = marks_.count();
   out.releases = releases_;
-  out.device_peak = ingest_.device_peak();
+  out.device_peak = std::max(ingest_.device_peak(), waits_.shared_peak());
   return out;
 }
 

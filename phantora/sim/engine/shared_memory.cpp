@@ -32,6 +32,7 @@ bool SharedMemory::apply(const Entry &entry, int64_t capacity) {
   if (bytes > 0 && used_ + bytes > capacity) return false;
   taken += bytes;
   used_ += bytes;
+  peak_ = std::max(peak_, used_);
   return true;
 }
 

@@ -25,6 +25,7 @@ class SharedMemory {
   // False: the GPU has less than the entry takes.
   bool apply(const Entry &entry, int64_t capacity);
   int64_t used() const { return used_; }
+  int64_t peak() const { return peak_; }
 
  private:
   bool pending(const Rank &rank, int64_t time) const;
@@ -32,7 +33,7 @@ class SharedMemory {
   std::map<std::tuple<int64_t, int, uint64_t>, Entry> entries_;  // by time, rank and number
   std::map<int, int64_t> taken_;                                  // by rank
   uint64_t count_ = 0;
-  int64_t used_ = 0;
+  int64_t used_ = 0, peak_ = 0;
 };
 
 }  // namespace phe

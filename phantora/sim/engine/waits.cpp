@@ -182,6 +182,12 @@ void Waits::return_memory(Rank &rank, int64_t time) {
   if (memory != memory_.end()) memory->second.add(time, {&rank, 0, true, false, {}});
 }
 
+int64_t Waits::shared_peak() const {
+  int64_t most = 0;
+  for (const auto &[gpu, memory] : memory_) most = std::max(most, memory.peak());
+  return most;
+}
+
 void Waits::settle_memory(Device &device) {
   auto memory = memory_.find(device.index());
   while (memory != memory_.end() && memory->second.ready(device.contexts())) answer_memory(memory->second, memory->second.next());

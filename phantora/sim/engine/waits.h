@@ -22,6 +22,8 @@ class Waits {
   void share_memory(Rank &rank, const ph_record &r);
   // A process that has ended has none.
   void return_memory(Rank &rank, int64_t time);
+  // Most bytes that a GPU had taken at a time.
+  int64_t shared_peak() const;
   // Answers those of `device` before whom nothing can come any more.
   void settle_memory(Device &device);
   // What `device` does up to `until` is known: answers those who ask what it has drawn.

@@ -28,7 +28,17 @@ from phantora.trace.analysis.memory import highest_peak, memory
 from phantora.trace.analysis.occupancy import NextRow, first_row, occupancy, times
 from phantora.trace.analysis.phases import phases
 from phantora.trace.analysis.races import races
-from phantora.trace.analysis.report import CAUSES, Details, Exposure, Headline, RankReport, Report, StepTimes, Times
+from phantora.trace.analysis.report import (
+    CAUSES,
+    Details,
+    Exposure,
+    Headline,
+    RankReport,
+    Report,
+    SharedGpu,
+    StepTimes,
+    Times,
+)
 from phantora.trace.analysis.steps import Step, Steps, find_steps
 from phantora.trace.analysis.stream_names import stream_names
 from phantora.trace.analysis.streams import Streams
@@ -39,7 +49,7 @@ from phantora.trace.analysis.watermarks import memory_levels
 from phantora.trace.analysis.windows import Span, Window, spans_of, windows
 from phantora.trace.analysis.work import WorkSums
 from phantora.trace.reader import Log
-from phantora.trace.schema import DEVICE_KINDS
+from phantora.trace.schema import DEVICE_KINDS, RunMetadata
 
 Ints = npt.NDArray[np.int64]
 
@@ -256,6 +266,7 @@ class _Pass:
             unmeasured=self.unmeasured.report(),
             assumptions=assumptions(self.log),
             races=races(self.log),
+            shared_gpus=_shared_gpus(self.log.metadata),
             phases=phases(self.log, self.ranks, totals[0].end if len(totals) > 1 else 0),
         )
         report.peak = highest_peak(self.log, self.ranks, self.steps)
@@ -366,7 +377,7 @@ class _Pass:
             critical_paths=self.paths.report() if self.paths is not None else [],
         )
         device_peak = int(self.log.trailer.get("device_memory_bytes", 0))
-        details.fit = fit(details.memory, device_peak, self.log.out_of_memory)
+        details.fit = fit(details.memory, device_peak, self.log.out_of_memory, bool(report.shared_gpus))
         of_host = host_memory(self.log.metadata.extra, self.log.trailer)
         if details.fit is not None and of_host is not None:
             details.fit.fits &= not of_host.short
@@ -374,6 +385,15 @@ class _Pass:
         step = "the run" if report.step_source == "run" else "a step"
         details.findings = findings(report.steady, report.exposure, details, step)
         return details
+
+
+def _shared_gpus(metadata: RunMetadata) -> list[SharedGpu]:
+    places = metadata.places
+    if not places.shared:
+        return []
+    gpus = metadata.world_size // places.ranks_per_host * places.gpus_per_host
+    found = (SharedGpu(gpu, list(places.ranks_of(gpu)), places.mps) for gpu in range(gpus))
+    return [one for one in found if len(one.ranks) > 1]
 
 
 _TIMES = ("time", "compute", "communication", "overlapped", "exposed", "copy", "idle", "waiting")

@@ -61,6 +61,8 @@ def priced(report: Report, price: float | None) -> Report:
 
 
 def _cost(report: Report, head: Headline, price: float) -> Cost:
-    step = price * int(report.metadata["world_size"]) * head.step_time / _HOUR_NS
+    ranks = int(report.metadata["world_size"])
+    gpus = ranks - sum(len(gpu.ranks) - 1 for gpu in report.shared_gpus)
+    step = price * gpus * head.step_time / _HOUR_NS
     tokens = head.throughput.tokens_per_step if head.throughput else 0.0
     return Cost(price, step, 1e6 * step / tokens if tokens else None)

@@ -15,10 +15,10 @@ _MOST_SHOWN = 8
 _TIGHT = 0.05  # of the GPU: less is gone with another batch's shapes or a longer run's fragmentation
 
 
-def fit(memory: Sequence[MemoryReport], device_peak: int, fatal: bool) -> Fit | None:
+def fit(memory: Sequence[MemoryReport], device_peak: int, fatal: bool, shared: bool = False) -> Fit | None:
     """`device_peak`: the most bytes of any GPU that were taken at a time (0 if unknown), which is the fullest rank's;
     what it is beyond the allocator's counts as driver, libraries and NCCL for all ranks. `fatal`: an allocation failed
-    that the run did not survive."""
+    that the run did not survive. `shared`: several processes have a GPU; the rest of `device_peak` is theirs, too."""
     if not memory:
         return None
     fullest = max(memory, key=lambda m: (m.peak_reserved, -m.rank))
@@ -36,24 +36,24 @@ def fit(memory: Sequence[MemoryReport], device_peak: int, fatal: bool) -> Fit | 
         cached=fullest.peak_reserved - fullest.peak_allocated,
         outside=outside,
         left=fullest.capacity - taken,
-        left_by_rank={m.rank: m.capacity - m.peak_reserved - outside for m in memory},
+        left_by_rank={m.rank: m.capacity - (taken if shared else m.peak_reserved + outside) for m in memory},
         failed=failed,
         by_chance=max(0, fullest.highest_peak - fullest.peak_allocated),
         says=[],
     )
-    found.says.append(verdict(found))
+    found.says.append(verdict(found, "driver, NCCL and other processes" if shared else "driver and NCCL"))
     if not found.fits:
         found.says += _why(fullest, found.capacity)
-    elif others := other_ranks(found):
+    elif not shared and (others := other_ranks(found)):
         found.says.append(others)
     return found
 
 
-def verdict(found: Fit) -> str:
-    """The verdict as a sentence."""
+def verdict(found: Fit, others: str = "driver and NCCL") -> str:
+    """The verdict as a sentence. `others`: what takes memory outside of the framework."""
     parts = f"{size(found.allocated)} allocated, {size(found.cached)} cached or fragmented"
     if found.outside:
-        parts += f", {size(found.outside)} driver and NCCL"
+        parts += f", {size(found.outside)} {others}"
     of = f"rank {found.rank} takes {size(found.taken)} of {size(found.capacity)} ({parts})"
     ranks = ", ".join(map(str, found.failed[:8])) + (" and more" if len(found.failed) > 8 else "")
     whose = f"rank{'s' * (len(found.failed) > 1)} {ranks}"

@@ -440,6 +440,17 @@ class PeakRange:
 
 
 @dataclass
+class SharedGpu:
+    """A GPU with several processes at a time."""
+
+    gpu: int
+    """Counted over all hosts."""
+    ranks: list[int]
+    mps: bool
+    """Their kernels run concurrently; else the processes take turns."""
+
+
+@dataclass
 class Report:
     """The results of a log, for texts, pages and JSON. Times are ns, memory is bytes."""
 
@@ -472,6 +483,8 @@ class Report:
     """ns that the host works for a steady step, waits left out; of the slowest rank."""
     phases: list[Role] = field(default_factory=list)
     """Time of each role in the phases of a reinforcement-learning loop after its first step; empty for other runs."""
+    shared_gpus: list[SharedGpu] = field(default_factory=list)
+    """GPUs that several processes share, and with them their memory; empty where every rank has its own."""
     peak: PeakRange | None = None
     """Peak of the rank whose peak may be highest; None without memory rows."""
     details: Details | None = None

@@ -166,6 +166,9 @@ def who(report: Report) -> str:
         ranks += f", {len(own)} of them as processes"
     elif len(own) < world:
         ranks += f", here {ranges(tuple(own))}"
+    if gpus := report.shared_gpus:
+        how = "run concurrently (MPS)" if gpus[0].mps else "take turns"
+        ranks += f", which share {len(gpus)} GPU{'s' * (len(gpus) > 1)} and {how}"
     return f"{cluster}, {ranks}"
 
 

@@ -136,12 +136,11 @@ class _File:
             json.dumps(head)[1:-1],
         )
         self._raw.write((",\n".join(lines) + ',\n"traceEvents": [\n').encode())
-        host = rank // max(1, meta.ranks_per_host)
         for pid, label, order in (
             (FIRST_PID + rank, "CPU", 2 * rank),
             (rank, meta.gpu or "GPU", 2 * rank + 1),
         ):
-            self._meta("process_name", pid, 0, {"name": f"rank {rank} (host {host})"})
+            self._meta("process_name", pid, 0, {"name": f"rank {rank} ({meta.where(rank)})"})
             self._meta("process_labels", pid, 0, {"labels": label})
             self._meta("process_sort_index", pid, 0, {"sort_index": order})
         threads = {0} | {index for r, index, _ in plan.tracks[THREAD] if r == rank}

@@ -182,8 +182,8 @@ class _Writer:
         meta = self.log.metadata
         self.process: dict[int, int] = {}
         for rank in self.selector.ranks:
-            host = rank // max(1, meta.ranks_per_host)
-            label = f"rank {rank} (host {host}, {meta.gpu})" if meta.gpu else f"rank {rank} (host {host})"
+            model = f", {meta.gpu}" if meta.gpu else ""
+            label = f"rank {rank} ({meta.where(rank)}{model})"
             self.process[rank] = self._process(self._pid(rank), self.side.label + label, self.side.ranks + rank)
         network = 0
         if self.plan.tracks[LINK] or self.plan.links:
