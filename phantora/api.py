@@ -205,6 +205,7 @@ def run(
     module: bool = False,
     nnodes: int | None = None,
     nproc_per_node: int | None = None,
+    processes_per_gpu: int = 1,
     gpu_memory: float | None = None,
     host: str | None = None,
     host_time: str = "modelled",
@@ -241,6 +242,7 @@ def run(
         module: `script` is a module, as in ``python -m``.
         nnodes: Hosts to use; None: all of the cluster.
         nproc_per_node: Ranks per host; None: its GPUs.
+        processes_per_gpu: Processes that may share a GPU at a time.
         gpu_memory: GiB of each GPU in place of its own.
         host: Host CPU model: a built-in name, a .toml file, or a multiplier of ``default``.
         host_time: Source of the host time: ``modelled``, ``measured`` (this machine's CPU time), or ``none``.
@@ -269,7 +271,8 @@ def run(
         PhantoraError: The options cannot be run.
     """
     spec = RunSpec(
-        os.fspath(script), tuple(args), MODULE if module else SCRIPT, cluster=cluster, gpu_memory=gpu_memory, host=host,
+        os.fspath(script), tuple(args), MODULE if module else SCRIPT, cluster=cluster,
+        processes_per_gpu=processes_per_gpu, gpu_memory=gpu_memory, host=host,
         host_time=host_time, unsupported=unsupported, hang_timeout=hang_timeout,
         ranks=RankSpec(
             seed, data_loading, disk, moe_routing=moe_routing, assume=tuple(assume), modules=modules

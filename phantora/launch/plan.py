@@ -125,7 +125,7 @@ def refuse_shares(inherited: Mapping[str, str]) -> None:
         )
     if named := [name for name in _SHARES if name in inherited]:
         raise PhantoraError(
-            f"{named[0]} gives processes a part of a GPU: MPS is not simulated; unset it: every rank has a whole GPU"
+            f"{named[0]} gives processes a part of a GPU: shares of MPS are not simulated; unset it"
         )
 
 

@@ -118,14 +118,18 @@ def _cluster_of_real(about: Mapping[str, Any]) -> tuple[Cluster, bool]:
 def _setup(log: Log, cluster: Cluster, spec: ReplaySpec) -> Setup:
     run = log.metadata
     part_of_it = run.world_size < cluster.world_size
-    here = run.ranks_per_host if part_of_it else cluster.gpus_per_host
+    here = run.ranks_per_host if part_of_it or run.places.shared else cluster.gpus_per_host
+    if run.places.shared and cluster.gpus_per_host != run.places.gpus_per_host:
+        raise PhantoraError(
+            f"{log.path}: its processes share the {run.places.gpus_per_host} GPUs of a host; name a cluster with as many"
+        )
     again = RunSpec(
         run.command[0] if run.command else "", tuple(run.command[1:]),
         host_time="measured" if run.real else run.host_mode, output=spec.output,
     )  # fmt: skip
     what_if = parse_what_if(spec.what_if.degrade, spec.what_if.straggler, spec.what_if.background)
     fold = from_dict(run.extra["fold"]) if run.extra.get("fold") else None
-    return Setup(again, cluster, run.world_size // here, here, what_if, fold)
+    return Setup(again, cluster, run.world_size // here, here, what_if, fold, run.places.mps)
 
 
 def chosen_cluster(log: Log, spec: str | None, gpu: str | None) -> Cluster:

@@ -51,7 +51,7 @@ def test_nvml_has_no_mig(stub_set: StubSet) -> None:
 
 @pytest.mark.parametrize("name", SHARES)
 def test_mps(stub_set: StubSet, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    with pytest.raises(PhantoraError, match=f"{name} .* MPS is not simulated; unset it"):
+    with pytest.raises(PhantoraError, match=f"{name} .* shares of MPS are not simulated; unset it"):
         refuse_shares({name: "50"})
     monkeypatch.setenv(name, "50")
     dump = ringdump.run(lambda rank: count(Stubs(stub_set, rank)), stub_set.rank)

@@ -17,6 +17,7 @@ from phantora.fold.mesh import Fold
 from phantora.hardware.topology import Flow
 from phantora.sim.engine import library as native
 from phantora.wire import layout, records
+from phantora.wire.places import Places
 from phantora.wire.session import Session, SessionConfig
 
 RECORD = layout.dtype(layout.Record)
@@ -155,12 +156,18 @@ class Bench:
     @classmethod
     def create(
         cls, library: Path, world: int = 1, sms: int = 100, *, record: bool = False, speak: bool = True,
-        fold: Fold | None = None,
+        fold: Fold | None = None, places: Places | None = None, memory: int = 0,
     ) -> Bench:  # fmt: skip
         """`record`: the engine keeps what ranks say; without `speak` they have not started; in a folded run `ranks`
-        are the processes."""
-        device: dict[str, Any] = {"name": b"test", "sms": sms, "max_threads_per_sm": 2048, "max_blocks_per_sm": 32}
-        session = Session.create(SessionConfig(world, world, real=fold.real if fold else None), device, {})
+        are the processes. `places`: ranks that share GPUs of so much `memory`."""
+        device: dict[str, Any] = {
+            "name": b"test", "sms": sms, "max_threads_per_sm": 2048, "max_blocks_per_sm": 32, "memory_bytes": memory,
+        }  # fmt: skip
+        config = SessionConfig(
+            world, world, real=fold.real if fold else None,
+            gpus_per_host=places.gpus_per_host if places else 0, mps=bool(places and places.mps),
+        )  # fmt: skip
+        session = Session.create(config, device, {})
         engine = native.Engine(library, session)
         if record:
             engine.record()

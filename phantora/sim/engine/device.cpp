@@ -416,10 +416,18 @@ bool Device::wants(const Stream &s) const {
 }
 
 void Device::update_slices() {
-  std::vector<int> wanting;
-  for (const Context *c : contexts_)
-    if (std::any_of(busy_.begin(), busy_.end(), [&](const Stream *s) { return s->context == c && wants(*s); })) wanting.push_back(c->place);
-  slices_.update(model_.timing, now_, wanting);
+  contenders_.clear();
+  for (const Context *c : contexts_) {
+    bool some = false, interrupted = false;
+    for (const Stream *s : busy_) {
+      if (s->context != c || !wants(*s)) continue;
+      some = true;
+      const Item &item = s->queue.front();
+      interrupted = interrupted || (item.running && (item.begun || item.type == Item::COMM));
+    }
+    if (some) contenders_.push_back({c->place, interrupted});
+  }
+  slices_.update(model_.timing, now_, contenders_);
 }
 
 void Device::update_rates() {

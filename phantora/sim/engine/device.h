@@ -121,6 +121,7 @@ class Device {
   bool dirty_ = true;
   std::vector<Stream *> busy_;
   std::vector<Item *> running_;  // scratch of update_rates()
+  std::vector<TimeSlices::Contender> contenders_;
 };
 
 // All GPUs of the cluster, and their streams.

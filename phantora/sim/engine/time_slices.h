@@ -8,26 +8,30 @@ namespace phe {
 
 class TimeSlices {
  public:
-  // Contexts, known by their numbers on the GPU, take turns from now on.
+  struct Contender {
+    int context;       // by its number on the GPU
+    bool interrupted;  // has a kernel that has begun and not ended
+  };
+
+  // Contexts take turns from now on.
   void start() { on_ = true; }
   bool on() const { return on_; }
-  // Brings the turn up to `now`; `wanting`: the contexts that have kernels to run, in ascending order.
-  void update(const phe_timing &timing, int64_t now, const std::vector<int> &wanting);
+  // Brings the turn up to `now`; `contenders`: the contexts that have kernels to run, in the order of their numbers.
+  void update(const phe_timing &timing, int64_t now, const std::vector<Contender> &contenders);
   // Do the kernels of `context` run?
   bool runs(int context) const { return !on_ || (turn_ == context && begun_); }
   // When the turn begins or passes on by itself; NEVER: not before something else happens.
   int64_t next() const { return !on_ ? NEVER : begun_ ? ends_ : begins_; }
-  // Contexts that want the GPU.
-  int contenders() const { return contenders_; }
+  int contenders() const { return count_; }
 
  private:
-  void pass(const phe_timing &timing, int64_t now, int to);
+  void pass(int64_t now, int64_t cost, int to);
 
   bool on_ = false;
   int turn_ = -1;
   int64_t begins_ = NEVER, ends_ = NEVER;
   bool begun_ = false;  // the GPU has changed over to it
-  int contenders_ = 0;
+  int count_ = 0;       // of contenders
 };
 
 }  // namespace phe
