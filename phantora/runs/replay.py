@@ -121,8 +121,8 @@ def _setup(log: Log, cluster: Cluster, spec: ReplaySpec) -> Setup:
     here = run.ranks_per_host if part_of_it or run.places.shared else cluster.gpus_per_host
     if run.places.shared and cluster.gpus_per_host != run.places.gpus_per_host:
         raise PhantoraError(
-            f"{log.path}: its processes share the {run.places.gpus_per_host} GPUs of a host; name a cluster whose hosts "
-            "have as many"
+            f"{log.path}: its processes share the {run.places.gpus_per_host} GPUs of a host; name a cluster that has "
+            "as many in a host"
         )
     again = RunSpec(
         run.command[0] if run.command else "", tuple(run.command[1:]),
