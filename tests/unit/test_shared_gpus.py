@@ -140,19 +140,30 @@ def test_memory_is_taken_in_the_order_of_the_clocks(make: Callable[..., Bench]) 
     second.ask("small", "SHARE", bytes=50, at=50)
     bench.run()
     assert second.answer("small") is not None
-    second.emit("SHARE", bytes=-50, at=120)
+    second.emit("ANNOTATION", at=110)
+    bench.run()
+    assert (first.answer("large") or (None,))[0] == 1, "what the other process had taken before leaves no room"
     second.ask("free", "SHARE", bytes=0, at=130)
     bench.run()
-    status, _ = first.answer("large") or (None, None)
-    assert status == 1, "what the other process had taken before leaves no room"
-    first.ask("again", "SHARE", bytes=60, at=125)
-    bench.run()
-    first.answer("again")
     first.emit("ANNOTATION", at=140)
     bench.run()
-    assert (first.answer("again") or (None,))[0] == 0
     assert second.answer("free") is not None
-    assert second.replies["value"][second.requests["free"]] == 40
+    assert second.replies["value"][second.requests["free"]] == 50
+
+
+def test_an_allocation_waits_for_memory_that_has_been_given_back(make: Callable[..., Bench]) -> None:
+    """The other process frees it and sends a message, which has no clock."""
+    bench = make()
+    first, second = bench.ranks
+    first.ask("before", "SHARE", bytes=50, at=50)
+    second.emit("ANNOTATION", at=60)
+    bench.run()
+    assert first.answer("before") is not None
+    first.emit("SHARE", bytes=-50, at=120)
+    first.emit("ANNOTATION", at=130)
+    second.ask("large", "SHARE", bytes=60, at=100)
+    bench.run()
+    assert second.answer("large") == (0, 121)
 
 
 def test_a_process_that_ends_gives_its_memory_back(make: Callable[..., Bench]) -> None:

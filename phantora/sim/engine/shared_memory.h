@@ -15,6 +15,7 @@ class SharedMemory {
     bool all;       // given back by a process that ends
     bool asks;
     ph_record record;
+    int64_t time = 0;  // when it is taken or given back
   };
 
   void add(int64_t time, Entry entry);
@@ -22,6 +23,8 @@ class SharedMemory {
   bool ready(const std::vector<Context *> &contexts) const;
   // Takes that entry.
   Entry next();
+  // When memory is given back, by what has been said so far, of which the entry has enough; -1: never, or there is enough.
+  int64_t room_at(const Entry &entry, int64_t capacity) const;
   // False: the GPU has less than the entry takes.
   bool apply(const Entry &entry, int64_t capacity);
   int64_t used() const { return used_; }
@@ -29,6 +32,8 @@ class SharedMemory {
 
  private:
   bool pending(const Rank &rank, int64_t time) const;
+  // When a request of `rank` is due, before which it does nothing; -1: it has none.
+  int64_t asks_at(const Rank &rank) const;
 
   std::map<std::tuple<int64_t, int, uint64_t>, Entry> entries_;  // by time, rank and number
   std::map<int, int64_t> taken_;                                  // by rank

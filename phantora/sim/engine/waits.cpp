@@ -166,7 +166,7 @@ void Waits::read_meter(Device &device, int64_t until) {
 // ------------------------------------------------------------------ memory that processes share
 void Waits::share_memory(Rank &rank, const ph_record &r) {
   SharedMemory &memory = memory_[rank.contexts[0]->device.index()];
-  SharedMemory::Entry entry{&rank, r.share.bytes, false, r.slot != PH_NO_SLOT, r};
+  SharedMemory::Entry entry{&rank, r.share.bytes, false, r.slot != PH_NO_SLOT, r, r.time};
   if (r.flags & PH_F_HELPER) return answer_memory(memory, entry);  // of a thread whose place in time is not known
   memory.add(r.time, entry);
   if (!entry.asks) return;
@@ -179,7 +179,7 @@ void Waits::share_memory(Rank &rank, const ph_record &r) {
 
 void Waits::return_memory(Rank &rank, int64_t time) {
   auto memory = rank.contexts.empty() ? memory_.end() : memory_.find(rank.contexts[0]->device.index());
-  if (memory != memory_.end()) memory->second.add(time, {&rank, 0, true, false, {}});
+  if (memory != memory_.end()) memory->second.add(time, {&rank, 0, true, false, {}, 0});
 }
 
 int64_t Waits::shared_peak() const {
@@ -195,14 +195,18 @@ void Waits::settle_memory(Device &device) {
 
 void Waits::answer_memory(SharedMemory &memory, const SharedMemory::Entry &entry) {
   auto capacity = static_cast<int64_t>(devices_.model().gpu->memory_bytes);
+  bool helper = entry.record.flags & PH_F_HELPER;
+  // Another process may have given its memory back and then told this one to go on, by a message without a clock.
+  if (int64_t later = entry.asks && !helper ? memory.room_at(entry, capacity) : -1; later >= 0) return memory.add(later + 1, entry);
   int status = !memory.apply(entry, capacity);
   if (!entry.asks) return;
   Rank &rank = *entry.rank;
   for (size_t place = 0; place < rank.requests.size(); ++place) {
     const Request &q = rank.requests[place];
-    if (q.shares() && q.record.slot == entry.record.slot) return answer(rank, place, status, -1, capacity - memory.used());
+    if (q.shares() && q.record.slot == entry.record.slot) 
+      return answer(rank, place, status, entry.time > q.record.time ? entry.time : -1, capacity - memory.used());
   }
-  if (entry.record.flags & PH_F_HELPER) reply(rank, entry.record, status, entry.record.time, capacity - memory.used());
+  if (helper) reply(rank, entry.record, status, entry.record.time, capacity - memory.used());
 }
 
 bool Waits::give_room() {
