@@ -66,3 +66,63 @@ def test_tokens_of_the_job(tmp_path: Path, forward: str, backward: str, batches:
     throughput = analyze(open_log(run(tmp_path, forward, backward))).headline.throughput
     assert throughput is not None
     assert (throughput.tokens_per_step, throughput.samples_per_step) == (batches * BATCH * SEQUENCE, batches * BATCH)
+
+
+def one_rank(tmp_path: Path, kernels: list[tuple[str, str]]) -> Path:
+    """Three steps of these operators, each with an annotation."""
+    made = FakeRun(metadata=replace(METADATA, world_size=1, ranks_per_host=1))
+    price, t = made.price("gemm", "measured", 1e9), 0
+    for _ in range(3):
+        begin = t
+        for op, shape in kernels:
+            made.add(Kind.KERNEL, 0, t, t + 50 * US, op, launch=t, price=price, sig=made.signature(op, shape), link=t)
+            t += 60 * US
+        made.add(Kind.ANNOTATION, 0, begin, t - 1, "step")
+    return made.write(tmp_path / "run.arrow")
+
+
+LABELS = ("aten::index_select", "bf16[1001,1152], 0, i64[16]")
+PATCHES = ("aten::cudnn_convolution", "bf16[16,4,64,64], bf16[1152,4,2,2], 0")
+
+
+@pytest.mark.parametrize(
+    ("kernels", "expected"),
+    [
+        # A decoder: tokens of the table by a gather, positions by an index_select; a cache that a gather reorders.
+        (
+            [
+                ("aten::gather.out", "fp16[50000,1024], 0, i64[40,1024], False, fp16[40,1024]"),
+                ("aten::index_select", "fp16[512,1024], 0, i64[1]"),
+                ("aten::gather.out", "fp16[40,16,24,64], 0, i64[40,16,24,64], False, fp16[40,16,24,64]"),
+            ],
+            (40, 0),
+        ),
+        # An autoencoder whose images also pass a frozen network twice.
+        (
+            [
+                ("aten::convolution_backward", "bf16[8,64,9,9], bf16[8,3,9,9], bf16[64,3,3,3], 0"),
+                ("aten::convolution_backward", "bf16[8,64,9,9], bf16[8,3,9,9], bf16[64,3,4,4], 0"),
+                ("aten::convolution_backward", "bf16[8,64,9,9], bf16[8,3,9,9], bf16[64,3,4,4], 0"),
+            ],
+            (0, 8),
+        ),
+        ([PATCHES, LABELS], (0, 16)),  # one evaluation of a model with classes
+    ],
+)
+def test_tokens_and_samples_of_a_step(
+    tmp_path: Path, kernels: list[tuple[str, str]], expected: tuple[int, int]
+) -> None:
+    throughput = analyze(open_log(one_rank(tmp_path, kernels))).headline.throughput
+    assert throughput is not None
+    assert (throughput.tokens_per_step, throughput.samples_per_step) == expected
+
+
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        [LABELS, PATCHES, PATCHES],  # a sampler's passes over the same images
+        [("aten::gather.out", "fp32[16384,128], 0, i64[131072,128], False, fp32[131072,128]")],  # gradients of bags
+    ],
+)
+def test_steps_that_do_not_show_their_samples(tmp_path: Path, kernels: list[tuple[str, str]]) -> None:
+    assert analyze(open_log(one_rank(tmp_path, kernels))).headline.throughput is None

@@ -1,9 +1,10 @@
 """Tokens and samples of the job, if the log shows them.
 
 Tokens are the indices that the largest embedding table of a rank is asked for; the forward operator is logged as the
-index_select that it becomes, the backward one names the table, and is read where there is one. Samples are their
-first dimension, or that of the images of convolutions with at most four channels. Every rank's count, unless ranks
-share a batch: those of a group that sums activations of the embedding's size in the forward pass are tensor-parallel,
+index_select or the gather that it becomes, the backward one names the table, and is read where there is one. Samples
+are their first dimension, or that of the images of convolutions with at most four channels: the fewest that any network
+takes, since others take an image more than once (a GAN's discriminator, a perceptual loss). Passes of a sampler without
+a backward pass give no samples. Every rank's count, unless ranks share a batch: those of a group that sums activations of the embedding's size in the forward pass are tensor-parallel,
 and count once. In the backward pass gradients of weights may have that size.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -26,11 +27,13 @@ from phantora.trace.schema import COMMUNICATION_KINDS, COPY_NAMES
 
 EMBEDDING = "aten::embedding_dense_backward"
 _FORWARD = ("aten::index_select", "aten::embedding")
+_GATHER = "aten::gather.out"
 _BACKWARD_CONVOLUTION = "aten::convolution_backward"
 _FORWARD_CONVOLUTIONS = ("aten::cudnn_convolution", "aten::convolution", "aten::_convolution")
 _ARGUMENTS = re.compile(r"\w+\[[\d,]*\], \w+\[([\d,]+)\], (\d+)")
 _LOOKUP = re.compile(r"\w+\[(\d+),\d+\], (?:0, )?i(?:64|32)\[([\d,]+)\]")
-_IMAGES = re.compile(r"\w+\[(\d+),([1-4]),\d+,\d+\], \w+\[\d+,[1-4],\d+,\d+\]")
+_GATHERED = re.compile(r"\w+\[(\d+),(\d+)\], 0, i64\[(\d+),\2\]")
+_IMAGES = re.compile(r"\w+\[(\d+),([1-4]),\d+,\d+\], (\w+\[\d+,[1-4],\d+,\d+\])")
 _WIDTH = re.compile(r"\w+\[(?:[\d,]+,)?(\d+)\]")
 _LEAST_EXCHANGES = 2  # of activations in a forward pass that make a group tensor-parallel
 
@@ -49,13 +52,50 @@ class _Lookup:
     """Elements of the embedding's activations."""
 
 
+@dataclass(frozen=True)
+class _Images:
+    """The sizes of one convolution of images."""
+
+    count: int
+    weights: str
+    backward: bool
+
+
 @dataclass
 class _Seen:
     """Counts of one rank in one step."""
 
-    tokens: dict[tuple[bool, int], int] = field(default_factory=lambda: defaultdict(int))
-    samples: dict[tuple[bool, int], int] = field(default_factory=lambda: defaultdict(int))
-    elements: int = 0
+    lookups: list[_Lookup] = field(default_factory=list)
+    images: list[_Images] = field(default_factory=list)
+
+    @property
+    def elements(self) -> int:
+        return max((lookup.elements for lookup in self.lookups), default=0)
+
+    def volume(self) -> tuple[int, int]:
+        """Tokens and samples: of the table that is asked for most, or of the images."""
+        tables: dict[tuple[bool, int], list[_Lookup]] = defaultdict(list)
+        for lookup in self.lookups:
+            tables[lookup.backward, lookup.table].append(lookup)
+        batches = {images.count for images in self.images}
+        found = [
+            (backward, sum(each.tokens for each in own), sum(each.samples for each in own))
+            for (backward, _), own in tables.items()
+            if not {each.tokens for each in own} <= batches  # an embedding of the images' classes or times
+        ]
+        if not found:
+            return 0, self._samples()
+        trained = [each for each in found if each[0]] or found
+        return max(tokens for _, tokens, _ in trained), max(samples for _, _, samples in trained)
+
+    def _samples(self) -> int:
+        trained = [images for images in self.images if images.backward]
+        networks: dict[str, list[int]] = defaultdict(list)
+        for images in trained or self.images:
+            networks[images.weights].append(images.count)
+        if not trained and any(len(counts) > 1 for counts in networks.values()):
+            return 0
+        return min((sum(counts) for counts in networks.values()), default=0)
 
 
 class Volume:
@@ -68,7 +108,9 @@ class Volume:
         traced = log.metadata.world_size / len(log.metadata.ranks)  # a trace may hold some ranks of a real run only
         self._weights = [fold.represented(rank) if fold else traced for rank in ranks]
         operators, shapes = log.words("op"), log.words("shape")
-        readers = {EMBEDDING: _embedding, _BACKWARD_CONVOLUTION: _images}
+        readers: dict[str, Callable[[str], _Lookup | _Images | None]] = {
+            EMBEDDING: _embedding, _GATHER: _gathered, _BACKWARD_CONVOLUTION: _images,
+        }  # fmt: skip
         readers.update(dict.fromkeys(_FORWARD, _lookup))
         readers.update(dict.fromkeys(_FORWARD_CONVOLUTIONS, _images_forward))
         self._readers = [readers.get(word) for word in operators]
@@ -89,20 +131,19 @@ class Volume:
         for r, o, s in zip(rank[first].tolist(), op[first].tolist(), shape[first].tolist(), strict=True):
             reader = self._readers[o]
             found = reader(self._shapes[s]) if reader and s >= 0 else None
-            if found is not None:
-                key = found.backward, found.table
-                seen[r].tokens[key] += found.tokens
-                seen[r].samples[key] += found.samples
-                seen[r].elements = max(seen[r].elements, found.elements)
+            if isinstance(found, _Lookup):
+                seen[r].lookups.append(found)
+            elif found is not None:
+                seen[r].images.append(found)
         if seen:
             shared = self._shared(window, {r: s.elements for r, s in seen.items()})
-            tokens = {r: _largest(s.tokens) for r, s in seen.items()}
-            samples = {r: _largest(s.samples) for r, s in seen.items()}
+            volumes = {r: s.volume() for r, s in seen.items()}
+            shares = {r: self._weights[r] / shared.get(r, 1) for r in seen}
             self._steps.append(
                 (
-                    sum(self._weights[r] * count / shared.get(r, 1) for r, count in tokens.items()),
-                    sum(self._weights[r] * count / shared.get(r, 1) for r, count in samples.items()),
-                    max(tokens.values()),
+                    sum(shares[r] * tokens for r, (tokens, _) in volumes.items()),
+                    sum(shares[r] * samples for r, (_, samples) in volumes.items()),
+                    max(tokens for tokens, _ in volumes.values()),
                 )
             )
 
@@ -140,12 +181,6 @@ class Volume:
         return Throughput(tokens, tokens / step_time * 1e9, samples, samples / step_time * 1e9, of_rank)
 
 
-def _largest(counts: dict[tuple[bool, int], int]) -> int:
-    """The most that any table was asked for, by backward operators if there are any."""
-    trained = [count for (backward, _), count in counts.items() if backward]
-    return max(trained or counts.values(), default=0)
-
-
 def _embedding(shape: str) -> _Lookup | None:
     found = embedding(shape)
     if found is None:
@@ -161,18 +196,24 @@ def _lookup(shape: str) -> _Lookup | None:
     return _Lookup(int(match[1]), prod(int(n) for n in match[2].split(",")), 0, False) if match else None
 
 
-def _images(shape: str) -> _Lookup | None:
+def _gathered(shape: str) -> _Lookup | None:
+    """None if it asks for more rows than there are, as the backward pass of sparse embedding bags does."""
+    match = _GATHERED.match(shape)
+    return _Lookup(int(match[1]), int(match[3]), 0, False) if match and int(match[3]) <= int(match[1]) else None
+
+
+def _images(shape: str) -> _Images | None:
     """Images of a convolution's backward: its gradient, its input, its weights."""
     return _image(shape.split(", ", 1)[-1], True)
 
 
-def _images_forward(shape: str) -> _Lookup | None:
+def _images_forward(shape: str) -> _Images | None:
     return _image(shape, False)
 
 
-def _image(shape: str, backward: bool) -> _Lookup | None:
+def _image(shape: str, backward: bool) -> _Images | None:
     match = _IMAGES.match(shape)
-    return _Lookup(-1, 0, int(match[1]), backward) if match else None
+    return _Images(int(match[1]), match[3], backward) if match else None
 
 
 def embedding(shape: str) -> tuple[int, list[int]] | None:
