@@ -100,10 +100,11 @@ class Pricing:
                 if not self._brief:
                     self._count_operator(request, price)
                 main = max(range(len(price.durations)), key=price.durations.__getitem__)
-                if self._measured is None:
-                    self._engine.set_profile(request.id, profile_of(self._machine, price))
-                else:
+                if self._measured is not None:
                     price = self._scaled(self._measured, price, request)
+                elif request.kind != native.COPY or request.sub == layout.Copy.D2D:
+                    # Copies by a link draw little, and their pace does not follow the GPU's clock.
+                    self._engine.set_profile(request.id, profile_of(self._machine, price))
                 self._engine.set_price(request.id, price.durations)
                 self._prices[request.id] = PriceRow(
                     price.cls, price.provenance, price.flops, price.bytes, main, "", price.error

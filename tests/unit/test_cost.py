@@ -188,6 +188,18 @@ def test_faster_gpus_are_faster() -> None:
         (18, 0.15, "mm", (tensor(4096, 4096), tensor(4096, 256))),
         (80.6, 0.05, "mul", (tensor(1, 4096, 14336), tensor(1, 4096, 14336))),
         (22.1, 0.15, "_fused_rms_norm", (tensor(1, 4096, 4096), (4096,), tensor(4096), 1e-5)),
+        (
+            90.2,
+            0.05,
+            "_fused_rms_norm_backward",
+            (*[tensor(8, 2048, 8, 128)] * 2, (128,), tensor(8, 2048, 8, 1, dtype="float32"), (True, False)),
+        ),
+        (
+            30.5,
+            0.2,
+            "_fused_rms_norm_backward",
+            (*[tensor(8, 2048, 1024)] * 2, (1024,), tensor(8, 2048, 1, dtype="float32"), (True, False)),
+        ),
         (385.8, 0.10, "copy_", (tensor(4096, 32000, dtype="float32"), tensor(4096, 32000), False)),
         (178.1, 0.05, "copy_", (tensor(4096, 32000), tensor(4096, 32000, dtype="float32"), False)),
         (

@@ -7,16 +7,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from phantora.cost.machine import Machine
 from phantora.cost.types import Price
-from phantora.hardware import load_gpu
+from phantora.hardware import load_cluster, load_gpu
+from phantora.sim.config import SimulatorConfig
 from phantora.sim.engine import library as native
 from phantora.sim.kernel_profile import limit_power, profile_of
+from phantora.sim.pricing import Pricing
+from phantora.trace.schema import Tables
 from phantora.wire import layout
 from tests.support.fakeranks import Bench, timing
+from tests.support.fixed_costs import FixedCosts
 
 H200 = load_gpu("H200")
 
@@ -201,6 +206,16 @@ def test_kernels_bound_by_memory_do_not_follow_the_clock() -> None:
     profile = profile_of(Machine(H200), Price((1000,), "elementwise", "measured", 0.0, 4.5e6))
     assert profile.clock_bound == pytest.approx(1 - 4.5 / 4.8)
     assert profile.dynamic_watts == 0.0
+
+
+def test_copies_by_a_link_do_not_follow_the_clock(engine_library: Path) -> None:
+    kinds = (layout.Copy.H2D_PINNED, layout.Copy.D2H_PINNED, layout.Copy.D2D)
+    engine = Mock(native.Engine)
+    engine.next_price.side_effect = [
+        *(native.PriceRequest(id=kind, kind=native.COPY, sub=kind, bytes=1 << 20) for kind in kinds), None,
+    ]  # fmt: skip
+    Pricing(engine, Tables(), 1, SimulatorConfig(engine_library, load_cluster("1x1xH200"), FixedCosts())).serve()
+    assert [call.args[0] for call in engine.set_profile.call_args_list] == [layout.Copy.D2D]
 
 
 def test_arithmetic_without_tensor_cores_goes_with_the_clock_and_draws_less() -> None:

@@ -24,6 +24,7 @@ ROWS_PER_SM = 16  # in flight
 # Layer norm backward (405 in the shipped tables and there): a row of the gradients of the weights, where blocks do not
 # share rows: one for 32 columns; a row of the gradient of the input.
 SHARED_ROWS, WEIGHT_ROW_NS, INPUT_ROW_NS, WEIGHTS = 65536, 4.3, 0.84, 0.85
+RMS_INPUT_ROW_NS = 0.68  # the same of RMS norm, which has no mean (131,072 rows of 128 on an H200, torch.profiler)
 # Weight norm (46 there): two reductions of a block for each row.
 WEIGHT_START_NS = 1300.0
 # The same along the last dimension, forward and backward: a block for 32 columns goes over 16 rows at once.
@@ -71,7 +72,9 @@ def norm(machine: Machine, signature: OperatorSignature, name: str, kernels: Ker
     if "weight_norm" in name:
         return _of_weights(machine, signature, name)
     if name.startswith("native_layer_norm_backward"):
-        return _layer_norm_backward(machine, signature)
+        return _layer_norm_backward(machine, signature, INPUT_ROW_NS)
+    if name.startswith("_fused_rms_norm_backward") and signature.args[-1] == (True, False):
+        return _layer_norm_backward(machine, signature, RMS_INPUT_ROW_NS)  # no weights: the same kernel
     if "backward" in name:
         grad, x = tensor_at(signature.args, 0), tensor_at(signature.args, 1)
         size = max((nbytes(t) for t in (grad, x) if t is not None), default=0)
@@ -122,13 +125,13 @@ def _of_weights(machine: Machine, signature: OperatorSignature, name: str) -> Es
     return Estimate(WEIGHT_START_NS + max(machine.memory_ns(moved), rounds * COLUMN_ROUND_NS[backward]), moved)
 
 
-def _layer_norm_backward(machine: Machine, signature: OperatorSignature) -> Estimate:
+def _layer_norm_backward(machine: Machine, signature: OperatorSignature, input_row_ns: float) -> Estimate:
     """The gradient of the input, row by row, then those of the weights, column by column."""
     x = tensor_at(signature.args, 1)
     if x is None or not x.shape:
         return Estimate(machine.fit.floor_ns, 0.0)
     size, rows = float(nbytes(x)), prod(x.shape[:-1])
-    row_ns = INPUT_ROW_NS / machine.clock_ratio
+    row_ns = input_row_ns / machine.clock_ratio
     ns = max(machine.memory_ns(3 * size, WEIGHTS), machine.fit.floor_ns + rows * row_ns)
     mask = signature.args[-1]
     if isinstance(mask, tuple) and True not in mask[1:]:

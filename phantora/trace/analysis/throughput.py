@@ -4,8 +4,10 @@ Tokens are the indices that the largest embedding table of a rank is asked for; 
 index_select or the gather that it becomes, the backward one names the table, and is read where there is one. Samples
 are their first dimension, or that of the images of convolutions with at most four channels: the fewest that any network
 takes, since others take an image more than once (a GAN's discriminator, a perceptual loss). Passes of a sampler without
-a backward pass give no samples. Every rank's count, unless ranks share a batch: those of a group that sums activations of the embedding's size in the forward pass are tensor-parallel,
-and count once. In the backward pass gradients of weights may have that size.
+a backward pass give no samples.
+
+Every rank's count, unless ranks share a batch: those of a group that sums activations of the embedding's size in the
+forward pass are tensor-parallel, and count once. In the backward pass gradients of weights may have that size.
 """
 
 from __future__ import annotations
