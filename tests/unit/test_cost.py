@@ -188,6 +188,16 @@ def test_faster_gpus_are_faster() -> None:
         (18, 0.15, "mm", (tensor(4096, 4096), tensor(4096, 256))),
         (80.6, 0.05, "mul", (tensor(1, 4096, 14336), tensor(1, 4096, 14336))),
         (22.1, 0.15, "_fused_rms_norm", (tensor(1, 4096, 4096), (4096,), tensor(4096), 1e-5)),
+        (528.9, 0.05, "upsample_nearest3d", (tensor(1, 128, 9, 96, 96), (9, 192, 192), 1.0, 2.0, 2.0)),
+        (
+            374.1,
+            0.1,
+            "native_group_norm_backward",
+            (
+                *[tensor(1, 64, 9, 192, 192)] * 2, *[tensor(1, 32)] * 2, tensor(64), 1, 64, 331776, 32,
+                (True, True, True),
+            ),
+        ),
         (
             90.2,
             0.05,

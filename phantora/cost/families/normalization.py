@@ -35,6 +35,9 @@ ROW_CYCLES = 400  # SM cycles of a row of layer norm, which has a block of its o
 # backward.
 RMS_ROW_CYCLES, RMS_ODD_ROW_CYCLES, RMS_BACKWARD_ROW_CYCLES = 180, 1450, 880
 GROUP_NS = 0.84  # an element of a group, which has one block however long it is: its sums (there, 0.80 to 0.87)
+# Backward (192 in the shipped tables): its four kernels, and a wave of the first, which has a block for each channel of
+# an image, however long it is.
+GROUP_BACKWARD_NS, GROUP_WAVE_NS = 10000.0, 800.0
 GROUP_SHARE, GROUP_CYCLES, GROUP_BYTE_CYCLES = 0.64, 0.62, 0.035  # the same out of memory; what then writes the output
 CHANNEL_NS = (430.0, 950.0)  # torch's own batch norm: a round of a channel's block of 512 threads, forward and backward
 BLOCK = 512
@@ -75,6 +78,8 @@ def norm(machine: Machine, signature: OperatorSignature, name: str, kernels: Ker
         return _layer_norm_backward(machine, signature, INPUT_ROW_NS)
     if name.startswith("_fused_rms_norm_backward") and signature.args[-1] == (True, False):
         return _layer_norm_backward(machine, signature, RMS_INPUT_ROW_NS)  # no weights: the same kernel
+    if name.startswith("native_group_norm_backward"):
+        return _group_norm_backward(machine, signature)
     if "backward" in name:
         grad, x = tensor_at(signature.args, 0), tensor_at(signature.args, 1)
         size = max((nbytes(t) for t in (grad, x) if t is not None), default=0)
@@ -111,6 +116,18 @@ def _of_groups(machine: Machine, signature: OperatorSignature, x: TensorSpec) ->
     cycles = elements * (GROUP_CYCLES + GROUP_BYTE_CYCLES * 2 * item_bytes(x.dtype))
     scaled = max(machine.fit.floor_ns + machine.cycles_ns(cycles), machine.memory_ns(2 * size))
     return Estimate(sums + machine.fit.floor_ns + scaled, 3 * size)
+
+
+def _group_norm_backward(machine: Machine, signature: OperatorSignature) -> Estimate:
+    """Sums over each channel of an image, then the gradient of the input."""
+    x = tensor_at(signature.args, 1)
+    if x is None or len(x.shape) < 2:
+        return Estimate(machine.fit.floor_ns, 0.0)
+    size, blocks = float(nbytes(x)), prod(x.shape[:2])
+    waves = ceil(blocks / (machine.gpu.sms * BLOCKS_PER_SM))
+    each = prod(x.shape[2:]) * GROUP_NS / machine.clock_ratio
+    sums = waves * GROUP_WAVE_NS + max(waves * each, machine.memory_ns(2 * size, BACKWARD))
+    return Estimate(GROUP_BACKWARD_NS + sums + machine.memory_ns(3 * size, BACKWARD), 5 * size)
 
 
 def _of_weights(machine: Machine, signature: OperatorSignature, name: str) -> Estimate:
