@@ -42,8 +42,11 @@ void node_end(const at::RecordFunction &fn, at::ObserverContext *) {
 struct Annotation : at::ObserverContext {
   int64_t start;
   std::map<const Operator *, size_t> outer;  // the lists of an optimizer step around this one
+  std::string phase;                         // around this one
   explicit Annotation(int64_t at) : start(at) {}
 };
+
+static bool is_phase(const char *name) { return !strncmp(name, "FSDP::", 6); }
 
 static bool is_optimizer_step(const char *name) { return !strncmp(name, "Optimizer.step#", 15); }
 
@@ -65,6 +68,10 @@ std::unique_ptr<at::ObserverContext> annotation_start(const at::RecordFunction &
     context->outer.swap(this_thread().lists);
     this_thread().optimizing = true;
   }
+  if (is_phase(fn.name())) {
+    context->phase.swap(this_thread().phase);
+    this_thread().phase = fn.name();
+  }
   ph_leave();
   return context;
 }
@@ -82,6 +89,7 @@ void annotation_end(const at::RecordFunction &fn, at::ObserverContext *context) 
     step_ended();
     ph_unmodelled_step();
   }
+  if (is_phase(name)) this_thread().phase.swap(static_cast<Annotation *>(context)->phase);
   ph_record record{};
   record.kind = PH_ANNOTATION;
   record.id = ph_name(ph_hash(name, length, 0), name, length);

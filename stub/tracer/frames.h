@@ -59,6 +59,7 @@ struct SignatureSlot {
 struct Module {
   uint32_t name = 0;
   int64_t start = 0;
+  std::string place;  // a node's: where its forward operator was called, if it is written in Python
 };
 
 constexpr size_t OPERATOR_BITS = 9, OPERATOR_WAYS = 8;  // slots of a thread for operators, and those in which one may be
@@ -74,6 +75,7 @@ struct Thread {
   std::vector<Module> node_modules;  // of the nodes being applied; no name: unknown
   bool collects = false;                     // garbage of Python
   bool optimizing = false;                   // inside an optimizer's step
+  std::string phase;                         // of FSDP2, with the module: "FSDP::post_backward_reduce (layers.0)"
   std::map<const Operator *, size_t> lists;  // first lists that its operators took
   int64_t listed = 0;    // when the last operator on lists of parameters ran, for ph_charge_cold
   int64_t list = 0;      // numbers of the CPU tensor that aten::empty made last: those of a Python list, if lift_fresh follows

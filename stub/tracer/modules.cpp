@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tracer/allocator.h"
+#include "tracer/places.h"
 
 namespace tracer {
 
@@ -15,6 +16,7 @@ namespace tracer {
 struct Noted {
   int64_t sequence = -1;
   uint32_t name = 0;
+  std::string place;
 };
 constexpr size_t NODES = 1 << 18;
 static std::vector<Noted> nodes;
@@ -28,22 +30,39 @@ static void emit_module(uint32_t name, int64_t start) {
   ph_emit(&record);
 }
 
-void note_module(const at::RecordFunction &fn) {
-  Thread &thread = this_thread();
-  if (thread.modules.empty() || fn.seqNr() < 0) return;
+static void note_node(int64_t sequence, std::string place) {
+  const std::vector<Module> &modules = this_thread().modules;
   std::lock_guard<std::mutex> guard(nodes_lock);
   if (nodes.empty()) nodes.resize(NODES);
-  nodes[static_cast<size_t>(fn.seqNr()) % NODES] = {fn.seqNr(), thread.modules.back().name};
+  nodes[static_cast<size_t>(sequence) % NODES] = {sequence, modules.empty() ? 0 : modules.back().name, std::move(place)};
 }
 
+void note_module(const at::RecordFunction &fn) {
+  if (!this_thread().modules.empty() && fn.seqNr() >= 0) note_node(fn.seqNr(), "");
+}
+
+void note_function(const at::RecordFunction &fn) {
+  if (fn.seqNr() >= 0) note_node(fn.seqNr(), program_lines());
+}
+
+// Of this thread's last node with a module, and whether the last of all accumulates a gradient, which has no number: it
+// follows the node of its operator. DDP's reducer is called after it.
+static thread_local uint32_t latest = 0;
+static thread_local bool accumulates = false;
+
 void enter_node(Thread &thread, const at::RecordFunction &fn) {
-  uint32_t name = 0;
+  Module own{0, ph_now(), ""};
   if (fn.seqNr() >= 0) {
     std::lock_guard<std::mutex> guard(nodes_lock);
     const Noted *noted = nodes.empty() ? nullptr : &nodes[static_cast<size_t>(fn.seqNr()) % NODES];
-    if (noted && noted->sequence == fn.seqNr()) name = noted->name;
+    if (noted && noted->sequence == fn.seqNr()) {
+      own.name = noted->name;
+      own.place = noted->place;
+    }
   }
-  thread.node_modules.push_back({name, ph_now()});
+  accumulates = fn.seqNr() < 0;
+  if (own.name) latest = own.name;
+  thread.node_modules.push_back(std::move(own));
 }
 
 // By name; written once for each module.
@@ -52,9 +71,11 @@ static std::mutex texts_lock;
 
 std::string module_of(const Thread &thread) {
   const std::vector<Module> &from = thread.modules.empty() ? thread.node_modules : thread.modules;
-  if (from.empty() || !from.back().name) return "";
+  uint32_t name = from.empty() ? 0 : from.back().name;
+  if (!name && thread.modules.empty() && accumulates) name = latest;
+  if (!name) return "";
   std::lock_guard<std::mutex> guard(texts_lock);
-  return (*texts)[from.back().name];
+  return (*texts)[name];
 }
 
 void leave_node(Thread &thread) {
@@ -79,7 +100,7 @@ extern "C" __attribute__((visibility("default"))) void phantora_module_begin(con
     std::string &text = (*texts)[id];
     if (text.empty()) text.assign(name, length);
   }
-  this_thread().modules.push_back({id, ph_now()});
+  this_thread().modules.push_back({id, ph_now(), ""});
   ph_leave();
 }
 

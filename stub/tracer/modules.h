@@ -7,6 +7,7 @@
 namespace tracer {
 
 void note_module(const at::RecordFunction &fn);  // a forward operator: its node's backward belongs to its module
+void note_function(const at::RecordFunction &fn);  // an operator written in Python: its node's backward has its place
 
 // A node of the autograd graph begins and ends.
 void enter_node(Thread &thread, const at::RecordFunction &fn);

@@ -130,30 +130,45 @@ std::string place() {
   return frames.line();
 }
 
-// The innermost line of a library and of the script.
-static void find_lines(const Python &p, std::string &library, std::string &script) {
-  Frames frames(p);
-  auto walk = [&](bool more) {
-    for (; more && script.empty(); more = frames.outward()) {
-      const char *file = frames.file();
-      if (!is_program(file)) continue;
-      if (!is_library(file)) script = frames.line();
-      else if (library.empty()) library = frames.line();
-    }
-  };
-  walk(frames.any());
-  if (script.empty() && !library.empty()) walk(frames.to_main_thread());
+// The innermost lines of a library and of the script, where there are.
+struct Lines {
+  std::string library, script;
+
+  std::string text() const { return library.empty() ? script : script.empty() ? library : library + ", from " + script; }
+};
+
+static Lines lines(const Python *python, bool of_main_thread) {
+  Lines found;
+  if (!python) return found;
+  Frames frames(*python);
+  bool more = of_main_thread ? frames.to_main_thread() : frames.any();
+  for (; more && found.script.empty(); more = frames.outward()) {
+    const char *file = frames.file();
+    if (!is_program(file)) continue;
+    if (!is_library(file)) found.script = frames.line();
+    else if (found.library.empty()) found.library = frames.line();
+  }
+  return found;
 }
 
-// "LIBRARY.py:LINE, from SCRIPT.py:LINE, module NAME": the library and the module only where there is one.
+std::string program_lines() { return lines(python(), false).text(); }
+
+// "LIBRARY.py:LINE, from SCRIPT.py:LINE, module: NAME": the library and the module only where there is one. In a backward
+// pass without lines of its own, "backward of SCRIPT.py:LINE, from SCRIPT.py:LINE": of the forward operator, and of
+// backward(), in which the main thread waits.
 static std::string call_site(const Thread &thread) {
-  std::string library, script;
-  const Python *p = thread.native_nodes ? nullptr : python();  // below a node written in C++ there is no Python
-  if (p) find_lines(*p, library, script);
-  std::string found = library.empty() ? script : script.empty() ? library : library + ", from " + script;
-  if (found.empty()) found = "autograd";
-  const std::string module = module_of(thread);
-  return module.empty() ? found : found + ", module " + module;
+  Lines own = lines(thread.native_nodes ? nullptr : python(), false);  // below a node written in C++ there is no Python
+  Lines began = own.script.empty() || thread.nodes ? lines(python(), true) : Lines();
+  bool backward = own.script.empty() || own.script == began.script;
+  std::string found = own.text();
+  if (own.library.empty() && backward) {
+    const std::string forward = thread.node_modules.empty() ? "" : thread.node_modules.back().place;
+    found = forward.empty() ? "backward" : "backward of " + forward;
+  }
+  if (backward && !began.script.empty() && found.find(began.script) == std::string::npos) found += ", from " + began.script;
+  if (!thread.phase.empty()) found += ", " + thread.phase;
+  const std::string module = backward || thread.nodes || !thread.modules.empty() ? module_of(thread) : "";
+  return module.empty() ? found : found + ", " + module;
 }
 
 static uint32_t site() {

@@ -97,6 +97,7 @@ static void start_operator(Thread &thread, const at::RecordFunction &fn) {
       ph_charge(PH_API_OP_PYTHON);
       if (size_t tensors = tensors_in_lists(fn.inputs())) ph_charge_times(PH_API_OP_LIST_PYTHON, tensors);
     }
+    note_function(fn);
     return;
   }
   Values inputs = fn.inputs();  // a boxed call shows its whole stack: the arguments are its end

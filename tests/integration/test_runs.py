@@ -331,6 +331,17 @@ def test_mismatched_collectives(tmp_path: Path) -> None:
     run = broken(tmp_path, body + "torch.cuda.synchronize()\n")
     assert "calls broadcast of 8 float32, root 0" in run.err
     assert re.search(r"calls all_reduce of 8 float32 \(called at library.py:2, from broken.py:\d+\)", run.err)
+    body = (
+        "from torch.distributed.fsdp import fully_shard\n"
+        "net = torch.nn.Sequential(torch.nn.Linear(8, 8)).cuda(); fully_shard(net[0], reshard_after_forward=False)\n"
+        "fully_shard(net)\n"
+        "y = net(x.detach().requires_grad_())\n"
+        "dist.barrier() if rank == 0 else y.sum().backward()\n"
+    )
+    run = broken(tmp_path, body + "torch.cuda.synchronize()\n")
+    first, last = (len((PROLOGUE + body).splitlines()) - n for n in (1, 0))
+    phase = r"FSDP::post_backward_reduce \(0\)"
+    assert re.search(rf"\(called at backward of broken.py:{first}, from broken.py:{last}, {phase}\)", run.err)
 
 
 def test_two_sends_that_fit_into_buffers_need_no_receive(tmp_path: Path) -> None:
