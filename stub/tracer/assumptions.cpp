@@ -283,7 +283,7 @@ static std::string number(const Tensor &t) {
 constexpr double FAR = 1e4;  // of a residual before its loop ends; finite in all types
 
 // An unknown flag that ends a loop by what zeros make it ends it at the last of this many reads at its place. So does an
-// unknown real, at a place that the user names: others are losses.
+// unknown number, at a place that the user names: others are losses and sizes. A count is of what has not converged.
 static void iterate(const Tensor &t) {
   static auto *reads = new std::unordered_map<std::string, int64_t>();
   static std::mutex lock;
@@ -296,8 +296,8 @@ static void iterate(const Tensor &t) {
   if (++(*reads)[where] % a.iterations == 0) return;
   PlainCalls plain;
   ph_touch(bytes_of(t), t.itemsize());
-  if (is_flag) alias(t).logical_not_();
-  else alias(t).fill_(FAR);
+  if (c10::isFloatingType(t.scalar_type())) alias(t).fill_(FAR);
+  else alias(t).copy_(alias(t).logical_not());
   ph_memory_wrote(bytes_of(t), t.itemsize());
 }
 
@@ -350,7 +350,7 @@ void note_read(const Frame &f) {
   if (!is_unknown(t)) return;
   for (ph_frame *frame = ph_top_frame(); frame; frame = frame->parent)
     if (frame->readback) return;  // said already
-  if (t.scalar_type() == at::kBool) iterate(t);
+  iterate(t);
   note_assumption(t.numel() == 1 ? number(t) + " is read" : "unknown " + std::string(c10::toString(t.scalar_type())) + "s are read");
 }
 

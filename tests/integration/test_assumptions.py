@@ -238,6 +238,8 @@ def test_unknown_reals_end_loops_when_told() -> None:
     names = [record["blob"].decode() for record in plain.of("DEFINE_NAME")]
     place = next(name for name in names if name.startswith("assumed: the real 0 is read")).rpartition(" at ")[2]
     assert run(text, f"iterations=7@{place}").value.splitlines() == ["[7, 7, 7]", "0.0"]
+    counted = text.replace("read(x.norm()) < 1e-3", "read((x.abs() > 1e-3).sum()) == 0")
+    assert run(counted, f"iterations=7@{place}").value.splitlines() == ["[7, 7, 7]", "0.0"]
 
 
 def test_a_share_of_drafted_tokens_is_accepted() -> None:
@@ -369,17 +371,35 @@ def test_a_summary_names_what_decides_work_first() -> None:
     found = [Assumption("a sequence ends at a.py:1", 2), Assumption("a sequence ends at b.py:2", 1),
              Assumption("0 is read at a.py:7", 9)]  # fmt: skip
     assert assumed(found) == ["a sequence ends, 3 times, and 1 more (phantora analyze)"]
-    assert assumed(found[2:]) == ["0 is read at a.py:7 (docs/values.md)"] and assumed([]) == []
+    read = "0 is read at a.py:7 (--assume iterations=N@a.py:7)"
+    assert assumed(found[2:]) == [f"{read} (docs/values.md)"] and assumed([]) == []
     splits = Assumption("unknown Longs are read at a.py:8", 4)
     assert assumed([splits, *found[2:]]) == ["unknown Longs are read at a.py:8, 4 times, and 1 more (phantora analyze)"]
     ends = Assumption("the real 0 is read at a.py:9", 2, ends_loop=True)
     threads = Assumption(f"{HOST_THREADS} 24 threads at a.py:3", 40)
     assert HOST_THREADS in (Path(__file__).parents[2] / "stub/tracer/host_cost.cpp").read_text()
     assert assumed(sorted([threads, found[2], ends], key=lambda each: each.rank)) == [
-        "the real 0 is read at a.py:9 and ends a loop (--assume iterations=N@FILE:LINE), 2 times, "
+        "the real 0 is read at a.py:9 and ends a loop (--assume iterations=N@a.py:9), 2 times, "
         "and 2 more (phantora analyze)"
     ]
-    assert assumed([found[2], threads]) == ["0 is read at a.py:7, and 1 more (phantora analyze)"]
+    assert assumed([found[2], threads]) == [f"{read}, and 1 more (phantora analyze)"]
+
+
+@pytest.mark.parametrize(
+    ("what", "option"),
+    [
+        ("GradScaler skips no step at a.py:3", "overflow=N"),
+        ("nonzero finds 0 in 5000 elements at a.py:3", "mask=SHARE"),
+        ("nms keeps 3 of 9 boxes at a.py:3", "nms=SHARE"),
+        ("gradients of unknown norm are clipped at a.py:3", "clip=never"),
+        ("the real 0 is read at a.py:3", "loss=VALUE or iterations=N@a.py:3"),
+        ("False is read at a.py:3", "iterations=N@a.py:3"),
+    ],
+)
+def test_an_assumption_names_the_option_that_changes_it(what: str, option: str) -> None:
+    (line,) = assumed([Assumption(what, 2)])
+    assert line.endswith(f"(--assume {option}), 2 times (docs/values.md)") or f"(--assume {option}) (docs" in line
+    assert parse_assumptions([word.replace("N", "3").replace("SHARE", "0.5") for word in option.split(" or ")[-1:]])
 
 
 def test_assumptions_are_checked() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,14 @@ REAL = "the real 0 is read at "
 HOST_THREADS = "CPU operators run on"  # decides host time, not work (stub/tracer/host_cost.cpp)
 _READ = re.compile(r" (is|are) read at ")  # what it decides is not known, except the end of a loop
 _LISTS = ("unknown Longs are read at ", "unknown Ints are read at ")  # counts and lengths: sizes follow from them
+
+_OPTIONS = {
+    "GradScaler skips ": "overflow=N",
+    "nonzero finds ": "mask=SHARE",
+    "nms keeps ": "nms=SHARE",
+    "gradients of unknown norm are clipped": "clip=never",
+}
+"""Beginnings of assumptions -> what ``--assume`` is given to change them. Reads have their line in it."""
 
 MOST_LINES = 3
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -42,6 +50,16 @@ class Assumption:
         if self.what.startswith(HOST_THREADS):
             return 2
         return int(bool(_READ.search(self.what)) and not self.ends_loop and not self.what.startswith(_LISTS))
+
+    @property
+    def option(self) -> str:
+        """In parentheses the option that changes it, after a space; empty if there is none or `what` names it."""
+        given = next((option for begin, option in _OPTIONS.items() if self.what.startswith(begin)), "")
+        if " is read at " in self.what:
+            given = f"iterations=N@{self.what.rpartition(' at ')[2]}"
+            if self.what.startswith(REAL) and not self.ends_loop:
+                given = f"loss=VALUE or {given}"
+        return f" (--assume {given})" if given else ""
 
 
 def assumptions(log: Log) -> list[Assumption]:
@@ -74,11 +92,9 @@ def assumed(found: Sequence[Assumption]) -> list[str]:
     times: dict[str, int] = {}
     shown = [each for each in found if each.rank == 0] or list(found[:1])
     for each in shown:
-        if each.ends_loop:
-            what = f"{each.what} and ends a loop (--assume iterations=N@FILE:LINE)"
-        else:
-            placed = each.rank == 1 or each.what.startswith(_LISTS)
-            what = each.what if placed else each.what.rpartition(" at ")[0] or each.what
+        placed = each.rank == 1 or each.ends_loop or each.what.startswith(_LISTS)
+        what = each.what if placed else each.what.rpartition(" at ")[0] or each.what
+        what += " and ends a loop" * each.ends_loop + each.option
         times[what] = times.get(what, 0) + each.times
     if shown and shown[0].rank == 0:
         times = {f"{what}, {n} time{'s' * (n > 1)}": n for what, n in times.items()}
@@ -95,7 +111,7 @@ class _Tests:
     """Lines of a source file by what depends on their values."""
 
     lines: frozenset[int] = frozenset()
-    """Tests (``if``, ``while``, ``assert``), and assignments to names that tests of the same function read."""
+    """Tests (``if``, ``while``, ``assert``), and what they depend on."""
     ends_loop: frozenset[int] = frozenset()
     """Lines with a ``while``, or with an ``if`` in a loop that breaks or returns."""
 
@@ -109,14 +125,13 @@ def _tests_of(file: str) -> _Tests:
         tree = ast.parse(path.read_text()) if path else ast.Module([], [])
     except (OSError, SyntaxError, ValueError):
         return _Tests()
-    lines: set[int] = set()
-    ends_loop: set[int] = set()
-    functions = (n for n in ast.walk(tree) if isinstance(n, _FUNCTIONS))
-    for nodes in (list(_inside(scope)) for scope in (tree, *functions)):
-        tests = [n.test for n in nodes if isinstance(n, ast.If | ast.While | ast.IfExp | ast.Assert)]
-        lines |= _lines_that_decide(nodes, tests)
-        ends_loop |= _lines_that_decide(nodes, list(_ends_of_loops(nodes)))
-    return _Tests(frozenset(lines), frozenset(ends_loop))
+    functions = [n for n in ast.walk(tree) if isinstance(n, _FUNCTIONS)]
+    scopes = [(getattr(scope, "name", ""), list(_inside(scope))) for scope in (tree, *functions)]
+    return _Tests(_lines_behind(scopes, _tests), _lines_behind(scopes, _ends_of_loops))
+
+
+def _tests(nodes: Sequence[ast.AST]) -> Iterator[ast.expr]:
+    yield from (n.test for n in nodes if isinstance(n, ast.If | ast.While | ast.IfExp | ast.Assert))
 
 
 def _ends_of_loops(nodes: Sequence[ast.AST]) -> Iterator[ast.expr]:
@@ -128,16 +143,39 @@ def _ends_of_loops(nodes: Sequence[ast.AST]) -> Iterator[ast.expr]:
                 yield branch.test
 
 
-def _lines_that_decide(nodes: Sequence[ast.AST], tests: Sequence[ast.expr]) -> set[int]:
-    """The lines of `tests`, and of assignments in `nodes` to the names that they read."""
-    lines = {line for test in tests for line in _lines_of(test)}
+def _lines_behind(
+    scopes: Sequence[tuple[str, Sequence[ast.AST]]], tests: Callable[[Sequence[ast.AST]], Iterator[ast.expr]]
+) -> frozenset[int]:
+    """The lines of `tests` in the functions `scopes`, and of what they depend on: assignments to the names that they
+    read, and what functions of this file return to them."""
+    lines: set[int] = set()
+    called: set[str] = set()
+    before = -1
+    while before != len(called):
+        before = len(called)
+        for function, nodes in scopes:
+            returned = [n.value for n in nodes if isinstance(n, ast.Return) and n.value and function in called]
+            found, calls = _behind(nodes, [*tests(nodes), *returned])
+            lines |= found
+            called |= calls
+    return frozenset(lines)
+
+
+def _behind(nodes: Sequence[ast.AST], tests: Sequence[ast.expr]) -> tuple[set[int], set[str]]:
+    """Lines of `tests` and of the assignments in `nodes` behind them; names of the functions that these call."""
+    wanted: list[ast.expr | ast.stmt] = list(tests)
     names = {name for test in tests for name in _names(test)}
-    for node in nodes:
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        given = {name for t in targets if t is not None for name in _names(t)}
-        if isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.NamedExpr) and given & names:
-            lines.update(_lines_of(node))
-    return lines
+    assignments = [n for n in nodes if isinstance(n, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.NamedExpr)]
+    while more := [n for n in assignments if n not in wanted and _targets(n) & names]:
+        wanted += more
+        names |= {name for node in more if node.value for name in _names(node.value)}
+    calls = {n.func for each in wanted for n in ast.walk(each) if isinstance(n, ast.Call)}
+    return {line for each in wanted for line in _lines_of(each)}, {ast.unparse(f).rpartition(".")[2] for f in calls}
+
+
+def _targets(node: ast.Assign | ast.AugAssign | ast.AnnAssign | ast.NamedExpr) -> set[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return {name for target in targets for name in _names(target)}
 
 
 def _inside(scope: ast.AST) -> Iterator[ast.AST]:

@@ -538,7 +538,8 @@ def _assumptions(report: Report, console: Console) -> None:
     more = len(report.assumptions) - len(shown)
     console.print("[bold]Unknown values decide the work[/bold] (docs/values.md; `--assume` changes it); assumed:")
     for item in shown:
-        console.print(f"  {item.what}, {item.times} time{'s' * (item.times > 1)}", highlight=False, markup=False)
+        times = f"{item.times} time{'s' * (item.times > 1)}"
+        console.print(f"  {item.what}, {times}{item.option}", highlight=False, markup=False)
     if more:
         console.print(f"  and {more} more", highlight=False)
 
