@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from phantora.trace.analysis.analyze import analyze
+from phantora.trace.analysis.steps import find_steps
 from phantora.trace.reader import open_log
 from tests.support.fakelog import METADATA, FakeRun, Kind
 
@@ -16,7 +17,7 @@ BATCH, SEQUENCE, WIDTH = 4, 2048, 2048
 ACTIVATIONS = 2 * BATCH * SEQUENCE * WIDTH  # bytes; also those of a weight of 8192 x 2048
 
 
-def run(tmp_path: Path, forward: str, backward: str) -> Path:
+def run(tmp_path: Path, forward: str, backward: str, mark: str = "Optimizer.step#AdamW.step") -> Path:
     """Three steps of two ranks, with collectives of that kind and the activations' size in either pass."""
     made = FakeRun(metadata=replace(METADATA, world_size=2, ranks_per_host=2))
     prices = {cls: made.price(cls, "measured", 1e9) for cls in ("gemm", "communication", "optimizer")}
@@ -40,7 +41,6 @@ def run(tmp_path: Path, forward: str, backward: str) -> Path:
                 t, seq = t + 30 * US, seq + 1
 
         for _ in range(3):
-            begin = t
             kernel("aten::mm", "bf16[8192,2048], bf16[2048,2048]")
             collectives(forward)
             kernel("aten::mm", "bf16[8192,2048], bf16[2048,2048]")
@@ -48,8 +48,9 @@ def run(tmp_path: Path, forward: str, backward: str) -> Path:
             collectives(backward)
             indices = f"bf16[{BATCH},{SEQUENCE},{WIDTH}], i64[{BATCH},{SEQUENCE}], 32000, -1, False"
             kernel("aten::embedding_dense_backward", indices)
+            begin = t
             kernel("aten::_fused_adamw_", "(fp32[8192,2048])")
-            made.add(Kind.ANNOTATION, rank, begin, t, "Optimizer.step#AdamW.step")
+            made.add(Kind.ANNOTATION, rank, begin, t, mark)
     return made.write(tmp_path / "run.arrow")
 
 
@@ -66,6 +67,11 @@ def test_tokens_of_the_job(tmp_path: Path, forward: str, backward: str, batches:
     throughput = analyze(open_log(run(tmp_path, forward, backward))).headline.throughput
     assert throughput is not None
     assert (throughput.tokens_per_step, throughput.samples_per_step) == (batches * BATCH * SEQUENCE, batches * BATCH)
+
+
+def test_steps_of_a_compiled_optimizer(tmp_path: Path) -> None:
+    steps = find_steps(open_log(run(tmp_path, "", "", "Optimizer.zero_grad#AdamW.zero_grad")))
+    assert (steps.source, steps.numbers()) == ("optimizer", [1, 2, 3])
 
 
 def one_rank(tmp_path: Path, kernels: list[tuple[str, str]]) -> Path:

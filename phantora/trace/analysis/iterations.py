@@ -28,6 +28,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _PROFILER = re.compile(r"ProfilerStep\s*#\s*(\d+)")
+_ZERO_GRAD = "Optimizer.zero_grad"
 _DATALOADER = "enumerate(DataLoader)#"
 # Annotations of libraries, which mark parts of an iteration; the others are the user's own.
 _PARTS = ("nccl", "FSDP::", "autograd::", "c10d::", MODULE)
@@ -157,8 +158,11 @@ def repeated_annotations(marks: Marks) -> list[str]:
 
 
 def by_optimizer(log: Log, marks: Marks) -> Iterations | None:
-    """Up to the end of each optimizer step; None if a rank has none."""
+    """Up to the end of each optimizer step; None if a rank has none. A step that torch.compile has compiled has no
+    annotation: then up to the end of each ``zero_grad``."""
     chosen = _chosen(marks, OPTIMIZER_STEP)
+    if not chosen or not all(chosen.values()):
+        chosen = _chosen(marks, _ZERO_GRAD)
     if not chosen or not all(chosen.values()):
         return None
     busy = _passes_between(log, chosen)
