@@ -30,6 +30,12 @@ def test_experts_exchange_tokens_as_the_recipe_of_the_gpu_does() -> None:
     assert isinstance(hybrid, Run) and isinstance(nccl, Run)
     assert hybrid.words[-8:-4] == ("--ep", "32", "--etp", "1")
     assert (hybrid.words[-1], nccl.words[-1]) == ("hybridep", "alltoall")
+    row = {**row, "model": "Qwen3_30B_a3B", "#-GPUs": "8", "PP": "1", "EP": "8", "Precision": "MXFP8"}
+    graphed, deep = (expressed({**row, "System": f"DGX-{gpu}", "MBS": "4"}) for gpu in ("B200", "H100"))
+    assert isinstance(graphed, Run) and isinstance(deep, Run)
+    graphs = graphed.words.index("--cuda-graphs")
+    assert graphed.words[graphs + 1 : graphs + 4] == ("attn", "moe_router", "moe_preprocess")
+    assert deep.words[-1] == "deepep" and "--cuda-graphs" not in deep.words
 
 
 HYBRID = {**ROW, "model": "Nemotron_3_Super", "PP": "1", "VP": "n/a", "EP": "64"}

@@ -40,8 +40,7 @@ HYBRID_RECOMPUTE = {
 }  # fmt: skip
 """What runs again in the backward pass, by model, GPU and precision."""
 ENGINE = {"Qwen3_30B_a3B": ("H100", "B200", "B300", "GB200", "GB300"), "Qwen3_235B_a22B": ("H100", "B200")}
-"""GPUs on which a model runs with Transformer Engine itself, where its experts are not fused. Its Python is host time:
-these recipes have no CUDA graphs of attention (but on B200 from 26.04 on)."""
+"""GPUs on which a model runs with Transformer Engine itself, where its experts are not fused: its Python is host time."""
 LAYERS = ("attn", "mamba", "moe_router", "moe_preprocess")
 HYBRID_GRAPHS = {("Nemotron_3_Nano", "H100", "FP8"): LAYERS[1:2], ("Nemotron_3_Super", "B200", "MXFP8"): ()}
 """Parts of layers that are CUDA graphs, by model, GPU and precision, where they are not all of `LAYERS`. Hybrid models
@@ -147,9 +146,14 @@ def _engine(row: Mapping[str, Any], gpu: str) -> list[str]:
     """Whether layers are Transformer Engine's, and which parts of them are CUDA graphs."""
     if "--fused-experts" in _experts(row, gpu):
         return []
-    if not row["model"].startswith("Nemotron"):
-        return ["--te"] if gpu in ENGINE.get(row["model"], ()) else []
-    graphs = HYBRID_GRAPHS.get((row["model"], gpu, row["Precision"]), LAYERS)
+    graphs: tuple[str, ...] = ()
+    if row["model"].startswith("Nemotron"):
+        graphs = HYBRID_GRAPHS.get((row["model"], gpu, row["Precision"]), LAYERS)
+    elif gpu not in ENGINE.get(row["model"], ()):
+        return []
+    elif row["model"] == "Qwen3_30B_a3B" and gpu != "H100":
+        attention = LAYERS[:1] if gpu == "B200" and row["MBS"] != "1" else ()
+        graphs = (*attention, *LAYERS[2:])
     return ["--te", "--cuda-graphs", *graphs] if graphs else ["--te"]
 
 

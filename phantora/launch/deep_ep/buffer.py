@@ -99,8 +99,7 @@ class Buffer:
         self.num_nvl_bytes, self.num_rdma_bytes = num_nvl_bytes, num_rdma_bytes
         self.low_latency_mode = low_latency_mode
         self._memory: Any = torch.empty(num_nvl_bytes + num_rdma_bytes, dtype=torch.uint8, device="cuda")
-        devices: list[Any] = [None] * self.group_size
-        dist.all_gather_object(devices, torch.cuda.current_device(), group)  # as DeepEP does; makes the communicator
+        dist.barrier(group)  # members exchange the addresses of their memory
         self._stream: Any = torch.cuda.Stream(priority=-1)  # type: ignore[no-untyped-call]
         if os.environ.get("RANK", "0") == "0":
             tell("DeepEP's kernels have prices (docs/frameworks/deepep.md); values do not travel")
