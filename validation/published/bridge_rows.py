@@ -40,7 +40,7 @@ HYBRID_RECOMPUTE = {
 }  # fmt: skip
 """What runs again in the backward pass, by model, GPU and precision."""
 ENGINE = {"Qwen3_30B_a3B": ("H100", "B200", "B300", "GB200", "GB300"), "Qwen3_235B_a22B": ("H100", "B200")}
-"""GPUs on which a model runs with Transformer Engine itself, where its experts are not fused: its Python is host time."""
+"""GPUs on which a model has Transformer Engine's layers, where its experts are not fused. Their Python is host time."""
 LAYERS = ("attn", "mamba", "moe_router", "moe_preprocess")
 HYBRID_GRAPHS = {("Nemotron_3_Nano", "H100", "FP8"): LAYERS[1:2], ("Nemotron_3_Super", "B200", "MXFP8"): ()}
 """Parts of layers that are CUDA graphs, by model, GPU and precision, where they are not all of `LAYERS`. Hybrid models
