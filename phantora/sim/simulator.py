@@ -223,6 +223,8 @@ class Simulator:
             return False  # the command does something else, perhaps before it starts processes again
         pids = {rank: int(self._session.control["pid"][rank]) for rank in running if states[rank] == native.RUNS}
         kept = {pid for rank, pid in pids.items() if self._session.control["holding"][rank]}
+        if self._config.places is not None:
+            kept = set(pids.values())  # an idle actor of Ray polls, and others on its GPU wait for its clock
         if not idle.all_asleep(pids.values(), self._bystanders, _SLEEP_CHECK_S, kept):
             self._report_working_ranks(pids, since)
             return True
