@@ -45,7 +45,7 @@ THEIRS = {
 # Files that a build or a measurement makes, and those of examples, which a user has.
 MADE = {"dist/sbom.json", "phantora_wire.h", "phantora_engine.h", "triton.jsonl", "triton_ir.xz", "run.groups.json"}
 EXAMPLES = {
-    "fails.py", "lab.toml", "phantora/cost/families/rope.py", "run.arrow",
+    "config.json", "fails.py", "org/data/train.parquet", "lab.toml", "phantora/cost/families/rope.py", "run.arrow",
     "run.toml", "spawn.py", "sweep.toml", "train.arrow", "train-2.arrow", "train.py", "traces/*.json.gz",
 }  # fmt: skip
 # Commands write files and name those of their user.

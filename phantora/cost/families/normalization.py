@@ -76,7 +76,7 @@ def norm(machine: Machine, signature: OperatorSignature, name: str, kernels: Ker
         return _of_weights(machine, signature, name)
     if name.startswith("native_layer_norm_backward"):
         return _layer_norm_backward(machine, signature, INPUT_ROW_NS)
-    if name.startswith("_fused_rms_norm_backward") and signature.args[-1] == (True, False):
+    if name.startswith("_fused_rms_norm_backward") and signature.args[-1:] == ((True, False),):
         return _layer_norm_backward(machine, signature, RMS_INPUT_ROW_NS)  # no weights: the same kernel
     if name.startswith("native_group_norm_backward"):
         return _group_norm_backward(machine, signature)
