@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,9 @@ from megatron.core.distributed import (
     DistributedDataParallelConfig,
     finalize_model_grads,
 )
+from megatron.core.distributed.fsdp.mcore_fsdp_adapter import FullyShardedDataParallel
 from megatron.core.enums import ModelType
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_mtp_block_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
@@ -36,62 +39,14 @@ from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.module import Float16Module
 from megatron.core.transformer.transformer_config import TransformerConfig
 from megatron.core.utils import get_batch_on_this_cp_rank
+from megatron_options import parse, reuses_gradients
 
 from megatron_layers import add_gradients_in_products, engine_spec, local_spec
 from megatron_shapes import SHAPES, Shape
 
 Batch = dict[str, torch.Tensor]
-
-
-def parse() -> argparse.Namespace:
-    p = argparse.ArgumentParser(formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    p.add_argument("--model", choices=SHAPES, default="llama2-7b")
-    p.add_argument("--num-layers", type=int, help="fewer layers than the model has")
-    p.add_argument("--seq-length", type=int, help="instead of the model's own")
-    p.add_argument("--micro-batch-size", type=int, default=1)
-    p.add_argument("--global-batch-size", type=int, help="default: one micro-batch per data-parallel rank")
-    p.add_argument("--train-iters", type=int, default=4)
-    g = p.add_argument_group("parallelism")
-    g.add_argument("--tp", type=int, default=1, help="tensor parallel size")
-    g.add_argument("--sequence-parallel", action="store_true", help="with --tp")
-    g.add_argument("--pp", type=int, default=1, help="pipeline parallel size (1F1B)")
-    g.add_argument("--tp-comm-overlap", action="store_true", help="with --te, --sequence-parallel: Userbuffers")
-    g.add_argument("--vpp", type=int, help="model chunks per pipeline rank (interleaved 1F1B)")
-    g.add_argument("--overlap-p2p", action="store_true", help="with --vpp: overlap send and receive with computing")
-    g.add_argument("--cp", type=int, default=1, help="context parallel size")
-    g.add_argument("--ep", type=int, default=1, help="expert parallel size")
-    g.add_argument("--etp", type=int, help="tensor parallel size of the experts (default: --tp)")
-    g = p.add_argument_group("data parallelism and optimizer")
-    g.add_argument("--use-distributed-optimizer", action="store_true")
-    g.add_argument("--overlap-grad-reduce", action="store_true")
-    g.add_argument("--overlap-param-gather", action="store_true", help="with --use-distributed-optimizer")
-    g.add_argument("--clip-grad", type=float, default=1.0)
-    g.add_argument("--fp16", action="store_true", help="fp16 with a dynamic loss scale instead of bf16")
-    g = p.add_argument_group("activations and attention")
-    g.add_argument("--recompute-granularity", choices=["full", "selective"])
-    g.add_argument("--attention", choices=["sdpa", "local"], default="sdpa", help="core attention")
-    g.add_argument("--te", action="store_true", help="Transformer Engine's layers and optimizer")
-    backends = ["auto", "flash", "fused", "unfused"]
-    g.add_argument("--attention-backend", choices=backends, default="auto", help="core attention, with --te")
-    recipes = ["delayed", "tensorwise", "blockwise", "mxfp8"]
-    g.add_argument("--fp8-recipe", choices=recipes, help="products in FP8, with --te")
-    g.add_argument("--nvfp4", action="store_true", help="products in NVFP4, with --te")
-    g = p.add_argument_group("fusions with --te, on as in Megatron-LM")
-    g.add_argument("--no-rope-fusion", action="store_true", help="rotary embeddings in torch's operators")
-    g.add_argument("--no-gradient-accumulation-fusion", action="store_true", help="gradients added behind products")
-    g.add_argument("--no-bias-swiglu-fusion", action="store_true", help="SwiGLU in torch's operators, not compiled")
-    g = p.add_argument_group("mixture of experts")
-    g.add_argument("--moe-token-dispatcher-type", choices=["alltoall", "allgather", "flex"], default="alltoall")
-    g.add_argument("--moe-flex-dispatcher-backend", choices=["deepep", "hybridep"], default="deepep", help="of flex")
-    g = p.add_argument_group("output")
-    g.add_argument("--timing-log-level", type=int, choices=[0, 1, 2], default=0)
-    g.add_argument("--save", type=Path, metavar="DIR", help="write a distributed checkpoint at the end")
-    args = p.parse_args()
-    if (args.fp8_recipe or args.nvfp4) and not args.te:
-        p.error("--fp8-recipe and --nvfp4 need --te: Megatron-Core's local layers know neither")
-    if args.tp_comm_overlap and not (args.te and args.sequence_parallel):
-        p.error("--tp-comm-overlap needs --te and --sequence-parallel")
-    return args
+METADATA = {"distrib_optim_sharding_type": "dp_reshardable"}
+"""Of checkpoints."""
 
 
 def initialize(args: argparse.Namespace) -> None:
@@ -140,6 +95,7 @@ def transformer_config(args: argparse.Namespace, shape: Shape, timers: Timers) -
             "moe_router_dtype": "fp32" if args.moe_token_dispatcher_type == "flex" else None,
             "moe_router_load_balancing_type": "aux_loss", "moe_aux_loss_coeff": 1e-2,
             "expert_model_parallel_size": args.ep, "expert_tensor_parallel_size": args.etp,
+            "overlap_moe_expert_parallel_comm": args.overlap_moe_expert_parallel_comm,
         }  # fmt: skip
     if shape.experts and args.te:
         moe["moe_grouped_gemm"] = True
@@ -148,13 +104,16 @@ def transformer_config(args: argparse.Namespace, shape: Shape, timers: Timers) -
         fp8["fp8"] = "e4m3"
     if args.nvfp4:
         fp8 = {"fp4": "e2m1", "fp4_recipe": "nvfp4"}
+    if args.fp8_param_gather:
+        fp8["fp8_param"] = True
     recompute = {}
     if args.recompute_granularity == "full":
         recompute = {"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}
     elif args.recompute_granularity == "selective":
-        recompute = {"recompute_granularity": "selective", "recompute_modules": ["core_attn"]}
+        recompute = {"recompute_granularity": "selective", "recompute_modules": args.recompute_modules}
     return TransformerConfig(
         num_layers=shape.layers,
+        mtp_num_layers=args.mtp_num_layers,
         hidden_size=shape.hidden,
         ffn_hidden_size=shape.ffn,
         num_attention_heads=shape.heads,
@@ -174,16 +133,22 @@ def transformer_config(args: argparse.Namespace, shape: Shape, timers: Timers) -
         pipeline_model_parallel_size=args.pp,
         virtual_pipeline_model_parallel_size=args.vpp,
         context_parallel_size=args.cp,
+        cp_comm_type=args.cp_comm_type,
+        defer_embedding_wgrad_compute=args.defer_embedding_wgrad_compute,
+        wgrad_deferral_limit=args.wgrad_deferral_limit,
+        cpu_offloading=args.cpu_offloading_num_layers > 0,
+        cpu_offloading_num_layers=args.cpu_offloading_num_layers,
         overlap_p2p_comm=args.overlap_p2p,
         batch_p2p_comm=not args.overlap_p2p,
         bf16=not args.fp16,
         fp16=args.fp16,
         params_dtype=dtype,
         pipeline_dtype=dtype,
-        gradient_accumulation_fusion=args.te and not args.no_gradient_accumulation_fusion,
+        gradient_accumulation_fusion=args.te and not (args.no_gradient_accumulation_fusion or args.use_megatron_fsdp),
         apply_rope_fusion=args.te and not args.no_rope_fusion,
         bias_activation_fusion=args.te and shape.gated and not args.no_bias_swiglu_fusion,
         persist_layer_norm=False,
+        init_model_with_meta_device=args.init_model_with_meta_device,
         timers=timers,
         **moe,
         **fp8,
@@ -197,34 +162,42 @@ def build_model(
     """One chunk per virtual pipeline stage of this rank."""
     ddp_config = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
+        fp8_param_gather=args.fp8_param_gather,
+        reuse_grad_buf_for_mxfp8_param_ag=reuses_gradients(args),
         overlap_grad_reduce=args.overlap_grad_reduce,
         overlap_param_gather=args.overlap_param_gather,
         use_distributed_optimizer=args.use_distributed_optimizer,
+        use_megatron_fsdp=args.use_megatron_fsdp,
+        data_parallel_sharding_strategy=args.data_parallel_sharding_strategy,
+        fsdp_double_buffer=args.fsdp_double_buffer,
+        suggested_communication_unit_size=args.suggested_communication_unit_size,
     )
+    wrapper = FullyShardedDataParallel if args.use_megatron_fsdp else DistributedDataParallel
     chunks = []
     for i in range(args.vpp or 1):
         stage = i if args.vpp else None
-        model = GPTModel(
-            config=config,
-            transformer_layer_spec=(
-                engine_spec(config, stage) if args.te else local_spec(config, stage, args.attention == "sdpa")
-            ),
-            vocab_size=shape.vocab,
-            max_sequence_length=shape.seq,
-            pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
-            post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
-            share_embeddings_and_output_weights=False,
-            position_embedding_type="rope",
-            rotary_base=shape.rotary_base,
-            vp_stage=stage,
-        )
+        spec = engine_spec(config, stage) if args.te else local_spec(config, stage, args.attention == "sdpa")
+        with torch.device("meta") if args.init_model_with_meta_device else nullcontext():
+            model = GPTModel(
+                config=config,
+                transformer_layer_spec=spec,
+                mtp_block_spec=get_gpt_mtp_block_spec(config, spec, args.te, stage),
+                vocab_size=shape.vocab,
+                max_sequence_length=shape.seq,
+                pre_process=parallel_state.is_pipeline_first_stage(ignore_virtual=False, vp_stage=stage),
+                post_process=parallel_state.is_pipeline_last_stage(ignore_virtual=False, vp_stage=stage),
+                share_embeddings_and_output_weights=False,
+                position_embedding_type="rope",
+                rotary_base=shape.rotary_base,
+                vp_stage=stage,
+            )
         model.model_type = ModelType.encoder_or_decoder
-        model.cuda()
-        chunks.append(
-            DistributedDataParallel(config, ddp_config, Float16Module(config, model), disable_bucketing=i > 0)
-        )
-    for chunk in chunks:
-        chunk.broadcast_params()
+        if not args.init_model_with_meta_device:
+            model.cuda()
+        chunks.append(wrapper(config, ddp_config, Float16Module(config, model), disable_bucketing=i > 0))
+    if not args.use_megatron_fsdp:
+        for chunk in chunks:
+            chunk.broadcast_params()
     return chunks
 
 
@@ -239,6 +212,11 @@ def build_optimizer(
             initial_loss_scale=2**16, min_loss_scale=1.0, loss_scale_window=1000, hysteresis=2,
             use_distributed_optimizer=args.use_distributed_optimizer,
             overlap_param_gather=args.overlap_param_gather,
+            use_precision_aware_optimizer=args.use_precision_aware_optimizer,
+            optimizer_cpu_offload=args.optimizer_cpu_offload,
+            optimizer_offload_fraction=float(args.optimizer_cpu_offload),
+            fp8_recipe=args.fp8_recipe,
+            reuse_grad_buf_for_mxfp8_param_ag=reuses_gradients(args),
             timers=config.timers,
         ),
         model,
@@ -305,9 +283,13 @@ class Trainer:
             )
         self.skipped = 0
 
-    def forward_step(self, data: Iterator[Batch], model: torch.nn.Module) -> tuple[torch.Tensor, Callable[..., Any]]:
+    def forward_step(
+        self, data: Iterator[Batch], model: torch.nn.Module, return_schedule_plan: bool = False
+    ) -> tuple[Any, Callable[..., Any]]:
+        """The losses; with `return_schedule_plan` the parts of the forward pass, to run next to a backward pass."""
         batch = next(data)
-        return model(batch["tokens"], batch["positions"], self.mask, labels=batch["labels"]), loss_func
+        forward = model.build_schedule_plan if return_schedule_plan else model
+        return forward(batch["tokens"], batch["positions"], self.mask, labels=batch["labels"]), loss_func
 
     def train_step(self) -> tuple[float, float | None]:
         """Returns the mean loss (0 on all but the last pipeline stage) and the norm of the gradients."""
@@ -336,6 +318,8 @@ class Trainer:
         return loss.item(), grad_norm
 
     def train(self) -> None:
+        if self.args.load:
+            self.load(self.args.load)
         for iteration in range(1, self.args.train_iters + 1):
             self.timers("interval-time", log_level=0).start(barrier=True)
             loss, grad_norm = self.train_step()
@@ -382,13 +366,22 @@ class Trainer:
 
     def save(self, directory: Path) -> None:
         """A checkpoint of model and optimizer; any number of data-parallel ranks can load it."""
-        metadata = {"distrib_optim_sharding_type": "dp_reshardable"}
         directory.mkdir(parents=True, exist_ok=True)
+        dist_checkpointing.save(self.state(), str(directory), content_metadata=METADATA)
+
+    def state(self, loads: bool = False) -> dict[str, Any]:
+        """The shards of this rank, which a checkpoint has or gets into."""
         state: dict[str, Any] = {}
         for i, chunk in enumerate(self.model):
-            state[f"model{i}" if len(self.model) > 1 else "model"] = chunk.sharded_state_dict(metadata=metadata)
-        state["optimizer"] = self.optimizer.sharded_state_dict(state, metadata=metadata)
-        dist_checkpointing.save(state, str(directory), content_metadata=metadata)
+            state[f"model{i}" if len(self.model) > 1 else "model"] = chunk.module.sharded_state_dict(metadata=METADATA)
+        state["optimizer"] = self.optimizer.sharded_state_dict(state, is_loading=loads, metadata=METADATA)
+        return state
+
+    def load(self, directory: Path) -> None:
+        state = dist_checkpointing.load(self.state(loads=True), str(directory))
+        for i, chunk in enumerate(self.model):
+            chunk.load_state_dict(state[f"model{i}" if len(self.model) > 1 else "model"])
+        self.optimizer.load_state_dict(state["optimizer"])
 
 
 def main() -> None:

@@ -134,6 +134,21 @@ def test_distributed_optimizer_overlapped(tmp_path: Path) -> None:
     assert result.flops(0) == pytest.approx(model_flops(shape, 2) / 2, rel=0.01)
 
 
+def test_megatron_fsdp(tmp_path: Path) -> None:
+    """Layers are gathered for each pass, their gradients scattered in float32."""
+    result = pretrain(
+        tmp_path, "1x2xH100", "toy", "--use-megatron-fsdp", "--data-parallel-sharding-strategy", "optim_grads_params",
+        "--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather", sequences=2,
+    )  # fmt: skip
+    shape, found = result.shape, result.messages(0)
+    scattered = {m: n for m, n in found.items() if m.kind == "ReduceScatter"}
+    assert sum(m.bytes * n for m, n in scattered.items()) == pytest.approx(4 * shape.parameters, rel=0.01)
+    layer = (shape.parameters - 2 * shape.vocab * shape.hidden) // shape.layers
+    assert max(n for m, n in scattered.items() if m.bytes == pytest.approx(4 * layer, rel=0.01)) == shape.layers
+    gathered = {m.bytes: n for m, n in found.items() if m.kind == "AllGather"}
+    assert sum(n for size, n in gathered.items() if size == pytest.approx(2 * layer, rel=0.01)) >= 2 * shape.layers
+
+
 def test_gradients_of_unknown_norm_are_clipped(tmp_path: Path) -> None:
     """Megatron multiplies them only beyond a limit, and the norm reads zero."""
     said, multiplied = [], []

@@ -26,7 +26,6 @@ import torch.distributed as dist
 from megatron.core import optimizer, parallel_state, tensor_parallel
 from megatron.core.distributed import DistributedDataParallelConfig
 from megatron.core.models.gpt import gpt_model
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_mtp_block_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.num_microbatches_calculator import init_num_microbatches_calculator
 from megatron.core.tensor_parallel import random
@@ -87,16 +86,12 @@ def _adapt(parts: Any, config: TransformerConfig) -> None:
 
 
 def model(**given: Any) -> GPTModel:
-    """With the layers that predict a second token, where the configuration has them."""
-    config, stage = given["config"], given["vp_stage"]
+    """With norms of the layers that predict further tokens for sequence parallelism."""
+    config, further = given["config"], given["mtp_block_spec"]
     if config.is_hybrid_model:
         given["position_embedding_type"] = "none"
-    if config.mtp_num_layers:
-        given["mtp_block_spec"] = further = get_gpt_mtp_block_spec(
-            config, given["transformer_layer_spec"], Kernels.engine, stage
-        )
-        for layer in further.layer_specs if config.sequence_parallel and not Kernels.engine else ():
-            layer.submodules.enorm = layer.submodules.hnorm = layer.submodules.layer_norm = narrow_layers.Norm
+    for layer in further.layer_specs if further and config.sequence_parallel and not Kernels.engine else ():
+        layer.submodules.enorm = layer.submodules.hnorm = layer.submodules.layer_norm = narrow_layers.Norm
     made = GPTModel(**given)
     Kernels.adjust(made)
     return made
@@ -110,8 +105,9 @@ class Adam(torch.optim.AdamW):
 
 
 def data_parallel(**given: Any) -> DistributedDataParallelConfig:
-    """Gradients in bfloat16, averaged inside of the collective, as in Megatron-Bridge's performance recipes."""
-    return DistributedDataParallelConfig(**given | {"grad_reduce_in_fp32": False, "average_in_collective": True})
+    """Gradients in bfloat16, averaged inside of DDP's collectives, as in Megatron-Bridge's performance recipes."""
+    averaged = not given["use_megatron_fsdp"]
+    return DistributedDataParallelConfig(**given | {"grad_reduce_in_fp32": False, "average_in_collective": averaged})
 
 
 def on_its_own_stream(made: Callable[..., Any]) -> Callable[..., Any]:
@@ -149,15 +145,6 @@ class Trainer(pretrain_gpt.Trainer):
         for chunk in self.model:
             chunk.enable_forward_pre_hook()
         self.graphs.cuda_graph_set_manual_hooks()
-
-    def forward_step(self, data: Any, model: Any, return_schedule_plan: bool = False) -> tuple[Any, Any]:
-        """With `return_schedule_plan` the parts of the forward pass, which Megatron-Core runs between a backward pass's."""
-        if not return_schedule_plan:
-            made: tuple[Any, Any] = super().forward_step(data, model)
-            return made
-        batch = next(data)
-        plan = model.build_schedule_plan(batch["tokens"], batch["positions"], self.mask, labels=batch["labels"])
-        return plan, pretrain_gpt.loss_func
 
     def train_step(self) -> tuple[float, float | None]:
         """With Muon's products behind the optimizer's. The second step begins with the capture of CUDA graphs."""
