@@ -86,7 +86,7 @@ static inline int cublas_operation_valid(int operation) {
   return operation >= CUBLAS_OP_N && operation <= CUBLAS_OP_CONJG;
 }
 
-// What the multiply-add units work in, as a word: NULL for an unknown type.
+// Format of the multiply-add units, as a word: NULL for an unknown type.
 static inline const char *cublas_compute_name(int compute) {
   switch (compute) {
     case CUBLAS_COMPUTE_16F:

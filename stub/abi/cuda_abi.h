@@ -12,7 +12,7 @@
 #if PH_CUDA_MAJOR != 12 && PH_CUDA_MAJOR != 13
 #error "the stubs know the interfaces of CUDA 12 and CUDA 13"
 #endif
-// What the runtime reports; the driver is at least as new, as a real installation's must be.
+// Version that the runtime reports; the driver is at least as new, as a real installation's must be.
 #ifdef PH_CUDA_VERSION
 #define PH_CUDA_RUNTIME_VERSION PH_CUDA_VERSION
 #else

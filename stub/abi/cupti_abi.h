@@ -54,7 +54,7 @@ typedef struct CUPTI_PACKED cupti_external {  // CUpti_ActivityExternalCorrelati
   uint32_t correlation, reserved;
 } cupti_external;
 
-// What one record takes in our buffers: room for the fields that a later version appended, which are zero.
+// Size of one record in our buffers: room for the fields that a later version appended, which are zero.
 typedef union cupti_record {
   uint32_t kind;
   cupti_kernel kernel;

@@ -119,7 +119,7 @@ static bool is_generated(const char *file) {
   return name[-1] == '/' && name[-4] == '/' && name[0] == 'c' && !strncmp(name - 3, name + 1, 2) && ends_with(name, ".py");
 }
 
-// What is kept of a code object. Frames find it in one table by the address of their code: a frame's entry is rarely in
+// Facts about a code object. Frames find it in one table by the address of their code: a frame's entry is rarely in
 // a near cache, so one line is read for it and not three.
 enum { FREE = 1, COVERS = 2, ENTERS_AUTOGRAD = 4, TORCH_FUNCTION = 8 };
 typedef struct ph_code {
@@ -186,7 +186,7 @@ static ph_code facts_of(ph_pyobject *code) {
   } else {
     facts.flags |= FREE;
   }
-  // What is done to a module after its import is our work, not the script's.
+  // Changes to a module after its import are our work, not the script's.
   bool ours = function && path && !strcmp(function, "excluded") && ends_with(path, "/phantora/launch/importhook.py");
   bool any_time = charged && (!strcmp(function, "__eq__") || !strcmp(function, "__del__"));
   if (ours || any_time || (path && function && depends_on_others(path, function))) facts.flags |= COVERS;

@@ -1,4 +1,4 @@
-// What the files of the simulated cuBLAS share: its handle, and the description of a call that is not a product. The
+// Common parts of the simulated cuBLAS: its handle, and the description of a call that is not a product. The
 // functions declared here are private to the library.
 #pragma once
 #include "abi/cublas_abi.h"

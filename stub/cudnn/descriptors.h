@@ -17,7 +17,7 @@ typedef struct output {
   double bytes;
 } output;
 
-// What a finalised execution plan does.
+// Work of a finalised execution plan.
 typedef struct summary {
   ph_call call;
   int outputs;

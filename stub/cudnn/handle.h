@@ -1,4 +1,4 @@
-// What every file of the simulated cuDNN needs: its handle, how a call fails and how it becomes a kernel. The functions
+// Common parts of the simulated cuDNN: its handle, how a call fails and how it becomes a kernel. The functions
 // declared here are private to the library.
 #pragma once
 #include "abi/cudnn_abi.h"

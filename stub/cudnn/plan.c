@@ -211,7 +211,7 @@ static void describe_rest(const graph *g, ph_call *call) {
   call->flops = largest * (double)g->operations + matmul_flops(g);
 }
 
-// What a graph's engines differ in: single precision has them with and without tensor cores. Convolutions have each
+// Differences of a graph's engines: single precision has them with and without tensor cores. Convolutions have each
 // twice, as the heuristics would have it first and as the one that asks for most memory, which callers meet that time
 // them all (torch.backends.cudnn.benchmark): it is slower, and never kept.
 typedef struct engines {

@@ -1,4 +1,4 @@
-// What an execution plan does: the engines that a graph is offered, and the description of each.
+// Work of an execution plan: the engines that a graph is offered, and the description of each.
 #pragma once
 #include "cudnn/graph.h"
 

@@ -47,7 +47,7 @@ static batches measured(const convolution_problem *p) {
 
 static double apart(int64_t a, int64_t b) { return a > b ? (double)a / (double)b : (double)b / (double)a; }
 
-// Of those measured, as the usual plan or as the largest, the one with the batch nearest to `batch`, but for `except`.
+// The measured one, as the usual plan or as the largest, with the batch nearest to `batch`, but for `except`.
 static const ph_workspace *nearest(batches of, int64_t batch, bool largest, const ph_workspace *except) {
   const ph_workspace *found = NULL;
   for (const ph_workspace *m = of.first; m < of.end; m++)
@@ -67,7 +67,7 @@ static int64_t float_filters(const convolution_problem *p) { return product_of(p
 
 static bool about(int64_t a, int64_t b) { return a - b < 2048 && b - a < 2048; }
 
-// What `m` asked for, with its batch exchanged for the problem's.
+// Bytes that `m` asked for, with its batch exchanged for the problem's.
 static int64_t for_batch(const convolution_problem *p, const ph_workspace *m) {
   int64_t bytes = m->usual;
   int64_t x = p->x_bytes / p->x[0] * m->batch, y = p->y_bytes / p->y[0] * m->batch;  // of the measured batch

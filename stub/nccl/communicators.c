@@ -190,7 +190,7 @@ NCCL_API(ncclResult_t, ncclCommSplit, ncclComm_t comm, int color, int key, ncclC
                                 .child = comm->splits++}));
 }
 
-// What this rank waits for in the communicator ends; the others wait on. Another thread may have ended it by now.
+// This rank's wait in the communicator ends; the others wait on. Another thread may have ended it by now.
 static void give_up(ncclComm_t comm) {
   ph_record record = {.kind = PH_COMM_ABORT, .id = comm->id};
   ph_emit_lock();

@@ -1,4 +1,4 @@
-// What NCCL writes where NCCL_DEBUG asks for it: version, communicators, their configurations, errors. Lines have the
+// Output of NCCL for NCCL_DEBUG: version, communicators, their configurations, errors. Lines have the
 // form of NCCL 2.28's. What only NCCL's own search would tell (rings, channels, transports, timings) is left out.
 #define _GNU_SOURCE
 #include <fcntl.h>

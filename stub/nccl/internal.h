@@ -1,4 +1,4 @@
-// What the files of libnccl.so.2 share: communicators, groups and collectives of the simulated cluster. The functions
+// Common parts of libnccl.so.2: communicators, groups and collectives of the simulated cluster. The functions
 // declared here are private to the library.
 //
 // A call checks its arguments as NCCL does, turns into a record for the simulator and returns. Like NCCL, initialisation

@@ -8,7 +8,7 @@ void derive_key(uint64_t key[2], const void *data, size_t length) {
   key[1] = ph_hash(data, length, 0x7068616e746f7261ULL);
 }
 
-// What each member sends to the others when a communicator is made.
+// Data that each member sends to the others when a communicator is made.
 typedef struct member {
   int32_t rank, nranks;  // in the new communicator, or colour and order in a split
   int32_t host, device;  // -1: the process sees only some of its host's GPUs

@@ -46,7 +46,7 @@ ncclResult_t connect_peer(ncclComm_t comm, int peer) {
   return result == ncclSuccess ? charge(comm, connections(channels)) : result;
 }
 
-// What a communicator takes when it is made.
+// Memory that a communicator takes when it is made.
 ncclResult_t charge_communicator(ncclComm_t comm) {
   ncclResult_t result = charge(comm, (int64_t)ph_gpu()->nccl_bytes_per_comm);
   return result == ncclSuccess ? charge_once(comm, &kernels_loaded, (int64_t)ph_gpu()->nccl_kernel_bytes) : result;

@@ -169,7 +169,7 @@ static void prepare(operation *op) {
     op->ticket = ph_next_ticket() | expected_parts(op);
 }
 
-// How many of the bytes to send travel; the receivers read zeros behind them.
+// Number of the bytes to send that travel; the receivers read zeros behind them.
 static size_t travelling(const operation *op) {
   if (!op->travels || !op->send) return 0;
   if (!op->sparse) return op->send_bytes;

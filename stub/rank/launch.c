@@ -1,4 +1,4 @@
-// What goes to a stream.
+// Enqueue kernels, copies and memsets.
 #define _GNU_SOURCE
 #include "rank/torch_hooks/torch_hooks.h"
 

@@ -1,4 +1,4 @@
-// What the stubs of the math libraries share: a description of one call, turned into one kernel.
+// Common parts of the stubs of math libraries: a description of one call, turned into one kernel.
 //
 // A call is described by fields (dimensions, types, modes). Their values make the key under which
 // the runtime keeps the text, so the JSON is written once per distinct call and not per launch.
@@ -184,7 +184,7 @@ static inline bool ph_call_is_convolution(const ph_call *call) {
 }
 static inline bool ph_call_is_product(const ph_call *call) { return !strcmp(call->call, "gemm"); }
 
-// How many kernels a library has for calls that differ in nothing but sizes. Which sizes share one is not known, but how
+// Number of kernels of a library for calls that differ in nothing but sizes. It is not known which sizes share one, but how
 // often another is loaded (validation/probes/new_shapes.py): of 64 products with random lengths and one width 43, of the
 // next 64 with another width 24, of the next 17, of the first once more 2. If sizes within a 16th of an octave draw one
 // kernel of 128 it is 39, 27, 19 and 4. Batched products 8 and 10 of 64, in single precision without tensor cores 5;
@@ -225,7 +225,7 @@ static inline uint64_t ph_call_kernel(const ph_call *call) {
   return ph_hash(&drawn, sizeof drawn, kind);
 }
 
-// What a call costs the host on top because no call had its sizes before.
+// Host cost of a call in addition, because no call had its sizes before.
 static inline void ph_call_is_new(const ph_call *call) {
   bool product = ph_call_is_product(call), convolution = ph_call_is_convolution(call);
   if (ph_kernel_is_new(ph_call_kernel(call))) ph_charge(convolution ? PH_API_CONV_LOAD : PH_API_LIBRARY_LOAD);

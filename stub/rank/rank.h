@@ -91,7 +91,7 @@ int64_t ph_times_ns(enum ph_api api, size_t times);   // the cost of `times` cal
 // An operator of the host's CPU that moves `bytes`, of which `fresh` are new memory, on `threads` threads;
 // 0: this rank's share of 24.
 void ph_charge_memory(size_t moved, size_t fresh, int threads);
-// What the host does takes `first` times as long until `planned`, and `then` times until `until`. Factors are at least 1.
+// Work of the host takes `first` times as long until `planned`, and `then` times until `until`. Factors are at least 1.
 void ph_contend(int64_t planned, double first, int64_t until, double then);
 bool ph_moves_clock(void);            // does this thread move it?
 // Every stub entry point is bracketed. CPU time between brackets is the program's: the measured mode counts it, the
@@ -101,7 +101,7 @@ void ph_leave(void);
 void ph_unmodelled_exclude(bool begins);  // what this thread does until it ends is counted elsewhere
 void ph_unmodelled_drop_latest(void);      // the stretch that has just ended has a price
 void ph_unmodelled_step(void);          // an optimizer's step has ended
-// Of each step so far: ns of the script's CPU time that were not counted, and what the clock moved.
+// For each step so far: ns of the script's CPU time that were not counted, and the clock's advance.
 size_t ph_unmodelled_steps(const int64_t **pairs);
 
 // ---------------------------------------------------------------- names
@@ -128,7 +128,7 @@ void ph_emit_blob(ph_record *record, const void *data, size_t length);
 typedef uint32_t ph_listener(const ph_record *record, bool answered);
 void ph_profile(ph_listener *listener);       // NULL: none listens any longer
 uint32_t ph_last_correlation(void);           // of this thread's last record
-// What has ended of the launches that the profiler knows: fills `out`, as many as fit; 0: no more.
+// Ended launches that the profiler knows: fills `out`, as many as fit; 0: no more.
 size_t ph_activities(ph_activity *out, size_t room);
 size_t ph_activity_name(int32_t name, char *out, size_t room);  // its length
 // While true, this thread's calls of the clocks of torch's profiler tell virtual time.
@@ -174,7 +174,7 @@ typedef struct ph_frame {
   int64_t timed;            // when the operator began, or last asked how long kernels took: it tries candidates since
 } ph_frame;
 void ph_push_frame(ph_frame *frame);
-// Who comes after whom: called where a program orders its streams and its host. Of `launched` the result goes to the frame.
+// Order of the program's streams and host: called where a program orders them. Of `launched` the result goes to the frame.
 typedef enum ph_stream_kind { PH_STREAM_FREE, PH_STREAM_BLOCKS, PH_STREAM_LEGACY } ph_stream_kind;
 typedef struct ph_order {
   uint64_t (*launched)(uint32_t stream, ph_stream_kind kind);
@@ -190,7 +190,7 @@ ph_stream_kind ph_kind_of_stream(uint32_t id);
 void ph_pop_frame(ph_frame *frame);
 ph_frame *ph_top_frame(void);
 uint32_t ph_next_instance(void);
-// Where the program's Python code is, as a name: what the tracer says, 0 for nothing.
+// Place of the program's Python code, as a name of the tracer; 0 for none.
 void ph_site_by(uint32_t (*site)(void));
 uint32_t ph_site(void);
 // Is this thread in an operator that has begun? Its kernels have no price before it ends, and what has none
@@ -313,7 +313,7 @@ void ph_memory_wrote(void *pointer, size_t bytes);      // true bytes were store
 void ph_memory_clear(void *pointer, size_t bytes);      // a kernel "wrote" here: dirty bytes become zero
 // Bytes in place of a kernel's result: operators on them are computed whatever their size.
 void ph_memory_give(void *pointer, const void *data, size_t bytes);
-// What is known of a range beyond the rule for small tensors.
+// Knowledge about a range beyond the rule for small tensors.
 unsigned ph_memory_flags(const void *pointer, size_t bytes);  // PH_KNOWN, PH_HOLDS: all of it; PH_GUESSED: some of it;
                                                                // PH_FRESH: what is not known of it
 void ph_memory_mark(const void *pointer, size_t bytes, unsigned flags);
@@ -331,7 +331,7 @@ size_t ph_memory_held(void);  // bytes of host memory that true bytes take
 // pending payloads. dst and src may be host or device.
 void ph_memory_copy(void *dst, const void *src, size_t bytes);
 bool ph_read_by_kernels_only(void);  // is a copy from the host one of lists (own_copies)? They take up to 1 MB each
-// Where nothing is simulated: parts were copied one behind the other, to be read together or the first one alone.
+// With nothing simulated: parts were copied one behind the other, to be read together or the first one alone.
 void ph_memory_gathered(const void *pointer, size_t bytes, size_t part);
 void ph_memory_set(void *pointer, int value, size_t bytes);   // true when small, zero otherwise
 // Results of small collectives arrive later: a range that awaits `ticket`. ph_touch() waits (in
@@ -371,7 +371,7 @@ void ph_watchdog_rounds(void);     // lets NCCL's watchdogs make their round if 
 // torch calls NCCL under a lock of the communicator, and keeps it while it sleeps until the call is over. A watchdog takes
 // the same lock in its round. `locks`: the calling thread's last question was to NCCL, not about an event.
 void ph_watchdog_locked(bool locks);
-// How long ago a round of the watchdog kept what this thread frees now, in ns; -1: no round kept it.
+// Time since a round of the watchdog kept what this thread frees now, in ns; -1: no round kept it.
 int64_t ph_watchdog_kept(void);
 void ph_watchdog_pulse(int64_t ns);  // how often they go round in real time, where they find nothing done
 bool ph_watchdog_early(const ph_event *event);  // asked in a round: too soon after its end to find it done

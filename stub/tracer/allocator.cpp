@@ -103,7 +103,7 @@ static void emit_retries(int device, Allocator &a) {
   a.retries = now;  // the program may have set it to 0
 }
 
-// Of a block that goes back now, since a watchdog's round; 0: no watchdog kept it.
+// Time of a block that goes back now, since a watchdog's round; 0: no watchdog kept it.
 static uint32_t microseconds_kept() {
   int64_t ns = ph_watchdog_kept();
   return ns < 0 ? 0 : 1 + static_cast<uint32_t>(std::min<int64_t>(ns / 1000, UINT32_MAX - 1));
@@ -299,7 +299,7 @@ void attach_allocator() {
       allocators[device].made = stats.allocated_bytes[0].allocated;
       allocators[device].retries = stats.num_alloc_retries;
       allocators[device].reserved = stats.reserved_bytes[0].current;
-      // Of a process that became a rank by its first allocation.
+      // For a process that became a rank by its first allocation.
       if (int64_t reserved = allocators[device].reserved) emit_memory(device, allocators[device], PH_MEM_SEGMENT_ALLOC, reserved, 0);
     }
     cca::attachAllocatorTraceTracker(on_trace);

@@ -225,7 +225,7 @@ static void give_loss(const Tensor &t) {
   mark(t, true);
 }
 
-// What a program calls backward() on is a loss, whatever operators made it; one that is not zero is true.
+// The argument of backward() is a loss, whatever operators made it; one that is not zero is true.
 static void give_loss_at(void *data, at::ScalarType type) {
   Tensor t = at::from_blob(data, {}, at::TensorOptions().dtype(type).device(at::kCPU));
   double value = loss_now();
@@ -236,7 +236,7 @@ static void give_loss_at(void *data, at::ScalarType type) {
   ph_memory_mark(data, size, (ph_memory_flags(data, size) & PH_KNOWN) | PH_GUESSED);
 }
 
-// Of its results, the choice, if the operator makes one.
+// The choice among its results, if the operator makes one.
 static const Tensor *choice_of(const Frame &f, Values outputs) {
   int choice = choice_result(*f.op);
   bool made = choice >= 0 && static_cast<size_t>(choice) < outputs.size() && outputs[choice].isTensor() && f.args[0].isTensor();

@@ -56,7 +56,7 @@ struct Operand {
   bool conj = false, neg = false, number = false, changed = false;
 };
 
-// Where the operator takes its tensors: indices of operands, or CPU tensors as they were.
+// Places of the operator's tensors: indices of operands, or CPU tensors as they were.
 struct Place {
   enum { PLAIN, TENSOR, LIST, OPTIONAL_LIST } kind = PLAIN;
   IValue plain;
@@ -248,7 +248,7 @@ static bool is_product(const Operator &op) {
                              "aten::matmul", "aten::linear", "aten::dot"});
 }
 
-// Of a network's layers; and decompositions, which take the cube of what they are given.
+// Operators of a network's layers; and decompositions, which take the cube of what they are given.
 static bool is_heavy(const Operator &op) {
   for (const char *word : {"conv", "attention", "rnn", "lstm", "gru", "linalg_", "cholesky", "svd", "_qr", "eigh", "lstsq", "_cdist"})
     if (op.name.find(word) != std::string::npos) return true;
@@ -282,7 +282,7 @@ static double cost_of(const Node &node) {
 
 static bool of_integers(const Shape &s) { return c10::isIntegralType(s.type, /*includeBool=*/true); }
 
-// What the node's operands follow from and is still to be computed.
+// Nodes on which the node's operands depend and that are still to be computed.
 template <typename F>
 static void for_each_below(const Node &node, F visit) {
   for (const Operand &o : node.operands)

@@ -53,7 +53,7 @@ static bool is_finite(const Tensor &t) {
   return !on_device(t) || !t.numel() || all_finite(t.scalar_type(), bytes_of(t), extent_of(t));
 }
 
-// Of an argument that was changed in place, what it held before.
+// Content of an argument before it was changed in place.
 static bool was_finite(const Frame &f, const Tensor &t) {
   for (const Snapshot &s : f.snapshots)
     if (on_device(t) && s.data == bytes_of(t)) return all_finite(t.scalar_type(), f.saved.data() + s.offset, s.bytes);

@@ -72,7 +72,7 @@ static IValue translate(const IValue &v, const Argument &argument, const at::Gen
   return v;
 }
 
-// What the CPU operator returned becomes the CUDA operator's result. A result that only one of the
+// The CPU operator's result becomes the CUDA operator's result. A result that only one of the
 // two has (an optional one that was not asked for) stays zero.
 void store(const Tensor &returned, const Tensor &real) {
   if (!on_device(real) || !real.numel()) return;

@@ -65,7 +65,7 @@ void enter_node(Thread &thread, const at::RecordFunction &fn) {
   thread.node_modules.push_back(std::move(own));
 }
 
-// By name; written once for each module.
+// Modules by name; written once for each.
 static auto *texts = new std::map<uint32_t, std::string>();
 static std::mutex texts_lock;
 

@@ -1,4 +1,4 @@
-// What is known of an operator from its schema.
+// Facts about an operator from its schema.
 #pragma once
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/record_function.h>
@@ -25,7 +25,7 @@ struct Argument {
   bool out = false;  // an out= argument, copy_'s and the like: what it held before does not matter
 };
 
-// What is known of an operator from its schema; made once, never freed.
+// Facts about an operator from its schema; made once, never freed.
 struct Operator {
   explicit Operator(const c10::OperatorHandle &h) : handle(h) {}
   c10::OperatorHandle handle;

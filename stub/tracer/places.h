@@ -1,4 +1,4 @@
-// Where in its Python code the program is.
+// Places of the program in its Python code.
 #pragma once
 #include <string>
 

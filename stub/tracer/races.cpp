@@ -209,7 +209,7 @@ static bool looks_at_none(const Operator &op) {
                              "aten::detach"});
 }
 
-// Those whose memory is one whole: of others the gaps may belong to somebody else. GPU tensors only if `on_gpu`.
+// Tensors whose memory is one whole: gaps of others may belong to another tensor. GPU tensors only if `on_gpu`.
 static std::vector<Operand> operands_of(const Frame &f, Values outputs, bool on_gpu) {
   std::vector<Operand> all;
   auto add = [&](const Tensor &t, bool changed) {

@@ -205,7 +205,7 @@ bool sample(const Frame &f, const Tensor &result) {
     if (s.table) s.tokens = {s.largest / 2};  // row 0's choice (assumptions.cpp); a router needs no embedding
     return false;
   }
-  // What is then chosen among several is no sample of its own, nor is a multinomial of more than the argmax below it.
+  // A choice among several afterwards is no sample of its own, nor is a multinomial of more than the argmax below it.
   bool several = f.op->name == "aten::topk", around = f.op->name == "aten::multinomial" && f.below_launched;
   bool again = (around || (s.several && !several)) && !s.lookup.fresh && s.tokens.size() == static_cast<size_t>(count);
   if (!again) {

@@ -30,7 +30,7 @@ struct Sight {
   bool unknown = false;  // some do not fit
   bool guessed = false, large = false, trained = false;
 };
-// Of all tensors first, then of those that are known; changed: what is fresh counts as known.
+// First for all tensors, then for known ones; changed: a fresh one counts as known.
 void look(const IValue &v, Sight *sight, bool changed = false);
 void look_at_values(const IValue &v, Sight *sight, bool changed = false);  // waits for bytes of other ranks
 

@@ -24,7 +24,7 @@
 
 namespace tracer {
 
-// Where an operator is kept: the first of the slots in which it may be.
+// Slot of an operator: the first of those in which it may be.
 static size_t slot_of(const void *name, const void *overload) {
   uint64_t h = reinterpret_cast<uint64_t>(name) * PH_GOLDEN ^ reinterpret_cast<uint64_t>(overload);
   return (h * PH_GOLDEN) >> (64 - OPERATOR_BITS);

@@ -77,7 +77,7 @@ static int64_t known_answer(Frame &f, const Tensor &input) {
   return stack[0].toTensor().size(by_dim ? f.args[1].toInt() : 0);
 }
 
-// What the CUDA form of a data-dependent operator reads back from the device in the middle, to size
+// Values that the CUDA form of a data-dependent operator reads back from the device in the middle, to size
 // its result or as its result (docs/values.md). Unknown tensors count as zeros.
 static int64_t unknown_answer(const Frame &f, const Tensor &input) {
   if (f.op->count == Count::EQUAL) return 1;
@@ -413,7 +413,7 @@ static void clear_again(void *data, ph_stream *) {
   for (auto [pointer, bytes] : static_cast<Cleared *>(data)->ranges) ph_memory_clear(pointer, bytes);
 }
 
-// Of tensors with gaps, all from the first to the last byte: a graph's results lie in memory of its own.
+// For tensors with gaps, all bytes from the first to the last: a graph's results lie in memory of its own.
 static void note_range(const Tensor &t, Cleared *cleared) {
   if (on_device(t) && t.numel() && bytes_of(t)) cleared->ranges.emplace_back(bytes_of(t), extent_of(t));
 }

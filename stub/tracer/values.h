@@ -1,4 +1,4 @@
-// What the device memory of an operator's results reads as (docs/values.md).
+// Values of the device memory of an operator's results (docs/values.md).
 #pragma once
 #include "tracer/frames.h"
 

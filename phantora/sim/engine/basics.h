@@ -1,4 +1,4 @@
-// What every part of the engine uses: constants, atomics, the state of an iteration.
+// Common parts of the engine: constants, atomics, the state of an iteration.
 #pragma once
 #include "network.h"
 #include "phantora_engine.h"
@@ -17,7 +17,7 @@ namespace phe {
 
 using phn::NEVER;
 
-// What the engine has done since the last poll.
+// Work of the engine since the last poll.
 struct Progress {
   bool moved = false;  // something has happened or was answered
   bool news = true;    // something has come in since the last pass

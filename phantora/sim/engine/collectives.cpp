@@ -90,7 +90,7 @@ void Communication::price(const std::shared_ptr<Collective> &c, const ph_collect
   if (!prices_[c->price].known) prices_[c->price].operations.push_back(c);
 }
 
-// What those that give something know of it. Bytes of which one member knows nothing are guesses.
+// Knowledge of the members that give something. Bytes of which one member knows nothing are guesses.
 static int knowledge_of(const Communicator &comm, const Collective &c) {
   int all = 0;
   bool some = false;
@@ -122,7 +122,7 @@ void Communication::deliver(const Communicator &comm, const std::shared_ptr<Coll
   for (Member &m : c->members) m.data.clear();
 }
 
-// What ranks that are no processes would have given. False: the run has failed, or it is known only when the first of the
+// Data that ranks without a process would have given. False: the run has failed, or it is known only when the first of the
 // family has its bytes.
 bool Communication::fill_folded(const Communicator &comm, const std::shared_ptr<Collective> &c, FoldedRanks::Parts &parts,
                                 std::vector<std::string> &made) {

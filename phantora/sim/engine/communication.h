@@ -43,7 +43,7 @@ class Communication {
   void set_send_buffer(int64_t bytes) { send_buffer_ = bytes; }
 
   // ---- abort.cpp
-  // What `rank` waits for in its communicator `id` ends at `time`; its peers wait on.
+  // The wait of `rank` in its communicator `id` ends at `time`; its peers wait on.
   void abort(Rank &rank, uint32_t id, int64_t time);
 
   // ---- activities.cpp: it happens

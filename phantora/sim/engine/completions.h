@@ -1,4 +1,4 @@
-// What follows when something on a GPU has ended: rows, events, answers.
+// Effects of a completion on a GPU: rows, events, answers.
 #pragma once
 #include "communication.h"
 #include "marks.h"

@@ -184,7 +184,7 @@ void Device::happen(const Next &next) {
     admit(s);
 }
 
-// Of what runs, by the rate that it has; NEVER: not known.
+// End of running work, by the rate that it has; NEVER: not known.
 inline int64_t Device::end_of(const Item &item) {
   if (item.type == Item::COMM) return item.comm->end;
   if (item.type == Item::HOSTFUNC) return item.start + static_cast<int64_t>(item.work);
@@ -261,12 +261,12 @@ double Device::until_free(const Context &context, bool (*counts)(const Item &)) 
   return longest;
 }
 
-// Does a communication kernel at the head of its stream still need room?
+// True if a communication kernel at the head of its stream still needs room.
 bool Device::seeks_room(const Item &item) {
   return item.type == Item::COMM && !item.comm->copies && !item.waited && item.priority >= 0;
 }
 
-// Does the head of `s`, which fills the GPU, start sooner than communication does that has what it waited for at `time`?
+// True if the head of `s`, which fills the GPU, starts sooner than communication that had its last dependency at `time`.
 // Products do not: they begin with a memset. Nor does what is launched later: whether that has been heard of is chance.
 bool Device::starts_sooner(const Stream &s, const Stream &awaiting, int64_t time) const {
   const Item &item = s.queue.front(), &communication = awaiting.queue.front();

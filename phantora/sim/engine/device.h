@@ -11,7 +11,7 @@ namespace phe {
 
 struct Price;
 
-// What all GPUs of the cluster have in common.
+// Common properties of all GPUs of the cluster.
 struct DeviceModel {
   const ph_device *gpu = nullptr;
   phe_timing timing{};
@@ -21,7 +21,7 @@ struct DeviceModel {
   float demand(uint64_t copied_bytes) const;
 };
 
-// What a GPU reports to the rest of the engine.
+// Reports of a GPU to the rest of the engine.
 class DeviceListener {
  public:
   virtual ~DeviceListener() = default;

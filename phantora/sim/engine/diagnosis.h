@@ -1,4 +1,4 @@
-// What the ranks wait for, in words.
+// Waits of the ranks, in words.
 #pragma once
 #include "communication.h"
 

@@ -43,7 +43,7 @@ bool Engine::all_done() {
   return true;
 }
 
-// Does every rank wait for its GPU, or for bytes?
+// True if every rank waits for its GPU, or for bytes.
 bool Engine::all_wait() {
   for (const Rank &rank : rank_table_.ranks()) {
     if (rank.exited) continue;
@@ -117,7 +117,7 @@ bool Engine::a_rank_is_behind() {
   return std::any_of(ranks.begin(), ranks.end(), [&](const Rank &rank) { return ingest_.behind(rank); });
 }
 
-// Is the ring of a recorded rank less than half full?
+// True if the ring of a recorded rank is less than half full.
 bool Engine::a_recording_runs_out() {
   const auto &ranks = rank_table_.ranks();
   return rank_table_.plays() && std::any_of(ranks.begin(), ranks.end(), [&](const Rank &rank) {
@@ -201,7 +201,7 @@ int64_t Engine::frontier() {
       if (!context->device.idle()) least = std::min(least, context->device.now());
     if (rank.exited) continue;
     int64_t host = NEVER;
-    // Of several waits of one rank (communicators made in a group) one may end sooner than the one that moved its clock.
+    // If one rank has several waits (communicators made in a group), one may end sooner than the one that moved its clock.
     for (const Request &q : rank.requests)
       if (!q.helper()) host = std::min(host, std::max(q.record.time, load(&rank.control->floor)));
     if (host == NEVER) host = rank.host;  // what its helper threads wait for has no rows
@@ -222,12 +222,12 @@ int64_t Engine::take_rows(ph_row *out, int64_t capacity, bool everything) {
     if (everything) write_power();
   }
   int64_t taken = rows_.take(out, capacity, until, [&](ph_row &row) { communication_.rename(row); });
-  // Those left are not final yet, and may not be for long: a rank far behind, a communicator that somebody has not joined.
+  // The rest is not final yet, and may not be for long: a rank far behind, a communicator that a rank has not joined.
   if (taken < capacity) rows_wanted_ = rows_.waiting() + ROWS_WANTED;
   return taken;
 }
 
-// What each GPU has drawn since its last row. The rows end after all others, of which some may have been taken.
+// Energy of each GPU since its last row. The rows end after all others, of which some may have been taken.
 void Engine::write_power() {
   int64_t end = rows_.latest();
   if (end <= metered_until_) return;  // nothing came since

@@ -43,7 +43,7 @@ void Ingest::begin_generation(int64_t time) {
   }
 }
 
-// What the process before left behind is gone, as with its CUDA context.
+// Remains of the process before are gone, as with its CUDA context.
 void Ingest::vacate(Rank &rank, int64_t time) {
   ph_control &control = *rank.control;
   int32_t pid = load(&control.pid);

@@ -1,4 +1,4 @@
-// What each kind of record does. phantora/wire/records.py says what each means.
+// Effects of each kind of record. phantora/wire/records.py has their meanings.
 #include "ingest.h"
 
 namespace phe {
@@ -92,7 +92,7 @@ void Ingest::memory(Rank &rank, const ph_record &r) {
   rows_.host(row);
 }
 
-// Which row allocates the block of an allocation or a free; it is known until the free.
+// The row that allocates the block of an allocation or a free; it is known until the free.
 int64_t Ingest::block_of(const Rank &rank, const ph_record &r) {
   auto &blocks = source(rank).blocks;
   if (r.id == PH_MEM_ALLOC) return blocks[r.memory.address] = rank.next_id();

@@ -17,10 +17,10 @@ class Ingest {
 
   // Takes what `rank` has said, up to a number of records. False: nothing that moves anything.
   bool consume(Rank &rank);
-  // Has it said more?
+  // True if there are more records.
   bool behind(const Rank &rank) const { return source(rank).tail != load(&rank.control->head); }
   uint64_t taken(const Rank &rank) const { return source(rank).tail; }
-  // Does a process wait to become a rank that another one was?
+  // True if a process waits to become a rank that another one was.
   bool takes_over() const { return !joiners_.empty(); }
   // It does so at `time`, and the other places whose processes have gone are free for new ones from then on.
   void begin_generation(int64_t time);

@@ -1,4 +1,4 @@
-// What kernels and communication on one GPU cost each other.
+// Slowdown between kernels and communication on one GPU.
 //
 // Interference is what a kernel loses to concurrent communication: a factor on its duration. Communication slowdown is what
 // communication loses to concurrent kernels: a share of its pace, since they fill memory and caches that it passes through.
@@ -11,7 +11,7 @@ namespace phe {
 
 class Interference {
  public:
-  // How many times as long `item` takes with concurrent NCCL; `behind`: with one that was on the GPU first.
+  // Slowdown of `item` with concurrent NCCL; `behind`: with one that was on the GPU first.
   static double factor(const Item &item, bool behind) {
     return behind ? item.profile.interference_behind : item.profile.interference;
   }

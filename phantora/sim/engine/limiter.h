@@ -12,14 +12,14 @@ struct Limiter {
   // For `ns` something has run that draws `factor` times `dynamic` W at full clock, which fall with it, and `steady` ones.
   // Returns what it has drawn, in nJ.
   double advance(const phe_power_limit &limit, double factor, double dynamic, double steady, double ns);
-  // How many times as long a kernel takes by the clock as it is now.
+  // Slowdown of a kernel by the clock as it is now.
   double stretch(const phe_kernel_profile &profile) const;
 
  private:
   double relax(const phe_power_limit &limit, double factor, double dynamic, double steady, double ns);
 };
 
-// What kernels would take on a GPU of another power factor.
+// Time of kernels on a GPU of another power factor.
 struct Trial {
   double factor = 1;
   double load = 0;  // ns of kernels so far

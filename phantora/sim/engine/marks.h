@@ -14,12 +14,12 @@ class Marks {
   // Ends of annotations whose names begin with `prefix` are marks.
   void name(std::string prefix) { prefix_ = std::move(prefix); }
   bool named(const std::string &annotation) const { return !prefix_.empty() && annotation.rfind(prefix_, 0) == 0; }
-  // Does anything go by the marks of this rank?
+  // True if anything depends on the marks of this rank.
   bool matter(const Rank &rank) const { return rank.index == 0 || pipelines_.has(rank) || settled_power_.has(rank); }
   // Its host is at the next mark. If something changes there, it does when its GPU gets there.
   void host_at(Rank &rank, int64_t time);
   void gpu_at(Rank &rank, Device &device, int mark);
-  // Of rank 0's host so far.
+  // Marks of rank 0's host so far.
   int count() const { return count_; }
 
  private:

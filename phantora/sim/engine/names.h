@@ -7,7 +7,7 @@ namespace phe {
 class CallNames {
  public:
   explicit CallNames(Texts &texts);
-  // Of the call that a kind of record stands for; -1: it has none.
+  // Name of the call that a kind of record stands for; -1: it has none.
   int32_t call(int kind) const { return calls_[kind]; }
   int32_t exchange(const ph_record &r) const { return r.id ? connection_ : calls_[PH_EXCHANGE]; }
   int32_t copy(uint32_t kind);

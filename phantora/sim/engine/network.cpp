@@ -387,7 +387,7 @@ void Network::step(int component, std::vector<Ended> &ended) {
   k.gone += over_.size();
   std::sort(ended.begin() + static_cast<long>(first), ended.end(),
             [](const Ended &a, const Ended &b) { return a.tag != b.tag ? a.tag < b.tag : a.index < b.index; });
-  // Of several classes of one activity that end now, the last in order reports the end.
+  // If several classes of one activity end now, the last in order reports the end.
   for (size_t i = first; i + 1 < ended.size(); ++i)
     if (ended[i].tag == ended[i + 1].tag) {
       ended[i + 1].last = ended[i + 1].last || ended[i].last;

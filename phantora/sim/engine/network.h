@@ -73,7 +73,7 @@ class Network {
   int components() const { return static_cast<int>(components_.size()); }
   int64_t next(int component) const { return components_[component].next; }
   int64_t next() const;  // of all
-  // Does everything that happens at next(component); what ended goes to `ended`, in order of (tag, index).
+  // Processes all events at next(component); ended classes go to `ended`, in order of (tag, index).
   void step(int component, std::vector<Ended> &ended);
   // Components whose next event may be another than at the last call.
   void take_changed(std::vector<int> &out) { out.clear(); std::swap(out, changed_); }
@@ -105,7 +105,7 @@ class Network {
     int64_t now = 0;                                     // solved up to
     int64_t started = 0;                                 // flows that run, by count
     int32_t parent = -1;                                 // scratch of split()
-    // What it carries: closed stretch [from, since), then `flow` from `since` on.
+    // Its load: closed stretch [from, since), then `flow` from `since` on.
     int64_t from = 0, since = 0, flow = 0;
     Wide carried = 0;
   };

@@ -38,7 +38,7 @@ PHN int64_t phn_earliest(void *bench, int link) {
   return static_cast<Bench *>(bench)->network.earliest(&one, 1);
 }
 PHN int64_t phn_next(void *bench) { return static_cast<Bench *>(bench)->network.next(); }
-// Does all that happens at the next moment, in every component; returns how many classes ended since the last phn_ended.
+// Processes all events of the next moment, in every component; returns how many classes ended since the last phn_ended.
 PHN int phn_step(void *bench) {
   Bench &b = *static_cast<Bench *>(bench);
   int64_t time = b.network.next();

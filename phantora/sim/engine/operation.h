@@ -1,4 +1,4 @@
-// What ranks do together: communicators, collectives, transfers, and the kernels in which they wait for each other.
+// Operations of several ranks: communicators, collectives, transfers, and the kernels in which they wait for each other.
 #pragma once
 #include "work.h"
 

@@ -8,7 +8,7 @@
 
 namespace phe {
 
-// Of a collective whose members all get the same, they share them.
+// Members of a collective that all get the same bytes share them.
 using Bytes = std::shared_ptr<const std::string>;
 constexpr int KNOWLEDGE = PH_F_GUESSED | PH_F_UNKNOWN | PH_F_PARTS;  // flags of who gives bytes
 

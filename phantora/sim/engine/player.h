@@ -11,7 +11,7 @@ class Player {
   explicit Player(double scale) : scale_(scale) {}
   // A MOVED record is not due: the rank sleeps outside CUDA.
   bool sleeps() const { return sleeps_; }
-  // What came while the host waited (from a helper thread) does not wait for the answer.
+  // Records that came while the host waited (from a helper thread) do not wait for the answer.
   bool is_due(const ph_record &r) const { return !waits_ || r.time < resumes_ || meets(r); }
   // Makes the recorded `r` the rank's next record.
   void issue(ph_record &r);

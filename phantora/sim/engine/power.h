@@ -20,7 +20,7 @@ class Power {
       : limit_(limit), factor_(factor), trials_(trials) {}
   // Brings the mean and the clock up to `now`, before anything changes at it.
   void advance(int64_t now);
-  // What runs from now on: one item alone, or the heads of `busy` by the rate that each has.
+  // Work from now on: one item alone, or the heads of `busy` by the rate that each has.
   void draw_alone(const Item &item);
   void draw(const std::vector<Stream *> &busy);
   // `item` begins: it takes as much longer as the clock is lower now.
@@ -30,7 +30,7 @@ class Power {
   void forget_lowest() { limiter_.lowest = limiter_.clock; }
   // Nothing changes from advance()'s time until `time`.
   Reading at(int64_t time) const;
-  // Has the log had no row for long enough, up to `until`?
+  // True if the log has had no row for long enough, up to `until`.
   bool due(int64_t until) const { return owes(until) && until >= written_ + METERED_NS; }
   bool owes(int64_t until) const { return limit_.budget_watts > 0 && until > written_; }
   // The row of `rank` up to there, with what was drawn in microjoules.

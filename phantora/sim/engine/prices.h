@@ -27,7 +27,7 @@ struct Price {
   std::vector<phn::FlowClass> flows;
   std::vector<int32_t> links;   // of the flows
   std::vector<int32_t> routes;  // and what to call them, global names
-  // Who waits for it:
+  // The item that waits for it:
   std::vector<Waiting> launches;
   std::vector<std::shared_ptr<Operation>> operations;
 

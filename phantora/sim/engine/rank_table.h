@@ -11,7 +11,7 @@ namespace phe {
 class RankTable {
  public:
   explicit RankTable(char *area);
-  // Those that are processes: all, unless the run is folded.
+  // Ranks that are processes: all, unless the run is folded.
   const std::vector<std::reference_wrapper<Rank>> &ranks() { return real_; }
   bool folded(int rank) const { return ranks_[static_cast<size_t>(rank)].control->folded != 0; }
   bool folded() const { return real_.size() < ranks_.size(); }

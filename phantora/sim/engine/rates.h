@@ -1,4 +1,4 @@
-// How kernels, copies and memsets that run on one GPU share it.
+// Sharing of one GPU by kernels, copies and memsets.
 #pragma once
 #include "work.h"
 

@@ -148,7 +148,7 @@ inline bool same_for_all(const ph_collective_fields &call) {
   return call.coll == PH_COLL_ALL_GATHER || call.coll == PH_COLL_BROADCAST;
 }
 
-// What member `me` receives. `record` is its COLLECTIVE record.
+// Bytes that member `me` receives. `record` is its COLLECTIVE record.
 inline std::string collective_result(const ph_record &record, int me, const std::vector<const std::string *> &parts, double scale) {
   static const size_t sizes[] = PH_NCCL_DTYPE_BYTES;
   const ph_collective_fields &call = record.collective;

@@ -19,7 +19,7 @@ ph_row RowLog::row(ph_row_kind kind, int rank, int64_t start, int64_t end) {
 
 static auto communicator_order(const ph_row &r) { return std::make_tuple(r.end, r.rank, r.comm); }
 
-// Of flows (and stretches of links, distinguished by their name) that end together at one rank.
+// Rows of flows (and stretches of links, distinguished by their name) that end together at one rank.
 static auto network_order(const ph_row &r) {
   return std::make_tuple(r.end, r.rank, r.kind, r.kind == PH_ROW_LINK ? r.name : r.comm, r.seq, r.value, r.part, r.start);
 }

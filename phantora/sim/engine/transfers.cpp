@@ -23,7 +23,7 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
   bool send = r.kind == PH_SEND;
   int other = comm->ranks[static_cast<size_t>(peer)];
   bool one_sided = other >= 0 && rank_table_.folded(other);
-  // Is there a pair of processes like it at the first place?
+  // True if there is a pair of processes like it at the first place.
   int like = one_sided ? like_of(*comm, peer) : -1, mine_like = one_sided ? like_of(*comm, me) : -1;
   bool led = one_sided && like != mine_like && !rank_table_.folded(like) && !rank_table_.folded(mine_like);
   bool asked = one_sided && !led && !send && r.transfer.ticket;

@@ -42,7 +42,7 @@ void Waits::reply(Rank &rank, const ph_record &record, int status, int64_t time,
   futex(&r.futex, FUTEX_WAKE, 1, nullptr);
 }
 
-// Is the answer to this request clear now?
+// True if the answer to this request is clear now.
 bool Waits::answered_in_passing(Rank &rank, size_t place) {
   Request &q = rank.requests[place];
   if (q.data || ((q.meters() || q.shares()) && rank.failed < 0)) return false;

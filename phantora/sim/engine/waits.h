@@ -26,7 +26,7 @@ class Waits {
   int64_t shared_peak() const;
   // Answers those of `device` before whom nothing can come any more.
   void settle_memory(Device &device);
-  // What `device` does up to `until` is known: answers those who ask what it has drawn.
+  // The work of `device` up to `until` is known: answers those who ask for its energy.
   void read_meter(Device &device, int64_t until);
   // The ranks wait for each other: whoever asked for room first does without. False: nobody asks.
   bool give_room();

@@ -1,4 +1,4 @@
-// What streams hold: kernels, copies, waits and the rest, one item each.
+// Items of streams: kernels, copies, waits and the rest.
 #pragma once
 #include "basics.h"
 #include "queue.h"
@@ -71,7 +71,7 @@ struct Stream {
     return seq < first || seq > enqueued ? nullptr : &queue[seq - first];
   }
   Dep all() { return {this, enqueued}; }
-  // Which command has `count` commands behind it; 0: it is done. How many waits are implied is chance, so they do not count.
+  // The command with `count` commands behind it; 0: it is done. The number of implied waits is chance, so they do not count.
   uint64_t command_before_last(uint64_t count) const {
     uint64_t seq = enqueued;
     for (size_t left = queue.size(); left-- > 0; --seq)

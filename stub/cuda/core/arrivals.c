@@ -1,7 +1,7 @@
 // Copies to pinned memory that are not waited for. A program that reads the memory before it has waited for the copy finds
 // there what was there before, as on a GPU.
 //
-// Which copies a wait of the host covers follows from the order on the GPU: a stream covers its own copies and what the
+// The order on the GPU decides which copies a wait of the host covers: a stream covers its own copies and what the
 // events that it waited for cover. No time is asked for, so that equal runs read equal bytes.
 #define _GNU_SOURCE
 #include "cuda/core/copy.h"
@@ -20,7 +20,7 @@ typedef struct copy {
   uint64_t number;      // from 1; 0: none
 } copy;
 
-// What a stream or an event comes after: its place in `covers`, by address.
+// Predecessors of a stream or an event: its place in `covers`, by address.
 typedef struct cover {
   const void *of;       // a stream or an event
   const ph_stream *stream;  // NULL: an event

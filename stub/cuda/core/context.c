@@ -1,4 +1,4 @@
-// Whether CUDA can be used in this process and thread: connection, current context, sticky error.
+// Use of CUDA in this process and thread: connection, current context, sticky error.
 #include "cuda/core/device.h"
 
 #include <stdatomic.h>

@@ -33,7 +33,7 @@ static cudaError_t copy_check(const void *dst, size_t dst_span, const void *src,
     return cudaErrorInvalidValue;
   if ((kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice) && !src_known)
     return cudaErrorInvalidValue;
-  // What is not known is memory of the host, unless it is device memory that was freed: there is nothing any more.
+  // Unknown memory is memory of the host, unless it is device memory that was freed: there is nothing any more.
   if (dst_known ? !phc_covered(dst, dst_span) : !phc_mapped(dst, dst_span)) return cudaErrorInvalidValue;
   if (src_known ? !phc_covered(src, src_span) : !phc_mapped(src, src_span)) return cudaErrorInvalidValue;
   return 0;

@@ -3,7 +3,7 @@
 
 #include <stdatomic.h>
 
-// What does not depend on the GPU, by attribute number; -1 in `fixed` = not listed. Read from an
+// Attributes that do not depend on the GPU, by number; -1 in `fixed` = not listed. Read from an
 // H200 (driver 580, CUDA 13.0) with cuDeviceGetAttribute. Of the virtual-memory features, exporting
 // handles (103: as files, 104, 105, 128) and multicast (132) are answered by what the stubs support.
 static const int fixed[148] = {

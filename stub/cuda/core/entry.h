@@ -1,4 +1,4 @@
-// What the entry points of the runtime and of the driver are written with.
+// Common parts of the entry points of the runtime and of the driver.
 #pragma once
 #include <string.h>
 #include "abi/cuda_abi.h"

@@ -1,4 +1,4 @@
-// How a host's GPUs are distinguished.
+// Identity of a host's GPUs.
 #include "cuda/core/device.h"
 #include "rank/rank.h"
 

@@ -34,7 +34,7 @@ static pthread_mutex_t ipc_lock = PTHREAD_MUTEX_INITIALIZER;
 // ---------------------------------------------------------------- bytes
 // A process that opens a handle gets a copy of the bytes that are true by then.
 
-// Of the owner: values that are computed when they are read, are. Other processes may read.
+// Values of the owner that are computed when they are read, are. Other processes may read.
 static void lay_open(const ph_range *range) {
   ph_awaited_piece piece;
   for (size_t done = 0; range->size <= MOST_BYTES && done < range->size; done += piece.at + piece.bytes) {
@@ -45,7 +45,7 @@ static void lay_open(const ph_range *range) {
   prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // fails where the kernel asks for no permission
 }
 
-// Where the owner has ended or is another user's, all bytes read as zero.
+// If the owner has ended or is another user's, all bytes read as zero.
 static void copy_bytes(const ipc_name *from, char *to) {
   if (from->size > MOST_BYTES) return;
   ph_memory_clear(to, from->size);

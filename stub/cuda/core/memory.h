@@ -51,7 +51,7 @@ void *phc_map_device(size_t bytes, int device);
 void phc_unmap(void *address, size_t bytes);
 // Inside one allocation, or virtual-memory mappings side by side.
 bool phc_covered(const void *pointer, size_t bytes);
-// Is there memory of the process at both ends? Freed device memory keeps its addresses, but nothing is there.
+// True if there is memory of the process at both ends. Freed device memory keeps its addresses, but nothing is there.
 bool phc_mapped(const void *pointer, size_t bytes);
 extern phc_table *phc_mappings;  // phc_mapping by address: driver/virtual_memory.c keeps them
 // Device memory that processes with a handle of it map.

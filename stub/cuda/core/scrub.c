@@ -64,7 +64,7 @@ void phc_scrub_wait(int device) {
   queue *q = &queues[device];
   int64_t now = ph_now(), until = now;
   forget_cleared(q, now);
-  // Who finds too little that is clean waits until all is.
+  // A thread that finds too little clean memory waits until all is clean.
   int64_t unclean = 0;
   for (int i = 0; i < q->count; i++) unclean += q->batches[i].bytes;
   if (unclean > (int64_t)room) until = q->batches[q->count - 1].end;

@@ -71,7 +71,7 @@ typedef struct parts {  // of a block that members gather or reduce, in lines
   int64_t row, stride;  // of the output
 } parts;
 
-// What the kernel leaves: zeros, which a sum of unknown numbers and a peer's memory read as.
+// Result of the kernel: zeros, which a sum of unknown numbers and a peer's memory read as.
 static void clear_results(int kind, const parts *p, const phc_peers *g, char *output) {
   size_t part = (size_t)p->lines * LINE;
   if (kind == GATHER) {

@@ -1,4 +1,4 @@
-// What a profiler gets: the program's calls as they are made, and what they launched once the simulator has placed it.
+// Records for a profiler: the program's calls as they are made, and their launches once the simulator has placed them.
 #include "cuda/cupti/activity.h"
 
 #include <pthread.h>

@@ -68,7 +68,7 @@ static CUptiResult subscribe(void **subscriber, void *callback) {
 }
 CALL(cuptiSubscribe, (void **subscriber, void *callback, void *data),
      ((void)data, subscribe(subscriber, callback)))
-// Of the functions whose calls have records: those of the runtime.
+// Functions whose calls have records: those of the runtime.
 static CUptiResult callback_name(int domain, uint32_t id, const char **name) {
   enum { RUNTIME = 2 };
   if (!name) return CUPTI_INVALID_PARAMETER;

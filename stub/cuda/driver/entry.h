@@ -1,4 +1,4 @@
-// What every file of libcuda begins with: how an entry point is written. The driver is the other face of cuda/core.
+// Common beginning of libcuda's files: how an entry point is written. The driver is the other face of cuda/core.
 #pragma once
 #include "cuda/core/entry.h"
 
@@ -9,7 +9,7 @@ CUresult driver_finish(cudaError_t error, enum ph_api api);
 // Tells the user that a call is not supported; returns cudaErrorNotSupported.
 cudaError_t driver_unsupported(const char *call);
 
-// What a call needs: nothing, a device (driver_ready), or a current context (driver_current).
+// Requirement of a call: nothing, a device (driver_ready), or a current context (driver_current).
 cudaError_t driver_ready(void);  // cudaErrorInitializationError before cuInit, or the runtime's first call, in this process
 cudaError_t driver_current(void);
 

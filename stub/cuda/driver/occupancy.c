@@ -1,4 +1,4 @@
-// How many blocks of a kernel fit a GPU.
+// Number of a kernel's blocks that fit a GPU.
 #include "cuda/core/kernel.h"
 #include "cuda/driver/entry.h"
 

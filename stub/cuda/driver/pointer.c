@@ -1,4 +1,4 @@
-// What is known of a pointer.
+// Attributes of pointers.
 #include "cuda/core/memory.h"
 #include "cuda/driver/context.h"
 #include "cuda/driver/entry.h"

@@ -1,4 +1,4 @@
-// What is not simulated.
+// Calls that are not simulated.
 #include "cuda/driver/entry.h"
 
 // Answers CUDA_ERROR_NOT_SUPPORTED, which programs that probe for a feature understand, and prints a message.
@@ -23,7 +23,7 @@ UNSUPPORTED_CALLS(UNSUPPORTED_CALL)
   ENTRY(name, OTHER, driver_ready, (void),                                                             \
         driver_unsupported(#name ": green contexts are not simulated, use streams"))
 GREEN_CALLS(GREEN_CALL)
-// What a CUDA runtime that is linked into its client asks for first: undocumented tables of the driver's functions.
+// First requests of a CUDA runtime that is linked into its client: undocumented tables of the driver's functions.
 ENTRY(cuGetExportTable, OTHER, driver_ready, (const void **table, const void *id),
       ((void)id, table ? *table = NULL : NULL,
        driver_unsupported("cuGetExportTable, which a CUDA runtime asks for that is linked into a program or a library "

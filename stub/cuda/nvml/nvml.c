@@ -224,7 +224,7 @@ typedef struct nvmlMemory_v2_t {
   unsigned version;
   unsigned long long total, reserved, free, used;
 } nvmlMemory_v2_t;
-// Of a rank: what it takes itself. A process that is no rank (nvidia-smi) sees what each takes.
+// Memory of a rank itself. A process that is no rank (nvidia-smi) sees that of each.
 static int own(nvmlDevice_t device) {
   for (int i = 0; i < phc_devices(); i++)
     if (phc_physical(i) == device->index) return i;

@@ -94,7 +94,7 @@ static cudaError_t properties(cudaDeviceProp *p, int device) {
       return 0;
 }
 
-// Which device has these properties: all are identical, so only what the caller must have can fail.
+// The device with these properties: all are identical, so only what the caller must have can fail.
 static cudaError_t choose_device(int *device, const cudaDeviceProp *wanted) {
   return device && wanted ? (*device = 0, 0) : cudaErrorInvalidValue;
 }

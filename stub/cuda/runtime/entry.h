@@ -1,4 +1,4 @@
-// What every file of libcudart begins with: how an entry point is written.
+// Common beginning of libcudart's files: how an entry point is written.
 //
 // libcudart is a face of cuda/core. Every function is listed once, with the host cost it is charged and the
 // expression that does it; what is not listed becomes a trap that names itself (phantora.stubs).
@@ -12,7 +12,7 @@ cudaError_t cudart_fail(cudaError_t error);  // keeps an error of a call that co
 cudaError_t cudart_finish(cudaError_t error, enum ph_api api);
 // Tells the user that a call is not supported; returns `error`.
 cudaError_t cudart_unsupported(const char *call, cudaError_t error);
-// What a kernel that is none answers: a null pointer is no function, any other is taken for a handle.
+// Answer of a kernel that is none: a null pointer is no function, any other is taken for a handle.
 cudaError_t cudart_no_kernel(const void *function);
 cudaError_t cudart_stream_check(void *handle, bool per_thread);  // is it a stream?
 

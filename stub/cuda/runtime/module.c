@@ -1,4 +1,4 @@
-// What a program's compilation units register: kernels and variables.
+// Kernels and variables that a program's compilation units register.
 #include "cuda/core/kernel.h"
 #include "cuda/runtime/entry.h"
 

@@ -1,4 +1,4 @@
-// What is not simulated.
+// Calls that are not simulated.
 #include "cuda/runtime/entry.h"
 
 typedef struct cudaChannelFormatDesc {

@@ -1,4 +1,4 @@
-// What a rank's host pays: the costs of the host profile, charged to its clock.
+// Costs of a rank's host: those of the host profile, charged to its clock.
 #define _GNU_SOURCE
 #include "rank/clock/clock.h"
 
@@ -18,7 +18,7 @@ void ph_costs_reset(void) {
   ph_unmodelled_reset();
 }
 
-// How often each cost was charged, for benchmarks: host_time.py fits the host profile with it.
+// Number of charges of each cost, for benchmarks: host_time.py fits the host profile with it.
 static uint64_t charges[PH_API_COSTS];
 const uint64_t *ph_charges(void) { return charges; }
 uint64_t ph_charged(enum ph_api api) { return __atomic_load_n(&charges[api], __ATOMIC_RELAXED); }
@@ -63,11 +63,11 @@ static void spend(int64_t ns) {
 #define COLD_LEVEL 14  // 1 ms
 #define WARM_SHIFT 7   // below 128 ns
 
-// How many operators were charged at each level, and units of code: for benchmarks too.
+// Number of operators, and of units of code, charged at each level: for benchmarks too.
 static uint64_t levels[2 * (COLD_LEVEL + 1)];
 const uint64_t *ph_charge_levels(void) { return levels; }
 
-// How cold code is, in thousandths: it and what it touches leave the processor's caches while other code runs.
+// Coldness of code, in thousandths: it and its data leave the processor's caches while other code runs.
 // 1000 when the host has worked for a millisecond since `last`, which becomes now; 400 after a quarter of
 // one, 133 after 64 us, next to nothing in a tight loop. Waits are not work.
 // The sixth power of the logarithm follows from the fit: FSDP2's steps, tensor-parallel ones and tight loops at one

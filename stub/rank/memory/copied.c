@@ -1,4 +1,4 @@
-// What the program copied to the device, by place: only where nothing is simulated. No kernel writes there, and torch's
+// Copies of the program to the device, by place: only if nothing is simulated. No kernel writes there, and torch's
 // allocator does not say which memory is new, so what lies at an address may be left from a tensor that is gone. A
 // read-back is true if just these bytes were copied to just this place; all else reads as zero, as in a simulation.
 // Places of single numbers are soon those of other numbers: a loss scaler that finds a learning rate where its flag of

@@ -1,4 +1,4 @@
-// What is known of device memory beyond the rule for small tensors (docs/values.md), by range of bytes:
+// Known bytes of device memory beyond the rule for small tensors (docs/values.md), by range of bytes:
 // PH_KNOWN, true bytes whatever their number; PH_GUESSED, bytes that rest on values that nobody has; PH_HOLDS, elements
 // that count as true; PH_FRESH, a large tensor of torch.empty to which nothing was written.
 #define _GNU_SOURCE

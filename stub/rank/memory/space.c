@@ -24,7 +24,7 @@ void *ph_map_device(size_t bytes) {
   if (bytes > LAST - FIRST) return NULL;
   void *base = MAP_FAILED;
   pthread_mutex_lock(&lock);
-  // Where all have been used they are used again, from the lowest on; addresses that are still in use are passed over.
+  // After all have been used they are used again, from the lowest on; addresses that are still in use are passed over.
   for (size_t passed = 0; base == MAP_FAILED && passed < LAST - FIRST; passed += whole(bytes)) {
     if (bytes > LAST - top) top = FIRST;
     base = mmap((void *)top, bytes, PROT_READ | PROT_WRITE,

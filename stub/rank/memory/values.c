@@ -1,4 +1,4 @@
-// What memory holds: the payload rule (docs/values.md). Small data are true, all else reads as zero.
+// Content of memory: the payload rule (docs/values.md). Small data are true, all else reads as zero.
 #define _GNU_SOURCE
 #include "rank/memory/memory.h"
 
@@ -89,14 +89,14 @@ static bool answer_readback(void *dst, size_t bytes) {
   return false;
 }
 
-// Of a large copy inside the device the pieces that are known: a tensor that was made longer, for example.
+// Known pieces of a large copy inside the device: a tensor that was made longer, for example.
 static void copy_known(char *dst, const char *src, size_t bytes) {
   const char *end = src + bytes, *from, *to;
   for (const char *at = src; ph_known_piece(at, end, &from, &to); at = to)
     ph_memory_copy(dst + (from - src), from, (size_t)(to - from));
 }
 
-// Where nothing is simulated: see copied.c.
+// With nothing simulated: see copied.c.
 static bool left_over(void *dst, bool to_device, const void *src, bool from_device, size_t bytes) {
   bool is_true = !from_device || ph_copied(src, bytes);
   if (to_device) ph_copied_note(dst, is_true ? bytes : 0);

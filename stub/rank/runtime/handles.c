@@ -26,7 +26,7 @@ void ph_handles_reset(int devices) {
   last_stream = (uint32_t)(devices > 0 ? devices : 1) - 1;
 }
 
-// Of each device: what the program asks for before CUDA begins.
+// Values of each device that the program asks for before CUDA begins.
 static uint64_t queues(void) {
   const char *asked = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   int number = asked ? atoi(asked) : 0;

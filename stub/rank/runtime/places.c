@@ -23,7 +23,7 @@ ph_control *ph_place(int device, int number) {
   return there ? (ph_control *)((char *)header + header->control_offset) + place : NULL;
 }
 
-// Has the process that was the rank of this place gone?
+// True if the process that was the rank of this place is gone.
 static bool vacant(const ph_control *control, int32_t owner) {
   return owner <= 0 || owner == __atomic_load_n(&control->left, __ATOMIC_SEQ_CST) || (kill((pid_t)owner, 0) && errno == ESRCH);
 }

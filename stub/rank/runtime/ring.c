@@ -152,8 +152,8 @@ static void free_slot(unsigned slot) {
 
 #define LONG_WAIT_NS 1000000000  // a collective may run into its timeout meanwhile
 
-// Has this thread Python's interpreter lock? So the thread that moves the clock waits for it, and for us, awake now and
-// then: the simulator must not take it for one that works.
+// True if this thread has Python's interpreter lock. So the thread that moves the clock waits for it, and for us, awake
+// now and then: the simulator must not take it for one that works.
 static bool holds_interpreter(void) {
   static int (*check)(void);
   static atomic_bool sought;

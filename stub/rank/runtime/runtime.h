@@ -60,7 +60,7 @@ ph_thread *ph_this_thread(void);  // with the cached fields filled in
 static inline bool ph_live(void) { return atomic_load_explicit(&ph_rt.connected, memory_order_relaxed); }
 static inline bool ph_recording(void) { return ph_live() && !ph_rt.null_mode; }
 
-// What upper layers have the clock and the ring call; each sets its own.
+// Functions of upper layers that the clock and the ring call; each sets its own.
 typedef struct ph_hooks {
   void (*clock_moved)(int64_t now);  // while a profiler listens
   void (*watchdog_asks)(bool asks);  // the watchdog that calls waits for an answer, or has it

@@ -1,4 +1,4 @@
-// What every file of the rank runtime reads: the connection's state and each thread's own.
+// State that every file of the rank runtime reads: that of the connection, and each thread's own.
 #define _GNU_SOURCE
 #include "rank/runtime/runtime.h"
 

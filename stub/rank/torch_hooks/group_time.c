@@ -5,7 +5,7 @@
 // have none left. So these two functions get the rank's host clock: the entry for now() in libtorch_cuda's own table of
 // imports is taken over, and callers are distinguished by their names. All else there goes by real time.
 //
-// Where no rank can go on, virtual time stands still. The simulator counts the real time of such stalls, and it is added:
+// If no rank can go on, virtual time stands still. The simulator counts the real time of such stalls, and it is added:
 // a collective that nobody joins runs into its timeout as on a cluster, unless the run is found to hang first.
 #define _GNU_SOURCE
 #include "rank/torch_hooks/torch_hooks.h"
@@ -39,7 +39,7 @@ static bool named(uintptr_t address) {
   return strstr(info.dli_sname, ISSUES) || strstr(info.dli_sname, CHECKS);
 }
 
-// Does the function that `address` returns to count a collective's time?
+// True if the function that `address` returns to counts a collective's time.
 static bool counts(uintptr_t address) {
   int known = atomic_load_explicit(&caller_count, memory_order_acquire);
   for (int i = 0; i < known; i++)

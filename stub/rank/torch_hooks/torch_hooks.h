@@ -11,9 +11,9 @@
 // watchdog.c
 void ph_watchdogs_reset(void);
 void ph_watchdog_rounds_of_wait(void);  // the same in a wait of torch's that sleeps between polls
-// Does a watchdog call? Then the moment by which it may hold collectives to be late.
+// The moment by which a calling watchdog may hold collectives to be late; 0 for other callers.
 bool ph_watchdog_sees(int64_t *moment);
-// What the system clock shows to the calling thread: `now`, or the moment until which a watchdog has just waited.
+// The system clock of the calling thread: `now`, or the moment until which a watchdog has just waited.
 int64_t ph_watchdog_moment(int64_t now);
 // group_time.c
 int64_t ph_stalled(void);      // real ns for which no rank could go on

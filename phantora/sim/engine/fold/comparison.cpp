@@ -7,7 +7,7 @@
 namespace phe {
 namespace {
 
-// What is compared of a record: work, its sizes, collectives, blocks of memory. Numbers of streams and events, clocks and
+// Compared fields of a record: work, its sizes, collectives, blocks of memory. Numbers of streams and events, clocks and
 // peers differ between ranks that do the same. False: nothing is.
 bool essence(const ph_record &r, ph_record &out) {
   memset(&out, 0, sizeof out);

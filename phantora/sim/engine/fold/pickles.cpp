@@ -8,7 +8,7 @@ namespace {
 enum Argument { NONE, ONE, TWO, FOUR, EIGHT, TEXT1, TEXT4, TEXT8, TWO_LINES, LONG1, UNKNOWN };
 constexpr char FRAME = '\x95', STOP = '.', INT1 = 'K', INT2 = 'M', INT4 = 'J';
 
-// How an opcode's argument is written.
+// Form of an opcode's argument.
 Argument argument(char opcode) {
   static const char plain[] = "()]}l.tasueb0N1o2dR\x81\x85\x86\x87\x88\x89\x8f\x90\x91\x92\x93\x94";
   if (memchr(plain, opcode, sizeof plain - 1)) return NONE;

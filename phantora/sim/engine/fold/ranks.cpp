@@ -14,7 +14,7 @@ constexpr int INT8 = 0, UINT8 = 1, INT64 = 4, UINT64 = 5;  // ncclDataType_t; be
 
 using Points = std::vector<std::vector<int>>;
 
-// By how much a number grows along each axis of a mesh: two points that differ in one axis alone decide, and all others must
+// Growth of a number along each axis of a mesh: two points that differ in one axis alone decide, and all others must
 // agree. False: they don't.
 bool even(const Points &points, const std::vector<int64_t> &values, std::vector<int64_t> &slopes) {
   std::vector<bool> known(slopes.size(), false);

@@ -33,7 +33,7 @@ struct Example {
 struct Family {
   std::map<int64_t, Law> laws;  // by sequence number
   std::map<int64_t, std::vector<std::shared_ptr<Collective>>> waiting;
-  // By (source, destination, is it the source?): examples in order, and transfers that follow one that is yet to come.
+  // Examples in order, and transfers that follow one that is yet to come, by (source, destination, is it the source?).
   using Way = std::tuple<int, int, bool>;
   std::map<Way, std::vector<Example>> examples;
   std::map<std::pair<Way, int64_t>, std::vector<std::shared_ptr<Transfer>>> followers;
@@ -44,7 +44,7 @@ class FoldedRanks {
   using Parts = std::vector<const std::string *>;  // by own rank; null: of a member that is no process
 
   FoldedRanks() = default;
-  // Of the mesh's axes, the outermost first: their sizes, and whether all their ranks are processes, or only the first.
+  // Axes of the mesh, the outermost first: their sizes, and whether all their ranks are processes, or only the first.
   FoldedRanks(std::vector<int> sizes, std::vector<bool> expanded, std::vector<bool> first_only)
       : sizes_(std::move(sizes)), expanded_(std::move(expanded)), first_only_(std::move(first_only)) {}
 
@@ -54,7 +54,7 @@ class FoldedRanks {
   int origin(int rank) const;
   // The same group at the first place of the folded axes along which its members don't differ.
   std::vector<int> at_first_place(const std::vector<int> &ranks) const;
-  // What the processes of a group have in common; false, with the reason: nothing.
+  // Common part of a group's processes; false, with the reason: nothing.
   bool learn(const Communicator &comm, int coll, int dtype, const Parts &parts, Law &law, std::string &why) const;
   // Fills the `parts` of members that are no processes; `made` keeps what is new. False, with the reason: the law does
   // not hold for the processes.
