@@ -14,6 +14,7 @@ from phantora.ttir.work import COUNTERS, Dot, Work
 FIRST, PAIRS = 4, 8  # programs, in symmetric pairs of the grid: if the first count the same, they represent all
 MOST_PAIRS = 64  # else further batches of PAIRS, at most MOST_PAIRS in all, within this number of operations:
 OPERATIONS = 6_000
+EARLY = (0, 3)  # pairs that come first: one in the middle, one near both ends of the grid, where programs may differ
 FILLED = 0.999  # of the bytes of its sectors: all that is written, but for rounding
 
 
@@ -24,7 +25,7 @@ def followed(grid: tuple[int, int, int], pairs: int) -> list[tuple[int, int, int
     if total <= 2 * pairs:
         return [(i % grid[0], i // grid[0] % grid[1], i // grid[0] // grid[1]) for i in range(total)]
     chosen = []
-    for i in range(pairs):
+    for i in (*EARLY, *(i for i in range(pairs) if i not in EARLY)):
         # Additive recurrences of the plastic number's powers cover three dimensions evenly.
         one = tuple(
             int((0.5 + i * share) % 1.0 * n) for share, n in zip((0.8191725, 0.6710436, 0.5497005), grid, strict=True)

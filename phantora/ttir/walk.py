@@ -407,7 +407,12 @@ class Walker:
         if atomic:
             self._moved(False, active * width, sectors, memory)
             return UNKNOWN
-        if stores or not kind.element.startswith("i") or not active or memory < 0:
+        if stores or not kind.element.startswith("i"):
+            return UNKNOWN
+        if not active:  # all masked: what stands in for it, or what the compiler takes if nothing does
+            other = operands[2] if len(operands) > 2 else 0
+            return other if other is UNKNOWN else plain(np.broadcast_to(other, kind.shape) if kind.shape else other)
+        if memory < 0:
             return UNKNOWN
         return self._values(memory, pointer, mask, kind)
 

@@ -133,6 +133,21 @@ def test_loops_take_their_bounds_from_memory() -> None:
     assert not work.unknown
 
 
+def test_masked_integers_read_as_zero() -> None:
+    never = "%jump = arith.muli %unread, %zero : i32\n    %from = tt.addptr %a, %jump : !tt.ptr<bf16>, i32\n    %base"
+    text = LOOP.replace("%base", f"%no = arith.constant false\n    %unread = tt.load %where, %no : !tt.ptr<i32>\n    {never}", 1)
+    text = text.replace("tt.splat %a :", "tt.splat %from :")
+    known, same = work_of(parse(text), loop([4])), work_of(parse(LOOP), loop([4]))
+    assert not known.unknown
+    assert (known.counts["accesses"], known.counts["piped"]) == (same.counts["accesses"] + 1, same.counts["piped"])
+
+
+def test_few_programs_at_an_end_of_the_grid_count() -> None:
+    lengths = [400] * 16 + [4] * 304  # gradients of keys, and of queries of grouped heads
+    dots = work_of(parse(LOOP), loop(lengths)).dots
+    assert dots[0].count == pytest.approx(sum(lengths) / len(lengths), rel=0.15)
+
+
 def nobody_knows() -> np.ndarray:
     raise UnknownIntegers
 

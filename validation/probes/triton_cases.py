@@ -518,14 +518,116 @@ def mamba_cases() -> Iterator[Case]:
             yield f"mamba {' '.join(map(str, shape))} {place}", partial(placed, (place + 0.5) / 11, shape)
 
 
+def more_cases() -> Iterator[Case]:
+    """Products that stay or are scaled by blocks; linear attention; a recurrence; what Inductor makes of optimizers,
+    long rows, channels that lie innermost and gradients of embeddings."""
+    for m, n, k, bm, bn, warps, stages in (
+        (4096, 4096, 4096, 128, 256, 8, 3), (4096, 4096, 4096, 128, 128, 4, 4), (8192, 1024, 512, 64, 128, 4, 3), (2048, 5120, 2048, 128, 128, 8, 3),
+    ):  # fmt: skip
+        a, b, c = rand(m, k), rand(k, n), rand(m, n)
+        yield f"matmul_persistent {m} {n} {k} {bm} {bn} {warps} {stages}", (
+            partial(lambda a, b, c, z, t, w, s: own.matmul_persistent[(SMS,)](c, a, b, *z, *t, BK=64, GROUP=8, num_warps=w, num_stages=s),
+                    a, b, c, (m, n, k), (bm, bn), warps, stages)
+        )  # fmt: skip
+    for m, n, k, bm, bn, split, warps in ((512, 512, 16384, 64, 64, 8, 4), (256, 4096, 8192, 128, 128, 4, 8), (64, 4096, 4096, 64, 64, 4, 4)):
+        a, b, c = rand(m, k), rand(k, n), rand(m, n, dtype=F32)
+        yield f"matmul_split {m} {n} {k} {split} {bm} {bn} {warps}", (
+            partial(lambda a, b, c, z, g, t, s, w: own.matmul_split[g](c, a, b, *z, *t, 64, s, num_warps=w, num_stages=3),
+                    a, b, c, (m, n, k), (m // bm * (n // bn), split), (bm, bn), split, warps)
+        )  # fmt: skip
+    for m, n, k, bm, bn, warps, stages in ((4096, 4096, 4096, 64, 128, 4, 3), (4096, 4096, 4096, 128, 128, 8, 3), (8192, 2048, 7168, 128, 128, 4, 3)):
+        a, b = rand(m, k).to(torch.float8_e4m3fn), rand(n, k).to(torch.float8_e4m3fn)
+        sa, sb, c = rand(m, k // 128, dtype=F32), rand(n // 128, k // 128, dtype=F32), rand(m, n)
+        yield f"float8_blocks {m} {n} {k} {bm} {bn} {warps} {stages}", (
+            partial(lambda g, z, t, w, s: own.float8_blocks[(z[5] // t[0], z[6] // t[1])](*z, *t, 128, num_warps=w, num_stages=s),
+                    None, (c, a, b, sa, sb, m, n, k), (bm, bn), warps, stages)
+        )  # fmt: skip
+    for heads, length, head, chunk, warps in ((256, 2048, 64, 64, 4), (512, 1024, 128, 64, 8), (128, 4096, 64, 128, 4)):
+        q, k, v = (rand(heads, length, head) for _ in range(3))
+        yield f"linear_chunks {heads} {length} {head} {chunk} {warps}", (
+            partial(lambda q, k, v, o, z, w: own.linear_chunks[(q.shape[0],)](o, q, k, v, q.shape[1], *z, num_warps=w),
+                    q, k, v, torch.empty_like(q), (head, chunk), warps)
+        )  # fmt: skip
+    for batch, length, width, block, warps in ((8, 2048, 4096, 128, 4), (2, 4096, 8192, 64, 2)):
+        x, g = rand(batch, length, width), rand(batch, length, width)
+        yield f"scan_gates {batch} {length} {width} {block}", (
+            partial(lambda x, g, o, b, w: own.scan_gates[(x.shape[0], x.shape[2] // b)](o, x, g, *x.shape[1:], b, num_warps=w),
+                    x, g, torch.empty_like(x), block, warps)
+        )  # fmt: skip
+
+    def channels(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.relu(F.batch_norm(x, None, None, w, b, training=True))
+
+    last = rand(32, 256, 56, 56).to(memory_format=torch.channels_last).requires_grad_()
+    index = torch.randint(0, 32000, (16384,), device="cuda")
+    for label, function, inputs in (
+        ("batch_norm", channels, [last, *grads((256,), (256,))]),
+        ("embedding", lambda w: F.embedding(index, w), grads((32000, 1024))),
+        ("rows", lambda x: torch.var(x, -1), grads((64, 262144))),
+        ("sum", lambda x: (x.float() ** 2).sum(), grads((4096, 8192))),
+        ("norms", lambda x, w: F.rms_norm(x, (8192,), w), grads((4096, 8192), (8192,))),
+        ("softmax", lambda x: torch.log_softmax(x.float(), -1), grads((2048, 50257))),
+    ):
+        yield f"inductor {label}", both_ways(partial(torch.compile(function, dynamic=False), *inputs), inputs)
+    weights = [rand(n, dtype=F32).requires_grad_() for n in (4096 * 4096, 4096, 4096 * 11008, 1024, 1024 * 4096)]
+    for w in weights:
+        w.grad = torch.randn_like(w)
+    adam = torch.optim.AdamW(weights, lr=1e-3, foreach=True, capturable=True)
+    yield "inductor adam", torch.compile(adam.step)
+
+
+MASKED = (
+    ("full", 1, 16, 4, 4096, 128), ("causal", 1, 32, 8, 4096, 128), ("full", 2, 16, 16, 2048, 64), ("softcap", 1, 16, 16, 4096, 128),
+    ("full", 1, 16, 16, 4096, 128), ("causal", 4, 16, 2, 2048, 64), ("alibi", 2, 16, 16, 2048, 64), ("sliding", 1, 32, 8, 16384, 64),
+    ("causal", 8, 16, 16, 1024, 128), ("document", 1, 16, 16, 8192, 64), ("causal", 1, 8, 8, 4096, 256), ("softcap", 1, 32, 4, 2048, 64),
+    ("prefix", 2, 16, 16, 4096, 64), ("full", 1, 32, 8, 1000, 64), ("causal", 1, 16, 16, 16384, 128), ("sliding", 2, 16, 16, 4096, 128),
+    ("document", 1, 32, 8, 8192, 128), ("alibi", 1, 16, 16, 4096, 128), ("full", 1, 8, 1, 2048, 256), ("causal", 2, 12, 12, 1024, 64),
+)  # fmt: skip
+"""FlexAttention by mask or scores, batch, heads, key heads, length and head."""
+DECODED = ((16, 32, 8, 4096, 128), (4, 32, 32, 8192, 128), (64, 16, 2, 2048, 64))
+"""FlexAttention of one new token: batch, heads, key heads, length and head."""
+
+
+def masked_cases() -> Iterator[Case]:
+    """FlexAttention by masks, functions of scores, grouped heads, lengths and heads, both ways, and of one token."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    slopes = torch.exp2(-torch.arange(1, 65, device="cuda") / 4)
+    owner = torch.bucketize(torch.arange(16384, device="cuda"), torch.tensor([700, 1500, 1900, 4000, 4100, 6500, 9000], device="cuda"))
+    masks = {
+        "causal": lambda b, h, i, j: i >= j,
+        "sliding": lambda b, h, i, j: (i >= j) & (i - j < 1024),
+        "document": lambda b, h, i, j: (i >= j) & (owner[i] == owner[j]),
+        "prefix": lambda b, h, i, j: (i >= j) | (j < 500),
+    }
+    scores = {"softcap": lambda s, b, h, i, j: 30 * torch.tanh(s / 30), "alibi": lambda s, b, h, i, j: s + slopes[h] * (j - i)}
+    for kind, batch, heads, groups, length, head in MASKED:
+        torch._dynamo.reset()
+        compiled = torch.compile(flex_attention, dynamic=False)
+        q, k, v = grads((batch, heads, length, head), (batch, groups, length, head), (batch, groups, length, head))
+        blocks = create_block_mask(masks[kind], None, None, length, length) if kind in masks else None
+        yield f"masked {kind} {batch} {heads} {groups} {length} {head}", both_ways(
+            partial(lambda f, q, k, v, m, s, g: f(q, k, v, block_mask=m, score_mod=s, enable_gqa=g),
+                    compiled, q, k, v, blocks, scores.get(kind), heads != groups), [q, k, v]
+        )  # fmt: skip
+    for batch, heads, groups, length, head in DECODED:
+        torch._dynamo.reset()
+        compiled = torch.compile(flex_attention, dynamic=False)
+        q, k, v = rand(batch, heads, 1, head), rand(batch, groups, length, head), rand(batch, groups, length, head)
+        yield f"masked decode {batch} {heads} {groups} {length} {head}", partial(
+            lambda f, q, k, v, g: f(q, k, v, enable_gqa=g), compiled, q, k, v, heads != groups
+        )
+
+
 SECTIONS = {
     "apart": apart_cases, "own": own_cases, "liger": liger_cases, "fla": fla_cases, "flex": flex_cases,
     "inductor": inductor_cases, "tiles": tiles_cases, "fed": fed_cases, "mamba": mamba_cases,
+    "more": more_cases, "masked": masked_cases,
 }  # fmt: skip
-PARTS = {"apart": 6, "own": 6, "liger": 3, "flex": 2, "fla": 4, "inductor": 1, "tiles": 4, "fed": 4, "mamba": 7}
+PARTS = {"apart": 6, "own": 6, "liger": 3, "flex": 2, "fla": 4, "inductor": 1, "tiles": 4, "fed": 4, "mamba": 7, "more": 4, "masked": 11}
 """Processes that compile a section."""
 SHARE = {
     "apart": 1.0, "own": 0.45, "liger": 0.35, "flex": 0.35, "inductor": 0.35, "fla": 0.4, "tune": 1.0, "tiles": 0.6,
-    "fed": 0.6, "mamba": 1.0,
+    "fed": 0.6, "mamba": 1.0, "more": 0.36, "masked": 1.0,
 }  # fmt: skip
 """Share of the remaining time when a section begins."""

@@ -525,3 +525,46 @@ def attention_decode(o, q, k, v, lengths, scale, longest, HEAD: tl.constexpr, GR
         total = total * keep + tl.sum(p, axis=1)
         top = new
     tl.store(o + at, (result / total[:, None]).to(o.dtype.element_ty))
+
+
+@triton.jit
+def float8_blocks(c, a, b, sa, sb, m, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """DeepSeek's product: a scale per 1 x 128 of a and per 128 x 128 of b; b is n x k."""
+    row, column = tl.program_id(0), tl.program_id(1)
+    rows, columns, inner = row * BM + tl.arange(0, BM), column * BN + tl.arange(0, BN), tl.arange(0, BK)
+    groups = tl.cdiv(k, BK)
+    total = tl.zeros((BM, BN), dtype=tl.float32)
+    for step in range(groups):
+        x = tl.load(a + rows[:, None] * k + step * BK + inner[None, :])
+        y = tl.load(b + columns[None, :] * k + step * BK + inner[:, None])
+        of_x = tl.load(sa + rows * groups + step)
+        of_y = tl.load(sb + (columns // BK) * groups + step)
+        total += tl.dot(x, y) * of_x[:, None] * of_y[None, :]
+    tl.store(c + rows[:, None] * n + columns[None, :], total.to(c.dtype.element_ty))
+
+
+@triton.jit
+def linear_chunks(o, q, k, v, length, HEAD: tl.constexpr, CHUNK: tl.constexpr):
+    """Causal linear attention of a head, chunk after chunk, with its state in registers."""
+    at = tl.program_id(0).to(tl.int64) * length * HEAD
+    rows, columns = tl.arange(0, CHUNK), tl.arange(0, HEAD)
+    state = tl.zeros((HEAD, HEAD), dtype=tl.float32)
+    for begin in range(0, length, CHUNK):
+        place = at + (begin + rows)[:, None] * HEAD + columns[None, :]
+        x, y, z = tl.load(q + place), tl.load(k + place), tl.load(v + place)
+        scores = tl.where(rows[:, None] >= rows[None, :], tl.dot(x, tl.trans(y)), 0.0)
+        found = tl.dot(scores.to(z.dtype), z) + tl.dot(x, state.to(x.dtype))
+        state += tl.dot(tl.trans(y), z)
+        tl.store(o + place, found.to(o.dtype.element_ty))
+
+
+@triton.jit
+def scan_gates(o, x, g, length, width, BLOCK: tl.constexpr):
+    """A recurrence with gates, one step after the other (minimal Mamba)."""
+    channels = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.program_id(0).to(tl.int64) * length * width
+    state = tl.zeros((BLOCK,), dtype=tl.float32)
+    for step in range(length):
+        place = at + step * width + channels
+        state = tl.load(g + place).to(tl.float32) * state + tl.load(x + place).to(tl.float32)
+        tl.store(o + place, state.to(o.dtype.element_ty))
