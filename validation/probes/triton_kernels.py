@@ -1,6 +1,6 @@
 """Triton kernels of any origin on a real GPU, with all that a price of them needs. Writes two files into the folder given.
 
-    python -m validation.probes.triton_kernels OUT [--sections own,liger,fla,flex,inductor,tune,tiles,fed,mamba] [--budget 140]
+    python -m validation.probes.triton_kernels OUT [--sections own,liger,fla,flex,inductor,tune,tiles,fed,mamba,more,masked] [--budget 140]
 
 `triton.jsonl`: a line per case with its kernels in order: name, ns with cold and with warm L2 (medians of CUPTI's times),
 and of each Triton kernel its launch: grid, warps, stages, registers, shared memory, arguments. In section `tune` a line per
