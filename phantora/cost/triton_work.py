@@ -39,7 +39,7 @@ class Constants:
     """Fitted constants. Times in ns at the calibrated GPU's clock; cycles of an SM for 1,000 elements (threads'
     instructions, spilled registers of a warp)."""
 
-    error: float = 0.44
+    error: float = 0.43
     """90th percentile of the relative error of kernels that were not fitted to."""
     memory: float = 0.97
     """Share of a stream's speed."""
@@ -49,21 +49,21 @@ class Constants:
     """Bytes/ns that one SM moves."""
     tensor: float = 0.8
     """Share of the peak of large tiles by warp groups' instructions,"""
-    tensor_old: float = 0.354
-    """and by warps' instructions,"""
-    tensor_wide: float = 0.175
+    tensor_old: float = 0.62
+    """and by warps' instructions, not fitted: an assumption, between a half and two thirds,"""
+    tensor_wide: float = 0.1747
     """the same of tfloat32, whose operands must be rearranged first."""
     vector: float = 0.6
     """The same of formats that the tensor cores do not have."""
-    shared: float = 0.84
+    shared: float = 0.8486
     """Share of the bytes that shared memory moves in a cycle."""
-    product_alu: float = 12.9
+    product_alu: float = 9.709
     """`alu` of a program that multiplies, whose elements lie in registers as the tensor cores want them,"""
-    product_scanned: float = 203.0
+    product_scanned: float = 219.1
     """and `scanned`."""
-    product_start_ns: float = 4790.0
+    product_start_ns: float = 4928.0
     """`start_ns` of a program that multiplies: its first tiles come and its last one leaves before the next begins."""
-    product_step_ns: float = 123.0
+    product_step_ns: float = 217.1
     """`step_ns` of its loops."""
     alu: float = 3.5
     mufu: float = 56.8
@@ -75,7 +75,7 @@ class Constants:
     access: float = 60.0
     scattered: float = 977.0
     atomic: float = 60.0
-    spill: float = 12650.0
+    spill: float = 9278.0
     warps: float = 4.0
     """Warps on an SM at which it issues half of what it could."""
     block_ns: float = 60.0
@@ -84,30 +84,33 @@ class Constants:
     """Time from the end of a program to the first instruction of the next in its place."""
     serial: float = 0.143
     """Share of a program's own transfers and instructions that is not hidden behind its waits,"""
-    serial_tensor: float = 0.009
+    serial_tensor: float = 0.1533
     """and of its products."""
     load_ns: float = 404.0
     """A load that is waited for."""
-    piped_ns: float = 13.0
+    piped_ns: float = 112.5
     """A round of loads in a loop that multiplies, divided by the stages under way."""
     reduction_ns: float = 54.9
     crossing_ns: float = 693.0
-    dot_ns: float = 388.0
+    dot_ns: float = 422.5
+    """Latency of a product by warps' instructions, whose operands pass through registers,"""
+    dot_group_ns: float = 269.4
+    """and by those of groups of warps, which read shared memory themselves."""
     step_ns: float = 140.0
     """A round of a loop that fetches nothing ahead."""
     sharpness: float = 8.47
     """Sharpness of the maximum: the power of the mean that joins memory, L2, busy SMs and waiting programs."""
-    mixed: float = 4.35
+    mixed: float = 3.027
     """The same for tensor cores and elements, which wait for each other within a program."""
     tail: float = 0.452
     """Share of the longest program that runs when the others have ended."""
 
 
 CONSTANTS = Constants()
-BY_TENSORS = {False: (1.25, 2.0), True: (8.1, 2.2), None: (1.9, 6.7)}
+BY_TENSORS = {False: (1.3, 2.2), True: (6.6, 2.7), None: (2.0, 6.0)}
 """Kernels with and without products of tiles, and of either: median time, relative to one pass of their tensors through
-memory, and the factor to the 90th percentile (`python -m validation.compare.triton --by-tensors`: 82 and 45 kernels on
-an H100)."""
+memory, and the factor to the 90th percentile (`python -m validation.compare.triton --by-tensors`: 98 and 58 kernels on
+H100)."""
 
 
 def by_tensors(machine: Machine, signature: OperatorSignature, products: bool | None) -> Estimate:
@@ -214,11 +217,12 @@ def _cycles(work: Work, n: Mapping[str, float], c: Constants) -> float:
     return (elements + memory + spilled) / 1e3
 
 
-def _latencies_ns(work: Work, n: Mapping[str, float], c: Constants) -> float:
+def _latencies_ns(machine: Machine, work: Work, n: Mapping[str, float], c: Constants) -> float:
     """Latencies of one program, one after the other."""
+    products = sum(d.count * (c.dot_group_ns if _by_groups(machine, work, d) else c.dot_ns) for d in work.dots)
     fetched = n["phases"] * c.load_ns + n["piped"] * c.piped_ns / max(1, work.stages - 1)
     rounds = max(0.0, n["steps"] - n["piped"]) * (c.product_step_ns if work.dots else c.step_ns)
-    return fetched + rounds + n["reductions"] * c.reduction_ns + n["crossings"] * c.crossing_ns + n["dots"] * c.dot_ns
+    return fetched + rounds + n["reductions"] * c.reduction_ns + n["crossings"] * c.crossing_ns + products
 
 
 def _swept(machine: Machine, work: Work, there: float, touched: float, distinct: float) -> float:
@@ -262,7 +266,7 @@ def estimate(machine: Machine, work: Work, c: Constants = CONSTANTS) -> Estimate
     busy = _joined([products * runs, issued * runs], c.mixed) * tail + c.block_ns * runs
     own = sectors / c.sm_rate + issue * (work.warps + c.warps) / work.warps
     waits = c.serial * own + c.serial_tensor * _products_ns(machine, work, 1.0, c)
-    waits += _latencies_ns(work, n, c) * (load_gpu(CALIBRATED).reference_clock / 1e9) / clock
+    waits += _latencies_ns(machine, work, n, c) * (load_gpu(CALIBRATED).reference_clock / 1e9) / clock
     start = c.product_start_ns if work.dots else c.start_ns
     waiting = waits * rounds * tail + start * (rounds - 1.0)
 

@@ -40,15 +40,15 @@ from phantora.ttir.programs import work_of
 from phantora.ttir.work import Work
 from validation import data
 
-FOLDERS = (data.MEASUREMENTS / "2026-11-22-h100", data.MEASUREMENTS / "2026-11-28-h200")
+FOLDERS = tuple(data.MEASUREMENTS / name for name in ("2026-11-22-h100", "2026-11-28-h100", "2026-11-28-h200"))
 GPUS = {"NVIDIA H100 80GB HBM3": "H100", "NVIDIA H200": "H200"}
 
 PRODUCTS = (
-    "shared", "product_alu", "product_scanned", "product_start_ns", "product_step_ns", "tensor_old", "tensor_wide",
-    "spill", "dot_ns", "piped_ns", "serial_tensor",
+    "shared", "product_alu", "product_scanned", "product_start_ns", "product_step_ns", "tensor_wide",
+    "spill", "dot_ns", "dot_group_ns", "piped_ns", "serial_tensor", "mixed",
 )  # fmt: skip
 """Constants of programs that multiply tiles, which are fitted: not shares of limits, which would hide other faults."""
-WEIGHTS = {"own": 1.5, "flex": 1.5, "fla": 1.5, "mamba": 0.8}
+WEIGHTS = {"own": 1.5, "flex": 1.5, "fla": 1.5, "more": 1.5, "mamba": 0.8}
 """Of sections in the fit: of the scan there are many configurations of one kernel."""
 LARGE = 0.15
 """Logarithm of a ratio from which on errors count linearly."""
@@ -56,7 +56,7 @@ PRIOR = 0.03
 """How firmly constants are drawn to their values."""
 SEEN = ("apart",)
 """Sections with which terms of the formula were made."""
-GRIDS = ("apart", "tiles", "fed", "mamba")
+GRIDS = ("apart", "tiles", "fed", "mamba", "masked")
 """Sections with many variants of one kernel."""
 
 
