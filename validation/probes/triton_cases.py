@@ -543,10 +543,10 @@ def more_cases() -> Iterator[Case]:
                     None, (c, a, b, sa, sb, m, n, k), (bm, bn), warps, stages)
         )  # fmt: skip
     for heads, length, head, chunk, warps in ((256, 2048, 64, 64, 4), (512, 1024, 128, 64, 8), (128, 4096, 64, 128, 4)):
-        q, k, v = (rand(heads, length, head) for _ in range(3))
+        q, keys, v = (rand(heads, length, head) for _ in range(3))
         yield f"linear_chunks {heads} {length} {head} {chunk} {warps}", (
             partial(lambda q, k, v, o, z, w: own.linear_chunks[(q.shape[0],)](o, q, k, v, q.shape[1], *z, num_warps=w),
-                    q, k, v, torch.empty_like(q), (head, chunk), warps)
+                    q, keys, v, torch.empty_like(q), (head, chunk), warps)
         )  # fmt: skip
     for batch, length, width, block, warps in ((8, 2048, 4096, 128, 4), (2, 4096, 8192, 64, 2)):
         x, g = rand(batch, length, width), rand(batch, length, width)
