@@ -7,7 +7,7 @@
     table = phantora.sweep(preset="torchtitan", model="llama3-8b", cluster="8x8xH100")
     run.summary()["step_time_ns"], run.steps().to_pandas(), polars.from_arrow(run.kernels())
 
-Tables are Arrow's; times are in ns, sizes in bytes. Every row of the log is in `run.table()` (docs/architecture.md).
+Tables are Arrow's; times are in ns, sizes in bytes. Every row of the log is in `run.table()` (docs/log.md).
 """
 
 from __future__ import annotations
