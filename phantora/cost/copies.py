@@ -24,10 +24,11 @@ HOST_BANDWIDTH = 12e9
 def copy_ns(machine: Machine, kind: str, size: int) -> float:
     """ns of a copy of `size` bytes; `kind` is ``d2d``, ``p2p`` or ``h2d``/``d2h`` with ``_pinned`` or ``_pageable``."""
     gpu = machine.gpu
+    host = (gpu.host_bandwidth or gpu.pcie_bandwidth) * PCIE_SHARE
     if kind in ("h2d_pinned", "d2h_pinned"):
-        return LATENCY_NS + size / (gpu.pcie_bandwidth * PCIE_SHARE) * 1e9
+        return LATENCY_NS + size / host * 1e9
     if kind in ("h2d_pageable", "d2h_pageable"):
-        rate = min(PAGEABLE_BANDWIDTH, gpu.pcie_bandwidth * PCIE_SHARE)
+        rate = min(PAGEABLE_BANDWIDTH, host)
         return PAGEABLE_LATENCY_NS + size / rate * 1e9
     if kind == "d2d":
         rest = 0.0 if in_pages(size) or size <= SMALL else PART_PAGE_NS

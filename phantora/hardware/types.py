@@ -209,6 +209,8 @@ class Gpu:
     """Name of the GPU on which `calibration` was measured."""
     calibrated_clock_khz: int
     """Its SM clock."""
+    host_bandwidth: float = 0.0
+    """Bytes/s per direction to the memory of the host; 0: that of PCIe."""
     limit_watts: float = 0.0
     """The limit in force (``nvidia-smi -pl``), where it is not `power_watts`, to which the shares of `power` refer."""
     spare_bytes: int = 0

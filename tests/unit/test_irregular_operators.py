@@ -145,6 +145,12 @@ def test_copies_inside_a_gpu_that_are_no_whole_pages() -> None:
     assert 1_500 < part - whole < 3_000
 
 
+def test_copies_between_host_and_gpu_go_over_the_link_of_the_gpu() -> None:
+    rates = {name: 1e9 / copy_ns(Machine(load_gpu(name)), "d2h_pinned", 1_000_000_000) for name in ("B200", "GB200")}
+    assert rates["B200"] == pytest.approx(55.5, abs=1)  # PCIe 5
+    assert rates["GB200"] == pytest.approx(198, abs=2)  # NVLink-C2C
+
+
 @pytest.mark.parametrize(
     ("operators", "median", "ninth_decile"),
     [

@@ -59,4 +59,24 @@ def test_a_hybrid_model_in_nvfp4_has_its_last_layers_in_bfloat16_in_both_runs() 
 def test_a_row_that_is_not_simulated_has_a_reason() -> None:
     reason = "sparse attention: the workload does not have it"
     assert expressed({**ROW, "model": "DeepSeekV4 Flash"}) == reason
-    assert expressed({**ROW, "section": "Fine-Tuning Performance"}) == "fine-tuning: the workload pretrains"
+    assert expressed({**ROW, "section": "Inference"}) == "unknown section: Inference"
+    sharded = {**ROW, "FSDP": "64", "PP": "1", "VP": "n/a"}
+    assert expressed(sharded) == "Megatron-FSDP with settings that are not known"
+
+
+def test_fine_tuning_names_its_kind() -> None:
+    row = {**ROW, "section": "LoRA Performance", "#-GPUs": "8", "GBS": "32", "TP": "1", "Sequence Length": "4096"}
+    run = expressed(row)
+    assert isinstance(run, Run)
+    assert "--finetune lora --vpp 5" in " ".join(run.words)
+    assert (run.points, run.rounds, run.micro) == ((80,), (4, 8), 16)
+
+
+def test_under_megatron_fsdp_the_same_part_of_the_layers_is_offloaded_in_both_runs() -> None:
+    row = {**ROW, "FSDP": "64", "TP": "1", "PP": "1", "VP": "n/a", "MBS": "2"}
+    narrow, wide = (expressed({**row, "System": "DGX-GB300", "Precision": name}) for name in ("FP8", "BF16"))
+    assert isinstance(narrow, Run) and isinstance(wide, Run)
+    assert (narrow.points, wide.points) == ((4, 8), (8, 16))
+    assert narrow.command(8, 1)[-2:] == ("--cpu-offloading-num-layers", "2")
+    assert wide.command(16, 1)[-2:] == ("--cpu-offloading-num-layers", "6")
+    assert ("--fp8-param-gather" in narrow.words, "--fp8-param-gather" in wide.words) == (True, False)

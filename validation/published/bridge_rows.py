@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 PRECISIONS = {"BF16": "bf16", "FP8": "fp8", "MXFP8": "mxfp8", "NVFP4": "nvfp4"}
@@ -47,8 +48,15 @@ HYBRID_GRAPHS = {("Nemotron_3_Nano", "H100", "FP8"): LAYERS[1:2], ("Nemotron_3_S
 run with Transformer Engine itself, but with fused experts."""
 PERIODS = {"nemotron-3-nano": (7, 16), "nemotron-3-super": (11, 22)}
 """Numbers of layers of hybrid models: the layers between them have the mix of those behind them."""
+FINETUNE = {"SFT Performance": "sft", "LoRA Performance": "lora"}
+"""Kind of fine-tuning, by section."""
+OFFLOADED = {
+    ("GB200", "BF16"): 20, ("GB200", "FP8"): 40, ("GB300", "BF16"): 30, ("GB300", "FP8"): 20, ("B200", "FP8"): 5,
+}  # fmt: skip
+"""Layers of Llama 3 70B with activations in host memory, by GPU and precision, under Megatron-FSDP."""
 NOT_HERE = {
-    "DeepSeekV4": "sparse attention", "Nemotron_3_Ultra": "Megatron-FSDP with activations in host memory",
+    "DeepSeekV4": "sparse attention",
+    "Nemotron_3_Ultra": "Megatron-FSDP with fused experts, and activations in host memory",
     "Nemotron_3_5": "the recipe's Mamba model with layers that predict further tokens",
 }  # fmt: skip
 CLUSTERS = {
@@ -78,16 +86,20 @@ class Run:
     """Of all replicas' micro-batches of one number."""
     tokens: int
     """Of a GPU in a step."""
+    offloaded: float = 0.0
+    """Part of the layers with activations in host memory."""
 
     def command(self, layers: int, micro: int) -> tuple[str, ...]:
-        changed = ("--num-layers", str(layers), "--global-batch-size", str(micro * self.sequences))
+        changed = ["--num-layers", str(layers), "--global-batch-size", str(micro * self.sequences)]
+        if self.offloaded:
+            changed += ["--cpu-offloading-num-layers", str(round(layers * self.offloaded))]
         return (*self.options, "-m", "validation.workloads.bridge", *self.words, *changed)
 
 
 def expressed(row: Mapping[str, Any]) -> Run | str:
     """The run of a row, or why it is left out."""
-    if row["section"] != "Pre-Training Performance":
-        return "fine-tuning: the workload pretrains"
+    if row["section"] not in ("Pre-Training Performance", *FINETUNE):
+        return f"unknown section: {row['section']}"
     if "[^" in row["Model TFLOP / sec / GPU"]:
         return "a slow kernel of that container, says a footnote (NVIDIA/cudnn-frontend issue 256)"
     missing = next((why for name, why in NOT_HERE.items() if row["model"].startswith(name)), None)
@@ -95,8 +107,9 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
         return f"{missing}: the workload does not have it"
     if row["model"] not in MODELS:
         return f"unknown model: {row['model']}"
-    if str(row.get("FSDP") or "0") not in ("0", "n/a"):
-        return "Megatron-FSDP with activations in host memory: the workload does not have it"
+    fsdp = str(row.get("FSDP") or "0") not in ("0", "n/a")
+    if fsdp and (row["model"] != "LLAMA3_70B" or row["TP"] != "1" or row["Precision"] not in ("BF16", "FP8")):
+        return "Megatron-FSDP with settings that are not known"
     n = {key: 1 if row[key] == "n/a" else int(row[key]) for key in ("TP", "PP", "CP", "VP", "GBS", "MBS")}
     gpus, sequence = int(row["#-GPUs"]), int(row["Sequence Length"])
     model, layers = MODELS[row["model"]]
@@ -109,8 +122,12 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
         "--micro-batch-size", str(n["MBS"]), "--tp", str(n["TP"]), "--pp", str(n["PP"]), "--cp", str(n["CP"]),
         "--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather",
     ]  # fmt: skip
-    engine = _engine(row, gpu)
+    engine = ["--te"] if fsdp else _engine(row, gpu)
     words += ["--train-iters", "3" if "--cuda-graphs" in engine else "2", *engine]
+    if fsdp:
+        words += [*FSDP, *(["--fp8-param-gather"] if row["Precision"] == "FP8" else [])]
+    if row["section"] in FINETUNE:
+        words += ["--finetune", FINETUNE[row["section"]]]
     if n["TP"] > 1:
         words.append("--sequence-parallel")
     if n["VP"] > 1:
@@ -131,11 +148,16 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
         name = f"validation/published/{gpu.lower()}_256.toml"
     options = ["--cluster", name, "--fold", ",".join(axes), "--gpu-memory", "2000"]
     points = (layers,) if n["PP"] > 1 else PERIODS.get(model, (2, 4))
+    offloaded = OFFLOADED.get((gpu, row["Precision"]), 0) if fsdp else 0
+    if fsdp:  # numbers of layers of which the same part can be offloaded
+        fewest = max(4, layers // gcd(layers, offloaded))
+        points = (fewest, 2 * fewest)
     if "nvfp4" in words and model in PERIODS:  # 14 layers at the end have another precision
         points = (22, 33)
     tokens = n["GBS"] * sequence // gpus
     sequences = n["MBS"] * replicas
-    return Run(gpu, gpus, tuple(options), tuple(words), layers, points, micro, rounds, sequences, tokens)
+    times = (layers, points, micro, rounds, sequences, tokens, offloaded / layers)
+    return Run(gpu, gpus, tuple(options), tuple(words), *times)
 
 
 def _version(row: Mapping[str, Any]) -> list[int]:
@@ -197,6 +219,10 @@ def _experts(row: Mapping[str, Any], gpu: str) -> list[str]:
     return [*fused, *(HYBRID if hybrid else ALL_TO_ALL)]
 
 
+FSDP = [
+    "--use-megatron-fsdp", "--data-parallel-sharding-strategy", "optim_grads_params", "--init-model-with-meta-device",
+    "--fsdp-double-buffer", "--suggested-communication-unit-size", "800000000",
+]  # fmt: skip
 HYBRID = ["--moe-token-dispatcher-type", "flex", "--moe-flex-dispatcher-backend", "hybridep"]
 DEEP = ["--moe-token-dispatcher-type", "flex", "--moe-flex-dispatcher-backend", "deepep"]
 ALL_TO_ALL = ["--moe-token-dispatcher-type", "alltoall"]

@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 from megatron.core import optimizer, parallel_state, tensor_parallel
 from megatron.core.distributed import DistributedDataParallelConfig
+from megatron.core.distributed.fsdp.src.megatron_fsdp import param_and_grad_buffer
 from megatron.core.models.gpt import gpt_model
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.num_microbatches_calculator import init_num_microbatches_calculator
@@ -36,7 +37,7 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
 import megatron_layers
-from validation.workloads import bridge_models, mamba_parts, muon, narrow_experts, narrow_layers
+from validation.workloads import bridge_models, finetune, mamba_parts, muon, narrow_experts, narrow_layers
 from validation.workloads.narrow_attention import NarrowAttention, NarrowWindowAttention
 from validation.workloads.ring_attention import RingAttention
 from validation.workloads.window_attention import WindowAttention
@@ -51,6 +52,8 @@ class Kernels:
     muon = False
     engine = False
     """Transformer Engine's layers."""
+    finetune = ""
+    """Kind of fine-tuning."""
 
 
 def spec(config: TransformerConfig, vp_stage: int | None, sdpa: bool) -> TransformerBlockSubmodules:
@@ -63,6 +66,10 @@ def spec(config: TransformerConfig, vp_stage: int | None, sdpa: bool) -> Transfo
         attends = layer.submodules.self_attention.submodules
         if Kernels.narrow_attention:
             attends.core_attention = NarrowAttention
+        if Kernels.finetune:
+            attends.core_attention = finetune.PackedAttention
+        if Kernels.finetune == "lora":
+            attends.linear_qkv = finetune.AdaptedColumn
         if WindowAttention.window and index % 2 == 0:
             attends.core_attention = NarrowWindowAttention if Kernels.narrow_attention else WindowAttention
     return block
@@ -173,8 +180,9 @@ def settings(name: str, own: argparse.Namespace, **given: Any) -> dict[str, Any]
 
     Where layers do not divide into chunks, embedding and loss count as a layer each, as in Megatron-Bridge's recipes.
     """
-    given |= {"gradient_accumulation_fusion": True, "apply_rope_fusion": True, "bias_activation_fusion": True,
-              "cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "te"}  # fmt: skip
+    given |= {"apply_rope_fusion": True, "bias_activation_fusion": True, "cross_entropy_loss_fusion": True,
+              "cross_entropy_fusion_impl": "te", **finetune.SETTINGS.get(Kernels.finetune, {})}  # fmt: skip
+    given["gradient_accumulation_fusion"] |= not Kernels.engine
     if given.get("num_moe_experts"):
         given |= {**bridge_models.EXPERTS, "overlap_moe_expert_parallel_comm": own.overlap_experts,
                   "moe_grouped_gemm": True}
@@ -214,11 +222,13 @@ def main() -> None:
     parser.add_argument("--recompute", nargs="+", default=[], help="modules that run again in the backward pass")
     parser.add_argument("--cuda-graphs", nargs="+", default=[], help="parts of layers that are CUDA graphs, with --te")
     parser.add_argument("--layout", help="layers of each pipeline chunk, as Megatron-Core writes them")
+    parser.add_argument("--finetune", choices=["sft", "lora"], default="", help="packed sequences; lora: adapters")
     own, rest = parser.parse_known_args()
     name = rest[rest.index("--model") + 1]
     changes = _engine(own, rest, name) if "--te" in rest else _stand_ins(own, rest, name)
     sys.argv[1:] = rest
     dist.all_gather_object = own_keys  # type: ignore[assignment]
+    param_and_grad_buffer.validate_uneven_dtensor = lambda _: None  # it compares shards of all ranks
     changes |= {
         "DistributedDataParallelConfig": data_parallel, "Trainer": Trainer,
         "TransformerConfig": partial(configuration, name, own),
@@ -253,6 +263,9 @@ def _stand_ins(own: argparse.Namespace, rest: list[str], name: str) -> dict[str,
     narrow_experts.NarrowExperts.biased = name in bridge_models.BIASED
     WindowAttention.window = NarrowWindowAttention.window = bridge_models.WINDOWS.get(name, 0)
     Kernels.narrow_attention, Kernels.muon = own.narrow_attention, own.muon
+    Kernels.finetune = own.finetune
+    if own.finetune == "lora":
+        Kernels.adjust = finetune.freeze
     if own.narrow_output:
         narrow = {"ColumnParallelLinear": narrow_layers.NarrowColumn}
         gpt_model.tensor_parallel = SimpleNamespace(**vars(tensor_parallel) | narrow)

@@ -7,7 +7,9 @@ replaces the sum of earlier micro-batches, in a product that takes the same time
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import copy
+import sys
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -114,6 +116,11 @@ def product(left: torch.Tensor, right: torch.Tensor, how: Recipe, out: torch.Ten
     return torch._scaled_mm(left, right.t(), of_left, of_right, out_dtype=out.dtype, out=out, use_fast_accum=fast)
 
 
+def read(given: torch.Tensor, how: Recipe, trains: bool) -> Narrow:
+    """Activations or gradients [.., columns], made narrow; the product for a weight that trains needs both layouts."""
+    return quantise(given.flatten(0, -2), how if trains or not how.layouts else replace(how, layouts=1))
+
+
 class NarrowWeights:
     """Narrow weights, made again when an optimizer has changed them."""
 
@@ -147,7 +154,7 @@ class Column(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, given: torch.Tensor, weight: torch.Tensor, place: Place) -> torch.Tensor:
-        own = quantise(given.flatten(0, -2), place.how)
+        own = read(given, place.how, ctx.needs_input_grad[1])
         narrow = place.weights.of(weight, place.how)
         out = _gathered(own.along_rows, narrow.along_rows, place, given.dtype)
         ctx.save_for_backward(own.along_columns if place.how.narrow else own.along_rows, weight)
@@ -158,9 +165,10 @@ class Column(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         saved, weight = ctx.saved_tensors
         place: Place = ctx.place
-        gradient = quantise(gradients[0].flatten(0, -2), place.how)
+        trains = ctx.needs_input_grad[1]
+        gradient = read(gradients[0], place.how, trains)
         rows = gradient.along_rows.size(0)
-        whole, gathering = _gather(saved, place)
+        whole, gathering = _gather(saved, place) if trains else (saved, None)
         into = gradients[0].new_empty((rows, weight.size(1)))
         product(gradient.along_rows, ctx.narrow.along_columns, place.how, into)
         if gathering is not None:
@@ -173,7 +181,7 @@ class Column(torch.autograd.Function):
         else:
             scattered, scattering = into, None
         inputs = whole.view(weight.size(1), -1) if place.how.narrow else whole.t()
-        made = _gradient(gradient.along_columns, inputs, weight, place.how)
+        made = _gradient(gradient.along_columns, inputs, weight, place.how) if trains else None
         if scattering is not None:
             scattering.wait()
         return scattered.view(ctx.shape), made, None
@@ -184,7 +192,7 @@ class _Row(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, given: torch.Tensor, weight: torch.Tensor, place: Place) -> torch.Tensor:
-        own = quantise(given.flatten(0, -2), place.how)
+        own = read(given, place.how, ctx.needs_input_grad[1])
         narrow = place.weights.of(weight, place.how)
         parts, ranks, columns = own.along_rows.chunk(place.ranks), place.ranks, weight.size(0)
         out = given.new_empty((own.along_rows.size(0) // ranks, columns))
@@ -206,14 +214,17 @@ class _Row(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         saved, weight = ctx.saved_tensors
         place: Place = ctx.place
-        own = quantise(gradients[0].flatten(0, -2), place.how)
-        columns, gathering = _gather(own.along_columns if place.how.narrow else own.along_rows, place)
+        trains = ctx.needs_input_grad[1]
+        own = read(gradients[0], place.how, trains)
+        columns, gathering = own.along_columns if place.how.narrow else own.along_rows, None
+        if trains:
+            columns, gathering = _gather(columns, place)
         into = _gathered(own.along_rows, ctx.narrow.along_columns, place, gradients[0].dtype)
         if gathering is not None:
             gathering.wait()
         outputs = columns.view(weight.size(0), -1) if place.how.narrow else columns.t()
         inputs = saved if place.how.narrow else saved.t()
-        made = _gradient(outputs, inputs, weight, place.how)
+        made = _gradient(outputs, inputs, weight, place.how) if trains else None
         return into.view(ctx.shape), made, None
 
 
@@ -262,6 +273,9 @@ class _Narrow(torch.nn.Module):
 
     def __init__(self, *args: Any, config: TransformerConfig, **kwargs: Any) -> None:
         super().__init__(*args, config=config, **kwargs)
+        if config.defer_embedding_wgrad_compute:  # only of the output layer
+            self.config = copy.copy(config)
+            self.config.defer_embedding_wgrad_compute = False
         self.place = Place(recipe_of(config), self.tp_group, config.sequence_parallel, NarrowWeights())
 
     def _forward_impl(self, input: torch.Tensor, weight: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
@@ -358,14 +372,17 @@ def add_gradients_in_products() -> None:
 
     class Products:
         @staticmethod
+        @torch.no_grad()
         def wgrad_gemm_accum_fp32(given: torch.Tensor, gradient: torch.Tensor, main: torch.Tensor) -> None:
             torch.addmm(main, gradient.t(), given, out_dtype=torch.float32, out=main)
 
         @staticmethod
+        @torch.no_grad()
         def wgrad_gemm_accum_fp16(given: torch.Tensor, gradient: torch.Tensor, main: torch.Tensor) -> None:
             torch.addmm(main, gradient.t(), given, out=main)
 
     layers.fused_weight_gradient_mlp_cuda, layers._grad_accum_fusion_available = Products, True
+    sys.modules["fused_weight_gradient_mlp_cuda"] = Products  # type: ignore[assignment]
 
 
 def install(name: str) -> None:
