@@ -22,6 +22,7 @@ TABLES = {
     "published-training": "validation.published.training table",
     "transformer-engine": "validation.fits.transformer_engine",
     "sparse": "validation.compare.sparse",
+    "triton": "validation.compare.triton",
     "calibration": "validation.calibration.compare",
 }
 
