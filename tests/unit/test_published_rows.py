@@ -56,6 +56,13 @@ def test_a_hybrid_model_in_nvfp4_has_its_last_layers_in_bfloat16_in_both_runs() 
     assert "--te" in run.words and "--fused-experts" not in run.words
 
 
+def test_lightning_is_nano_with_other_layers_behind_it() -> None:
+    row = {**HYBRID, "#-GPUs": "8", "TP": "1", "EP": "8", "container": "26.08 NeMo Container"}
+    nano, lightning = (expressed({**row, "model": f"Nemotron_3_{name}"}) for name in ("Nano", "5_Lightning"))
+    assert isinstance(nano, Run) and isinstance(lightning, Run)
+    assert (lightning.words[1], lightning.words[2:]) == ("nemotron-3.5-lightning", nano.words[2:])
+
+
 def test_a_row_that_is_not_simulated_has_a_reason() -> None:
     reason = "sparse attention: the workload does not have it"
     assert expressed({**ROW, "model": "DeepSeekV4 Flash"}) == reason

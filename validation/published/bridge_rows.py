@@ -18,6 +18,7 @@ MODELS = {
     "Qwen3_30B_a3B": ("qwen3-30b-a3b", 48), "Qwen3_235B_a22B": ("qwen3-235b-a22b", 94),
     "GPT OSS 120B": ("gpt-oss-120b", 36), "DeepSeekV3": ("deepseek-v3", 61), "Kimi_K2": ("kimi-k2", 61),
     "Nemotron_3_Nano": ("nemotron-3-nano", 52), "Nemotron_3_Super": ("nemotron-3-super", 88),
+    "Nemotron_3_5_Lightning": ("nemotron-3.5-lightning", 52),
 }  # fmt: skip
 """Names of the workload and layers."""
 LAYOUTS = {"DeepSeekV3": "Et*4|(t*4|)*14tmL", "Kimi_K2": "Et*4|(t*4|)*14tL"}
@@ -46,7 +47,7 @@ LAYERS = ("attn", "mamba", "moe_router", "moe_preprocess")
 HYBRID_GRAPHS = {("Nemotron_3_Nano", "H100", "FP8"): LAYERS[1:2], ("Nemotron_3_Super", "B200", "MXFP8"): ()}
 """Parts of layers that are CUDA graphs, by model, GPU and precision, where they are not all of `LAYERS`. Hybrid models
 run with Transformer Engine itself, but with fused experts."""
-PERIODS = {"nemotron-3-nano": (7, 16), "nemotron-3-super": (11, 22)}
+PERIODS = {"nemotron-3-nano": (7, 16), "nemotron-3.5-lightning": (7, 16), "nemotron-3-super": (11, 22)}
 """Numbers of layers of hybrid models: the layers between them have the mix of those behind them."""
 FINETUNE = {"SFT Performance": "sft", "LoRA Performance": "lora"}
 """Kind of fine-tuning, by section."""
@@ -57,7 +58,6 @@ OFFLOADED = {
 NOT_HERE = {
     "DeepSeekV4": "sparse attention",
     "Nemotron_3_Ultra": "Megatron-FSDP with fused experts, and activations in host memory",
-    "Nemotron_3_5": "the recipe's Mamba model with layers that predict further tokens",
 }  # fmt: skip
 CLUSTERS = {
     "GB200": ("gb200-nvl72", 4), "GB300": ("gb300-nvl72", 4), "B200": ("dgx-b200", 8), "B300": ("dgx-b300", 8),
@@ -152,7 +152,7 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
     if fsdp:  # numbers of layers of which the same part can be offloaded
         fewest = max(4, layers // gcd(layers, offloaded))
         points = (fewest, 2 * fewest)
-    if "nvfp4" in words and model in PERIODS:  # 14 layers at the end have another precision
+    if "nvfp4" in words and model == "nemotron-3-super":  # 14 layers at the end have another precision
         points = (22, 33)
     tokens = n["GBS"] * sequence // gpus
     sequences = n["MBS"] * replicas

@@ -187,8 +187,8 @@ def settings(name: str, own: argparse.Namespace, **given: Any) -> dict[str, Any]
         given |= {**bridge_models.EXPERTS, "overlap_moe_expert_parallel_comm": own.overlap_experts,
                   "moe_grouped_gemm": True}
     given |= bridge_models.SETTINGS.get(name, {})
-    if Kernels.engine and name in bridge_models.MIXED:
-        given["quant_recipe"] = bridge_models.precisions(given["num_layers"], own.precision)
+    if Kernels.engine and name in bridge_models.PATTERNS:
+        given["quant_recipe"] = bridge_models.precisions(name, given["num_layers"], own.precision)
     dense = given.pop("dense", 0)
     if dense:
         given["moe_layer_freq"] = [0] * dense + [1] * (given["num_layers"] - dense)
@@ -276,8 +276,7 @@ def _stand_ins(own: argparse.Namespace, rest: list[str], name: str) -> dict[str,
         mamba_parts.install()
         from validation.workloads import hybrid_model
 
-        if name in bridge_models.MIXED:
-            Kernels.adjust = hybrid_model.set_precisions
+        Kernels.adjust = hybrid_model.set_precisions
         hybrid_model.install_stand_ins(bridge_models.PATTERNS[name])
     optimizer.Adam, optimizer.USING_PYTORCH_OPTIMIZER = Adam, False
     multi_latent_attention.ColumnParallelLinear = narrow_layers.NarrowColumn  # which it knows by name

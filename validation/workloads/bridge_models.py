@@ -21,6 +21,7 @@ SHAPES["nemotron-3-nano"] = Shape(
 SHAPES["nemotron-3-super"] = Shape(
     88, 4096, 2688, 32, 2, 131072, 8192, experts=512, top_k=22, gated=False
 )  # fmt: skip
+SHAPES["nemotron-3.5-lightning"] = SHAPES["nemotron-3-nano"]
 SHAPES["kimi-k2"] = Shape(61, 7168, 2048, 64, 64, 163840, 4096, experts=384, top_k=8)
 
 EXPERTS: dict[str, Any] = {
@@ -49,8 +50,10 @@ PATTERNS = {
     "nemotron-3-super": "MEMEMEM*EMEMEMEM*EMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEMEM*EMEMEMEM*EMEMEMEME",
 }
 """Layers of hybrid models: Mamba (M), experts (E) or attention (*)."""
+PATTERNS["nemotron-3.5-lightning"] = PATTERNS["nemotron-3-nano"]
+NANO = MAMBA | {"mamba_num_heads": 64, "moe_shared_expert_intermediate_size": 3712}
 SETTINGS: dict[str, dict[str, Any]] = {
-    "nemotron-3-nano": MAMBA | {"mamba_num_heads": 64, "moe_shared_expert_intermediate_size": 3712},
+    "nemotron-3-nano": NANO, "nemotron-3.5-lightning": NANO | {"mtp_num_layers": 2},
     "nemotron-3-super": MAMBA | {
         "mamba_num_heads": 128, "moe_shared_expert_intermediate_size": 5376, "moe_latent_size": 1024,
         "mtp_num_layers": 2,
@@ -63,7 +66,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Of one model; `dense`: first layers without experts."""
 MIXED = {"nemotron-3-super"}
-"""Models whose recipes give single layers another precision."""
+"""Hybrid models whose recipes in NVFP4 give single layers of the decoder another precision."""
 BF16_AT_THE_END = 14
 """Layers that a recipe in NVFP4 leaves in bfloat16."""
 WINDOWS = {"gpt-oss-120b": 128}
@@ -72,18 +75,21 @@ BIASED = {"gpt-oss-120b"}
 """Models whose experts have biases."""
 
 
-def precisions(layers: int, precision: str) -> RecipeConfig:
-    """Of the linear layers of a model of `MIXED`, first match first, as te_quant.cfg of Megatron-Bridge gives them.
+def precisions(name: str, layers: int, precision: str) -> RecipeConfig:
+    """Of the linear layers of a hybrid model, first match first, as te_quant.cfg of Megatron-Bridge gives them.
 
     Megatron-Core's stack of Mamba layers enters no context of NVFP4, so each layer asks for it.
     """
     kept = ["mtp.*"]
-    if precision == "nvfp4":
+    mixed = precision == "nvfp4" and name in MIXED
+    if mixed:
         last = range(max(0, layers - BF16_AT_THE_END), layers)
         kept += ["*.linear_qkv", "*.linear_proj", "*mlp.fc[12]_latent_proj", *(f"decoder.layers.{i}.*" for i in last)]
     matchers = [GlobMatcher(pattern, "bf16") for pattern in kept]
+    if mixed:
+        matchers.append(GlobMatcher("*mixer.out_proj", "mxfp8"))
     if precision == "nvfp4":
-        matchers += [GlobMatcher("*mixer.out_proj", "mxfp8"), GlobMatcher("decoder.layers.*", "nvfp4")]
+        matchers.append(GlobMatcher("decoder.layers.*", "nvfp4"))
     wanted: dict[str, dict[str, Any]] = {
         "bf16": {}, "mxfp8": {"fp8_quantization_recipe": "mxfp8", "override_nonquantized_autocast": True},
         "nvfp4": {"fp4_quantization_recipe": "nvfp4", "override_nonquantized_autocast": True},

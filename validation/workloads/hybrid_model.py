@@ -93,7 +93,7 @@ class Latent(torch.nn.Module):
 
 
 def set_precisions(model: torch.nn.Module) -> None:
-    """Of the layers that predict further tokens: bfloat16, as in the recipes of Nemotron 3 Super."""
+    """Of the layers that predict further tokens: bfloat16."""
     for name, module in model.named_modules():
         if name.startswith("mtp."):
             _set(module, recipe("bf16"))
