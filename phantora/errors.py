@@ -58,6 +58,11 @@ def reason_of(error: BaseException) -> Reason:
     return Reason.REFUSED if isinstance(error, PhantoraError) else Reason.SCRIPT_FAILED
 
 
+def cause_of(error: OSError) -> str:
+    """The system's text for the error. Errors of libraries (gzip, pyarrow) have no `strerror`."""
+    return os.strerror(error.errno) if error.errno else str(error) or type(error).__name__
+
+
 def limit_of_processes(error: BaseException) -> str:
     """Explanation of an error by which the system, Python, torch or Arrow refuses one more process or thread; '' for
     others."""

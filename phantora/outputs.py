@@ -10,13 +10,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from phantora.errors import cause_of
+
 
 def why_not_written(path: str | os.PathLike[str], error: OSError) -> str:
     """Reason why `path` cannot be written, and the remedy."""
     folder = os.path.dirname(os.fspath(path)) or "."
     if error.errno == errno.ENOENT and not os.path.isdir(folder):
         return f"there is no folder {folder}; make it, or choose another -o"
-    reason = os.strerror(error.errno) if error.errno else str(error)
+    reason = cause_of(error)
     room = "make room, or " if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
     return f"{reason}; {room}choose another -o"
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from phantora.errors import PhantoraError, Reason
+from phantora.errors import PhantoraError, Reason, cause_of
 from phantora.result import RunReport, RunResult
 from phantora.spec import RunSpec
 
@@ -39,7 +39,7 @@ class Files:
             files.result.unlink(missing_ok=True)
             files.spec.write_text(spec.to_json(), encoding="utf-8")
         except OSError as error:
-            raise PhantoraError(f"{files.spec}: cannot be written: {error.strerror}; free space") from error
+            raise PhantoraError(f"{files.spec}: cannot be written: {cause_of(error)}; free space") from error
         return files
 
     @property

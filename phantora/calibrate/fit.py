@@ -24,7 +24,7 @@ from phantora.calibrate.collectives import collective_curves
 from phantora.calibrate.kernels import Products, compare_products, traced_operators
 from phantora.calibrate.profiled import HostStep, operator_times, real_steps, simulated_step
 from phantora.cost.traced import TracedOperator, write_traced
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, cause_of
 from phantora.hardware import DEFAULT_HOST, CalibrationFile, HostProfile, MeasuredGpu, load_gpu, load_host
 from phantora.trace.reader import Log
 
@@ -168,4 +168,4 @@ def write(found: Calibration, path: Path, table: Path) -> None:
     try:
         path.write_text(CalibrationFile(found.host, gpu).text(), encoding="utf-8")
     except OSError as error:
-        raise PhantoraError(f"cannot write {path}: {error.strerror}; choose another file") from error
+        raise PhantoraError(f"cannot write {path}: {cause_of(error)}; choose another file") from error

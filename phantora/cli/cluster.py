@@ -14,7 +14,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, cause_of
 from phantora.units import GIB
 
 if TYPE_CHECKING:
@@ -187,4 +187,4 @@ def _draw(described: Cluster, topology: Topology, output: str) -> None:
     try:
         path.write_text(svg(topology, described.name), encoding="utf-8")
     except OSError as error:
-        raise PhantoraError(f"cannot write {path}: {error.strerror or error}") from error
+        raise PhantoraError(f"cannot write {path}: {cause_of(error)}") from error

@@ -18,7 +18,7 @@ from typing import NoReturn
 import click
 
 from phantora.cli.settings import defaults
-from phantora.errors import PhantoraError, limit_of_processes
+from phantora.errors import PhantoraError, cause_of, limit_of_processes
 from phantora.version import version
 from phantora.without_pandas import block_pandas
 
@@ -175,7 +175,7 @@ def _leave(status: int) -> NoReturn:
             status = status or 128 + signal.SIGPIPE
         elif not status:
             status = 1
-            _report(f"cannot write standard output: {error.strerror}")
+            _report(f"cannot write standard output: {cause_of(error)}")
     sys.exit(status)
 
 
@@ -238,7 +238,7 @@ def _status() -> int:
                 sys.stdout.flush()
             os._exit(1)  # pyarrow 26 ends with SIGSEGV if some of its threads have started and others could not
         if isinstance(error, OSError) and error.filename is None and error.errno in _NOT_WRITTEN:
-            _report(f"cannot write the output: {error.strerror}")
+            _report(f"cannot write the output: {cause_of(error)}")
             return 1
         _report(
             f"internal error: {type(error).__name__}: {error}; set PHANTORA_DEBUG=1 for the traceback and report it"

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, cause_of
 from phantora.ttir import store
 
 KIND = "phantora operators"
@@ -55,7 +55,7 @@ def write_wanted(path: Path, wanted: Iterable[Wanted], **about: Any) -> None:
     try:
         path.write_bytes(b"\n".join(orjson.dumps(line) for line in lines) + b"\n")
     except OSError as error:
-        raise PhantoraError(f"cannot write {path}: {error.strerror}; choose another file") from error
+        raise PhantoraError(f"cannot write {path}: {cause_of(error)}; choose another file") from error
 
 
 def read_wanted(path: Path) -> list[Wanted]:
@@ -63,7 +63,7 @@ def read_wanted(path: Path) -> list[Wanted]:
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
-        raise PhantoraError(f"cannot read {path}: {error.strerror}") from error
+        raise PhantoraError(f"cannot read {path}: {cause_of(error)}") from error
     head = _line(path, 1, lines[0]) if lines else {}
     if head.get("kind") != KIND:
         raise PhantoraError(f"{path} is no list of operators; `phantora trace --missing FILE` writes one")

@@ -8,7 +8,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, cause_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -30,7 +30,7 @@ def read(path: Path) -> dict[str, Any]:
             raise PhantoraError(f"{path} has a key of more than {MOST_PARTS} parts")
         return tomllib.loads(data.decode())
     except OSError as error:
-        raise PhantoraError(f"cannot read {path}: {error.strerror or error}") from error
+        raise PhantoraError(f"cannot read {path}: {cause_of(error)}") from error
     except (ValueError, RecursionError) as error:  # numbers without end and tables in tables, too
         raise PhantoraError(f"{path} is not valid TOML: {error}") from error
 

@@ -8,7 +8,6 @@ and ``{`` is such a place is found by parsing what lies before it.
 from __future__ import annotations
 
 import gc
-import os
 import re
 import zlib
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from typing import IO, Any
 
 import orjson
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, cause_of
 
 CHUNK_BYTES = 8 << 20
 """Bytes of the file that are read at once."""
@@ -58,7 +57,7 @@ class EventFile:
                 yield from self._batches(source)
                 self.cut_short |= source.broken
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
+            reason = cause_of(error)
             raise PhantoraError(f"{self.path}: cannot read the trace: {reason}") from error
         finally:
             if collects:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from phantora.errors import PhantoraError, Reason, limit_of_processes, reason_of
+from phantora.errors import PhantoraError, Reason, cause_of, limit_of_processes, reason_of
 from phantora.launch import process
 from phantora.launch.ending import (
     Ending,
@@ -54,7 +54,7 @@ def run_command(
                 preexec_fn=lambda: process.die_with_parent(parent),  # no thread is running yet
             )
     except OSError as error:
-        reason = limit_of_processes(error) or f"{error.strerror}; check the path"
+        reason = limit_of_processes(error) or f"{cause_of(error)}; check the path"
         raise PhantoraError(f"cannot run {command[0]!r}: {reason}") from error
     run = _Run(command[0], child, session)
     try:

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from phantora.errors import PhantoraError, Reason, limit_of_processes
+from phantora.errors import PhantoraError, Reason, cause_of, limit_of_processes
 from phantora.launch.failures import Failure
 
 _OURS = "phantora: "
@@ -144,7 +144,7 @@ def error_message(error: BaseException) -> str:
         return str(error)
     if isinstance(error, OSError) and error.filename is None and error.strerror:
         return (
-            f"the log cannot be written: {error.strerror}; free space or choose another -o. "
+            f"the log cannot be written: {cause_of(error)}; free space or choose another -o. "
             "What was written so far can be read"
         )
     return (

@@ -98,4 +98,5 @@ def _place(error: BaseException) -> str:
 def _shown(filename: str, line: int | None) -> str:
     """Relative to the current folder where it lies in it."""
     relative = os.path.relpath(filename)
-    return f"{os.path.basename(filename) if relative.startswith(os.pardir) else relative}:{line or 0}"
+    name = os.path.basename(filename) if relative.startswith(os.pardir) else relative
+    return f"{name}:{line}" if line else name

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, cause_of
 from phantora.launch import failures, loading, process, shims, unmodelled_cpu
 from phantora.launch.importhook import AfterImport, after_import
 from phantora.launch.plan import server_environment
@@ -95,7 +95,7 @@ def open_session() -> int:
     try:
         return os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
-        raise PhantoraError(f"cannot open the simulation at {path}: {error.strerror}; is it still running?") from error
+        raise PhantoraError(f"cannot open the simulation at {path}: {cause_of(error)}; is it still running?") from error
 
 
 def _attach() -> StubSet:

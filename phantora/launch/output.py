@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from phantora.errors import PhantoraError, Reason
+from phantora.errors import PhantoraError, Reason, cause_of
 from phantora.launch.plan import STDERR, STDOUT, Plan, parse_streams, rank_log_dir
 
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|[\r\n])")  # progress bars end their lines with a carriage return
@@ -66,7 +66,7 @@ class Console:
                     raise TerminalGone from error
                 name = "output" if stream == STDOUT else "error"
                 raise PhantoraError(
-                    f"cannot write standard {name}, where the ranks' output goes: {error.strerror}; make room, or "
+                    f"cannot write standard {name}, where the ranks' output goes: {cause_of(error)}; make room, or "
                     "send it elsewhere"
                 ) from error
             self._at_line_start = data.endswith((b"\n", b"\r"))
@@ -175,7 +175,7 @@ class Stream:
             self.file.write(data)
         except OSError as error:
             console.message(
-                f"phantora: cannot write {self.path}: {error.strerror}; what was written so far can be read, "
+                f"phantora: cannot write {self.path}: {cause_of(error)}; what was written so far can be read, "
                 "the rest of the rank's output is not logged"
             )
             self.file.close()
@@ -207,7 +207,7 @@ class Outputs:
             rank_log_dir(self._plan, 0).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise PhantoraError(
-                f"cannot write to --log-dir {self._plan.log_dir}: {error.strerror}; choose another directory"
+                f"cannot write to --log-dir {self._plan.log_dir}: {cause_of(error)}; choose another directory"
             ) from error
 
     def log_path(self, rank: int, number: int) -> Path | None:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from phantora import defaults
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, cause_of
 
 OPTION = "--moe-routing"
 BALANCED, FRAMEWORK, ZIPF = defaults.MOE_ROUTING, "framework", "zipf:"
@@ -133,7 +133,7 @@ def _read(path: str) -> dict[str, list[float]]:
             layers = json.load(file)
     except OSError as error:
         raise PhantoraError(
-            f"{OPTION} {path}: {error.strerror}; give {BALANCED}, {ZIPF}S, {FRAMEWORK} or a JSON file"
+            f"{OPTION} {path}: {cause_of(error)}; give {BALANCED}, {ZIPF}S, {FRAMEWORK} or a JSON file"
         ) from error
     except (ValueError, RecursionError) as error:
         raise PhantoraError(f"{OPTION} {path} is not JSON: {error}") from error

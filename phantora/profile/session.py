@@ -18,7 +18,7 @@ import orjson
 from phantora.cost.parse import parse_signature, signature_text
 from phantora.cost.table import Entry, Table, TimedKernel, read_table, signature_key, write_table
 from phantora.cost.wanted import Wanted
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, cause_of
 
 CHUNK = 96  # operators measured under one profile
 JOURNAL = ".journal"
@@ -216,7 +216,7 @@ class Book:
                 journal.flush()
                 os.fsync(journal.fileno())
         except OSError as error:
-            raise PhantoraError(f"cannot write {self._journal}: {error.strerror}; choose another --out") from error
+            raise PhantoraError(f"cannot write {self._journal}: {cause_of(error)}; choose another --out") from error
 
     def missing(self, wanted: Iterable[Wanted]) -> list[Wanted]:
         """Those of `wanted` that were neither measured nor refused, each once."""

@@ -122,7 +122,7 @@ def check_script(path: str) -> None:
     try:
         compile(Path(path).read_bytes(), path, "exec", dont_inherit=True)
     except SyntaxError as error:
-        where = f"{error.filename}:{error.lineno}"
+        where = f"{path}:{error.lineno}" if error.lineno else path  # null bytes have no line
         line = (error.text or "").strip()
         raise PhantoraError(
             f"{where}: {type(error).__name__}: {error.msg}" + (f": {line}" if line else ""), Reason.SCRIPT_FAILED

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from phantora.cache import cache_directory, make_folder
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, cause_of
 from phantora.stubs import build, sources
 from phantora.stubs.build import StubSet
 from phantora.stubs.find import Torch, find_torch
@@ -74,7 +74,7 @@ def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
                 shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
         raise PhantoraError(
-            f"cannot build the stub libraries in {cache}: {error.strerror}; "
+            f"cannot build the stub libraries in {cache}: {cause_of(error)}; "
             "make it writable or set XDG_CACHE_HOME"
         ) from error
     found = build.read_set(target)

@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, cause_of
 from phantora.stubs import elf, imports
 
 # Libraries that a stub takes the place of, by the name before `.so`; unversioned symbols are
@@ -161,7 +161,7 @@ def cxx_standard(torch: Torch) -> int:
         text = (torch.directory / "include" / "ATen" / "ATen.h").read_text()
     except OSError as error:
         raise PhantoraError(
-            f"torch {torch.version} in {torch.directory} has no headers ({error.strerror}: ATen/ATen.h); install the "
+            f"torch {torch.version} in {torch.directory} has no headers ({cause_of(error)}: ATen/ATen.h); install the "
             "wheel from PyPI"
         ) from error
     asked = re.search(r"__cplusplus\s*<\s*20(\d\d)\d\d", text)  # 201703, 202002

@@ -13,7 +13,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, cause_of
 from phantora.sweep.answer import Answer
 
 NAMES = ("sweep.parquet", "sweep.csv", "sweep.json", "sweep.html", "best.sh")
@@ -41,7 +41,7 @@ def write_files(found: Answer) -> list[Path]:
             os.replace(new, path)
         except OSError as error:
             new.unlink(missing_ok=True)
-            raise PhantoraError(f"{path}: cannot be written: {error.strerror}; free space and start again") from error
+            raise PhantoraError(f"{path}: cannot be written: {cause_of(error)}; free space and start again") from error
         written.append(path)
     return written
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, cause_of
 from phantora.sweep.result import Result, result_of
 
 NAME = "journal.jsonl"
@@ -33,7 +33,7 @@ class Journal:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise PhantoraError(f"{folder}: cannot be used for a sweep: {error.strerror}; name another -o") from error
+            raise PhantoraError(f"{folder}: cannot be used for a sweep: {cause_of(error)}; name another -o") from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -65,8 +65,8 @@ class Journal:
             os.fsync(self._file)
         except OSError as error:
             raise PhantoraError(
-                f"{self.path}: cannot be written: {error.strerror}; free space and start the same sweep again: it goes "
-                "on where it was"
+                f"{self.path}: cannot be written: {cause_of(error)}; free space and start the same sweep again: it "
+                "goes on where it was"
             ) from error
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ def read(path: Path) -> tuple[list[Result], int]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise PhantoraError(f"{path}: cannot be read: {error.strerror}") from error
+        raise PhantoraError(f"{path}: cannot be read: {cause_of(error)}") from error
     whole = data.rfind(b"\n") + 1
     lines = data[:whole].splitlines()
     if not lines:

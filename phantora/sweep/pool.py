@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import BinaryIO, Protocol
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, cause_of
 from phantora.fold.syntax import parse_fold
 from phantora.launch.process import die_with_parent
 from phantora.launch.shared_forkserver import VARIABLE, WarmServer
@@ -188,7 +188,7 @@ def _output_of(command: Command) -> BinaryIO:
         return open(command.output, "wb")
     except OSError as error:
         raise PhantoraError(
-            f"{command.output}: cannot be written: {error.strerror}; free space or name another -o"
+            f"{command.output}: cannot be written: {cause_of(error)}; free space or name another -o"
         ) from error
 
 

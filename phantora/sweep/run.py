@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, cause_of
 from phantora.sweep.answer import Answer, answer
 from phantora.sweep.files import write_files
 from phantora.sweep.fold import ENDS, MODES, ONE, is_first_only
@@ -215,7 +215,7 @@ def set_up(space: Space, folder: Path) -> None:
     try:
         done.touch()
     except OSError as error:
-        raise PhantoraError(f"{done}: cannot be written: {error.strerror}; free space and start again") from error
+        raise PhantoraError(f"{done}: cannot be written: {cause_of(error)}; free space and start again") from error
 
 
 def _export(found: Answer, top: int) -> None:

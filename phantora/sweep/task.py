@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 import orjson
 
-from phantora.errors import PhantoraError, Reason
+from phantora.errors import PhantoraError, Reason, cause_of
 from phantora.result import RunResult, first_line
 from phantora.run_process import MODULE, Files
 from phantora.spec import OFF, RunSpec
@@ -203,7 +203,7 @@ def _evaluate(task: Task, read: Read) -> Generator[Command, int, Result]:
     try:
         task.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise PhantoraError(f"{task.folder}: cannot be made: {error.strerror}") from error
+        raise PhantoraError(f"{task.folder}: cannot be made: {cause_of(error)}") from error
     plan = task.shared.steps
     steps = plan.first if plan else None
     roomy = (yield from _roomy(task, read)) if task.doubtful and task.shared.needs else None

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, cause_of
 from phantora.trace import arrow_sizes
 from phantora.trace.recording import Chunk
 from phantora.trace.schema import (
@@ -382,7 +382,7 @@ def _mapped(path: str) -> pa.MemoryMappedFile:
             raise PhantoraError(f"{path}: the file is empty, so it is no log; run `phantora trace` again")
         source = pa.memory_map(path, "r")
     except OSError as error:
-        reason = os.strerror(error.errno) if error.errno else str(error)
+        reason = cause_of(error)
         raise PhantoraError(
             f"{path}: cannot open the log: {reason}; give the path of a run's .arrow file"
         ) from error

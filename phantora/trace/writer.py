@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, cause_of
 from phantora.outputs import is_unnamed
 from phantora.trace.locking import lock_for_writing, was_deleted
 from phantora.trace.recording import Chunk, RecordingWriter
@@ -293,4 +293,4 @@ def kernel_name(text: str) -> str:
 
 
 def _reason(error: OSError) -> str:
-    return os.strerror(error.errno) if error.errno else str(error)
+    return cause_of(error)

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, cause_of
 from phantora.json_data import encode
 from phantora.outputs import open_output
 from phantora.trace.analysis import summary
@@ -76,7 +76,7 @@ def write_page(path: str, text: str) -> None:
         with os.fdopen(open_output(path), "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise PhantoraError(f"{path}: cannot write the page: {error.strerror}; name another path") from error
+        raise PhantoraError(f"{path}: cannot write the page: {cause_of(error)}; name another path") from error
 
 
 def assemble(name: str, title: str, data: dict[str, Any]) -> str:

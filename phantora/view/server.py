@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import orjson
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, cause_of
 from phantora.trace.analysis.report import Report, to_json
 from phantora.trace.diff.compare import Difference
 from phantora.trace.diff.compare import to_json as difference_json
@@ -145,7 +145,7 @@ class Server(ThreadingHTTPServer):
             super().__init__((ADDRESS, port), _Handler)
         except OSError as error:
             raise PhantoraError(
-                f"cannot listen on {ADDRESS}:{port}: {error.strerror}; choose another --port, or none"
+                f"cannot listen on {ADDRESS}:{port}: {cause_of(error)}; choose another --port, or none"
             ) from error
 
     @property

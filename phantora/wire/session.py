@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, cause_of
 from phantora.wire import layout
 
 _SYS_FUTEX = 202  # x86-64
@@ -117,7 +117,7 @@ class Session:
         except OSError as error:
             os.close(fd)
             raise PhantoraError(
-                f"no memory for the shared area of {world_size} ranks ({size >> 20} MiB): {error.strerror}; "
+                f"no memory for the shared area of {world_size} ranks ({size >> 20} MiB): {cause_of(error)}; "
                 "free memory or simulate fewer ranks"
             ) from error
         header = np.ndarray((), layout.dtype(layout.Header), buffer=area)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import runpy
 from argparse import ArgumentParser
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import NoReturn
 
 import pytest
 
+from phantora.errors import PhantoraError, cause_of
 from phantora.launch.failures import message_of
+from phantora.runs.prepare import check_script
 
 IN_ANOTHER_PROCESS = """
 
@@ -63,3 +66,15 @@ def test_an_assertion_without_a_text_is_its_line(tmp_path: Path) -> None:
         runpy.run_path(str(tmp_path / "train.py"))
     assert message_of(caught.value) == "assert steps > 0"
     assert message_of(AssertionError("too few")) == "too few" and message_of(AssertionError()) == ""
+
+
+def test_an_error_without_a_line_or_a_number_reads_without_none(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_bytes(b"import torch\nx = 1\x00\n")
+    with pytest.raises(PhantoraError) as refused:
+        check_script(str(script))
+    assert str(refused.value) == f"{script}: SyntaxError: source code string cannot contain null bytes"
+    with pytest.raises(OSError) as unread:
+        gzip.decompress(b"no archive")
+    assert unread.value.strerror is None and cause_of(unread.value) == "Not a gzipped file (b'no')"
+    assert cause_of(FileNotFoundError(2, "")) == "No such file or directory"

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, cause_of
 from phantora.trace.analysis.report import CAUSES, Report, StepTimes
 
 Row = dict[str, Any]
@@ -73,7 +73,7 @@ def write_csv(named: Mapping[str, list[Row]], directory: str) -> list[str]:
                 paths.append(str(path))
     except OSError as error:
         raise PhantoraError(
-            f"{directory}: cannot write the tables: {error.strerror}; name another directory"
+            f"{directory}: cannot write the tables: {cause_of(error)}; name another directory"
         ) from error
     return paths
 
