@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -42,6 +43,21 @@ class Failure:
         return f"{who}{where}: {self.kind}" + (f": {self.message}" if self.message else "")
 
 
+_library: list[ctypes.CDLL] = []
+
+
+def install(library: ctypes.CDLL) -> None:
+    """Takes the failed assertions of kernels from the rank runtime."""
+    library.ph_failed_assertion.argtypes, library.ph_failed_assertion.restype = [], ctypes.c_char_p
+    _library[:] = [library]
+
+
+def _with_assertion(message: str) -> str:
+    """The call whose kernel failed, of an error that a later call raised."""
+    text = _library[0].ph_failed_assertion() if _library and "device-side assert" in message else None
+    return f"{message} ({text.decode(errors='replace')})" if text else message
+
+
 def note(error: BaseException) -> None:
     """Appends the error of this process to the run's file, if it has one."""
     path = rank_spec().failures
@@ -49,7 +65,7 @@ def note(error: BaseException) -> None:
         return
     rank = os.environ.get("RANK", "")
     failure = Failure(
-        int(rank) if rank.isdigit() else -1, type(error).__name__, message_of(error)[:_LONGEST], _place(error),
+        int(rank) if rank.isdigit() else -1, type(error).__name__, _with_assertion(message_of(error))[:_LONGEST], _place(error),
         reason_of(error),
     )  # fmt: skip
     with suppress(OSError), open(path, "a", encoding="utf-8") as file:

@@ -16,6 +16,7 @@ from phantora.launch import (
     cupy_sparse,
     disk,
     engine_calls,
+    failures,
     garbage,
     modules,
     profiler,
@@ -46,6 +47,7 @@ def load_stubs(stub_set: StubSet) -> ctypes.CDLL:
     os.environ["NVTX_INJECTION64_PATH"] = str(stub_set.rank)  # ranges go to stub/rank/ranges.c
     clock.install(stub_set.directory / clock.LIBRARY, library)
     profiler.install(library)
+    failures.install(library)
     runtime = next(path for path in stub_set.libraries if path.name.startswith("libcudart.so"))
     static_runtime.install(runtime)
     cupy_sparse.install(library, ctypes.CDLL(str(runtime)))

@@ -43,6 +43,8 @@ void ph_joined_detach(void);        // in a forked child: it is no rank
 void ph_exit(int status);          // sends RANK_EXIT; called by phantora.launch as the rank ends
 bool ph_connected(void);
 bool ph_null_mode(void);           // record nothing, answer at once
+void ph_assert_fails(const char *text);     // a kernel's assertion; the host learns of it when it next waits for the GPU
+const char *ph_failed_assertion(void);      // the first one's text, or NULL
 bool ph_probing(void);             // and the process ends with the first communication whose bytes are not carried
 const ph_header *ph_shared(void);  // NULL when not connected
 const ph_device *ph_gpu(void);     // the simulated GPU
@@ -318,6 +320,7 @@ unsigned ph_memory_flags(const void *pointer, size_t bytes);  // PH_KNOWN, PH_HO
                                                                // PH_FRESH: what is not known of it
 void ph_memory_mark(const void *pointer, size_t bytes, unsigned flags);
 bool ph_memory_known(void);  // is anything marked?
+bool ph_memory_unseen(void); // has a kernel without an operator run, which may have written anywhere?
 typedef struct ph_known_span {
   size_t from, to;  // bytes from a range's begin
   unsigned flags;   // PH_KNOWN, PH_GUESSED

@@ -490,6 +490,16 @@ Tensor seen(const Tensor &t) {
                        at::TensorOptions().dtype(o.shape.type).device(at::kCPU));
 }
 
+double cost_to_see(const Tensor &t) {
+  ph_awaited_piece piece;
+  const char *data = bytes_of(t);
+  const size_t extent = extent_of(t);
+  double ns = 0;
+  for (size_t at = 0; at < extent && ph_awaited(data + at, extent - at, &piece); at += piece.at + piece.bytes)
+    if (Value value = value_of(piece.ticket); value.node && !value.node->done) ns += value.node->all;
+  return ns;
+}
+
 // Reals that are too many to be computed as layers of a network are.
 static bool is_too_much(const Node &node) {
   if (!is_product(*node.op) && !is_heavy(*node.op)) return false;

@@ -3,6 +3,8 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "tracer/bounds.h"
+
 namespace tracer {
 
 static bool is_tensor_list(const c10::Type &type) {
@@ -120,6 +122,7 @@ static Operator *describe(const c10::OperatorHandle &handle) {
   // found_inf: an infinity seen earlier stays, and zeros are finite.
   if (op->name == "aten::_amp_foreach_non_finite_check_and_unscale_") op->keeps = 1;
   op->ends_scaled = op->name == "aten::_amp_update_scale_";
+  op->indices = index_rule(op->name);
   op->cost = cost_of(*op, schema);
   return op;
 }

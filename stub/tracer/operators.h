@@ -54,6 +54,7 @@ struct Operator {
   bool empties = false;        // aten::empty, the begin of torch.tensor() of a list
   bool lifts = false;          // lift_fresh: the end of torch.tensor()
   bool ends_scaled = false;    // a step with scaled gradients
+  const struct IndexRule *indices = nullptr;  // what its kernel asserts of them (bounds.h)
   size_t keeps = SIZE_MAX;     // mutated argument: 1 if an infinity is known in the first one, else as it was
   std::vector<Argument> arguments;
   std::vector<bool> returns_view;

@@ -10,6 +10,7 @@
 #include "tracer/allocator.h"
 #include "tracer/annotations.h"
 #include "tracer/assumptions.h"
+#include "tracer/bounds.h"
 #include "tracer/deferred.h"
 #include "tracer/finite.h"
 #include "tracer/host_calls.h"
@@ -137,6 +138,7 @@ static void close_frame(Thread &thread, c10::ArrayRef<IValue> outputs) {
       ph_emit(&record);
     }
     ph_pop_frame(&f.ph);
+    if (f.op && f.op->indices && f.ph.kernels && !f.ph.captured) check_indices(f);
     if ((f.ph.kernels || f.below_unsettled) && f.op && f.op->values) {
       size_t count = std::min(outputs.size(), f.op->returns_view.size());
       Values results(outputs.end() - count, count);

@@ -26,11 +26,12 @@ cudaError_t phc_ready(void) {
     phc_see(ph_devices());
     connected_process = getpid();
   }
-  return phc_devices() ? atomic_load_explicit(&sticky, memory_order_relaxed) : cudaErrorNoDevice;
+  return phc_devices() ? 0 : cudaErrorNoDevice;
 }
 
 cudaError_t phc_context(void) {
   cudaError_t error = phc_ready();
+  if (!error) error = atomic_load_explicit(&sticky, memory_order_relaxed);
   if (error) return error;
   int device = ph_current_device();
   if (ph_attached()) {
@@ -76,6 +77,11 @@ bool phc_primary_active(int device) { return device >= 0 && device < PH_MAX_DEVI
 cudaError_t phc_request_failed(void) {
   atomic_store(&sticky, cudaErrorLaunchFailure);
   return cudaErrorLaunchFailure;
+}
+
+cudaError_t phc_assertion(void) {
+  if (ph_failed_assertion()) atomic_store(&sticky, cudaErrorAssert);
+  return atomic_load_explicit(&sticky, memory_order_relaxed);
 }
 
 uint8_t phc_helper_flag(void) { return ph_moves_clock() ? 0 : PH_F_HELPER; }

@@ -85,7 +85,7 @@ static cudaError_t copy_emit(const void *dst, const void *src, size_t bytes, ph_
   if (host > 0) ph_advance(staged - ph_now());
   phc_waited_for_stream(stream);
   phc_finish_host_calls();
-  return 0;
+  return phc_assertion();
 }
 
 // A copy to pinned memory that is not waited for: its bytes arrive later.

@@ -19,12 +19,12 @@ void phc_device_uuid(int device, unsigned char uuid[16]);
 void phc_uuid_text(int device, char text[PHC_UUID_TEXT]);  // GPU-xxxxxxxx-...
 
 // ---- context.c: whether CUDA can be used in this process and thread.
-// Is there a device? 0, cudaErrorNoDevice (not connected), cudaErrorInitializationError (a child
-// forked by a rank that had used CUDA), or the sticky error that ended the context.
+// Is there a device? 0, cudaErrorNoDevice (not connected) or cudaErrorInitializationError (a child
+// forked by a rank that had used CUDA).
 cudaError_t phc_ready(void);
 bool phc_initialised(void);  // has phc_ready been called?
 // The same for calls that create or need a context: makes the current device's primary context
-// current in this thread.
+// current in this thread, or gives the sticky error that ended it.
 cudaError_t phc_context(void);
 cudaError_t phc_device_check(int device);  // cudaErrorInvalidDevice for a bad ordinal
 int phc_context_device(void);              // device of this thread's current context, -1 none
@@ -33,6 +33,8 @@ bool phc_primary_active(int device);
 // A request's negative status means that the simulation cannot go on: the context is lost, as after
 // a device fault. Returns the error that calls have from now on.
 cudaError_t phc_request_failed(void);
+// The host has waited for the GPU: cudaErrorAssert, from now on, if a kernel's assertion failed.
+cudaError_t phc_assertion(void);
 uint8_t phc_helper_flag(void);  // of a request: PH_F_HELPER in a thread that does not move the clock
 
 // ---- device.c: attributes, limits and peers of devices.

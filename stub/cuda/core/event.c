@@ -111,7 +111,7 @@ cudaError_t phc_event_query(void *handle) {
   if (event->done_at >= 0 && ph_watchdog_early(event)) return cudaErrorNotReady;
   phc_waited_for_event(event);
   phc_finish_host_calls();
-  return 0;
+  return phc_assertion();
 }
 
 cudaError_t phc_event_sync(void *handle) {
@@ -127,7 +127,7 @@ cudaError_t phc_event_sync(void *handle) {
   }
   phc_waited_for_event(event);
   phc_finish_host_calls();
-  return 0;
+  return phc_assertion();
 }
 
 static cudaError_t event_time(ph_event *event, int64_t *time) {

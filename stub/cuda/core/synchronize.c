@@ -12,7 +12,7 @@ cudaError_t phc_stream_sync(void *handle, bool per_thread) {
   if (ph_request(&record, NULL, 0).status < 0) return phc_request_failed();
   phc_waited_for_stream(stream);
   phc_finish_host_calls();
-  return 0;
+  return phc_assertion();
 }
 
 cudaError_t phc_stream_query(void *handle, bool per_thread) {
@@ -25,7 +25,7 @@ cudaError_t phc_stream_query(void *handle, bool per_thread) {
   if (answer.status) return cudaErrorNotReady;
   phc_waited_for_stream(stream);
   phc_finish_host_calls();
-  return 0;
+  return phc_assertion();
 }
 
 cudaError_t phc_device_sync(void) {
@@ -39,5 +39,5 @@ cudaError_t phc_device_wait(void) {
   if (ph_request(&record, NULL, 0).status < 0) return phc_request_failed();
   phc_waited_for_all();
   phc_finish_host_calls();
-  return 0;
+  return phc_assertion();
 }

@@ -17,6 +17,7 @@ static span *spans;  // by address, disjoint; neighbours that touch differ in th
 static size_t room;
 static atomic_size_t count;
 static atomic_bool some_fresh;
+static _Atomic bool some_unseen;
 
 void ph_known_reset(void) {
   lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
@@ -84,7 +85,8 @@ void ph_memory_mark(const void *pointer, size_t bytes, unsigned flags) {
 void ph_known_drop(const void *pointer, size_t bytes) { ph_memory_mark(pointer, bytes, 0); }
 
 // A kernel without an operator may have written anywhere.
-void ph_known_unseen(void) {
+void ph_known_unseen(bool values) {
+  if (values) atomic_store_explicit(&some_unseen, true, memory_order_relaxed);
   if (!atomic_load_explicit(&some_fresh, memory_order_relaxed)) return;
   pthread_mutex_lock(&lock);
   size_t kept = 0;
@@ -94,6 +96,8 @@ void ph_known_unseen(void) {
   atomic_store(&some_fresh, false);
   pthread_mutex_unlock(&lock);
 }
+
+bool ph_memory_unseen(void) { return atomic_load_explicit(&some_unseen, memory_order_relaxed); }
 
 bool ph_known_piece(const void *pointer, const void *end, const char **from, const char **to) {
   uintptr_t low = (uintptr_t)pointer, high = (uintptr_t)end;

@@ -21,7 +21,7 @@ void ph_memory_store(void *pointer, const void *data, size_t bytes);  // payload
 void ph_memory_run(const void *pointer, size_t bytes, const char **from, const char **to);
 // known.c
 void ph_known_reset(void);
-void ph_known_unseen(void);  // a kernel without an operator ran
+void ph_known_unseen(bool values);  // a kernel without an operator ran; values: true ones lay in memory before
 void ph_known_drop(const void *pointer, size_t bytes);  // it is overwritten
 bool ph_known_piece(const void *pointer, const void *end, const char **from, const char **to);  // the first, if any
 void ph_known_copy(void *dst, const void *src, size_t bytes);  // of the copy is known what is known of the source

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "rank/runtime/runtime.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -66,6 +67,14 @@ bool ph_neighbour(int rank) {
 static int host_numbers[PH_MAX_DEVICES];  // + 1; 0: the same
 void ph_see(int device, int of_host) { host_numbers[device] = of_host + 1; }
 int ph_of_host(int device) { return host_numbers[device] ? host_numbers[device] - 1 : device; }
+
+static char assertion[512];
+static _Atomic bool asserted;
+void ph_assert_fails(const char *text) {
+  snprintf(assertion, sizeof assertion, "%s", text);
+  atomic_store(&asserted, true);
+}
+const char *ph_failed_assertion(void) { return atomic_load(&asserted) ? assertion : NULL; }
 
 uint32_t ph_turn(void) { return ph_rt.turn; }
 int ph_devices(void) { return ph_live() || ph_attached() ? ph_rt.devices : 0; }

@@ -1,0 +1,44 @@
+"""An index out of range ends the context, as the assertions of torch's CUDA kernels do."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.integration.assertions_program import ILLEGAL, LEGAL
+from tests.support import runs
+
+PROGRAM = Path(__file__).with_name("assertions_program.py")
+TRITON = """import torch, triton, triton.language as tl
+@triton.jit
+def fill(at): tl.store(at, 3)
+index = torch.full((1,), -1, device="cuda")
+fill[(1,)](index)
+torch.zeros(5, 4, device="cuda").index_select(0, index)
+torch.cuda.synchronize()
+"""
+
+
+def test_each_kernel_asserts_its_own_range(tmp_path: Path) -> None:
+    run = runs.trace(tmp_path, "--", sys.executable, str(PROGRAM))
+    found = dict(line.split(" -> ") for line in run.out.splitlines())
+    assert found == dict.fromkeys(LEGAL, "legal") | dict.fromkeys(ILLEGAL, "CUDA error: device-side assert triggered")
+    reports = [line.split(": ", 2)[2].rpartition(" at ")[0] for line in run.err.splitlines() if ": rank 0: " in line]
+    assert reports == list(ILLEGAL)
+
+
+def test_the_last_line_names_the_call(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch\nx = torch.zeros(5, 4, device='cuda')\ny = x[torch.tensor([0, 7], device='cuda')]\n"
+        "z = y.relu()\nz.sum().item()\n"
+    )
+    run = runs.trace(tmp_path, "train.py", check=False)
+    assert run.status == 1 and run.err.splitlines()[-1] == (
+        "FAILED: rank 0 at train.py:5: AcceleratorError: CUDA error: device-side assert triggered "
+        "(aten::index: index 7 is outside -5 to 4 at train.py:3)"
+    )
+
+
+def test_what_a_kernel_without_an_operator_may_have_written_is_not_checked(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRITON)
+    assert runs.trace(tmp_path, "train.py").status == 0
