@@ -261,14 +261,18 @@ static Deferral bind_early(Frame &f, Values outputs) {
   return Deferral::LATER;
 }
 
-// The operator's tensors are true: so become its results, if they are not too many and a CPU form takes them.
-static bool settle_known(Thread &thread, Frame &f, Values outputs, const Sight &inputs) {
+static bool may_hold_all(const Thread &thread, const Frame &f, Values outputs, const Sight &inputs) {
   for (size_t i = 0; i < f.args.size(); ++i)
     if (f.op->arguments[i].mutated &&
         (!may_hold(thread, f, inputs, f.args[i]) || changed_below(f, i) || is_put_off(f.args[i])))
       return false;
   for (const IValue &v : outputs)
     if (!may_hold(thread, f, inputs, v)) return false;
+  return true;
+}
+
+// The operator's tensors are true: so become its results, if they are not too many and a CPU form takes them.
+static bool settle_known(Thread &thread, Frame &f, Values outputs, const Sight &inputs) {
   if (writes_zeros(f)) {
     each_tensor(f.args[0], clear);
     mark_results(thread, f, outputs, false);
@@ -367,11 +371,13 @@ void settle(Thread &thread, Frame &f, Values outputs) {
   Sight inputs;
   for (size_t i = 0; i < f.args.size() && !inputs.unknown; ++i)
     if (!f.op->arguments[i].out) look(f.args[i], &inputs, f.op->arguments[i].mutated);
-  for (size_t i = 0; i < f.args.size() && !inputs.unknown; ++i)
+  const bool finished = outputs.size() == f.op->returns_view.size();  // no when it threw
+  // Bytes of other ranks are waited for only where the results may be true.
+  const bool held = !inputs.unknown && finished && may_hold_all(thread, f, outputs, inputs);
+  for (size_t i = 0; i < f.args.size() && held && !inputs.unknown; ++i)
     if (!f.op->arguments[i].out) look_at_values(f.args[i], &inputs, f.op->arguments[i].mutated);
-  bool finished = outputs.size() == f.op->returns_view.size();  // no when it threw
   inputs.unknown |= inputs.guessed && is_assumed(f);
-  if (!inputs.unknown && finished && settle_known(thread, f, outputs, inputs)) {
+  if (held && !inputs.unknown && settle_known(thread, f, outputs, inputs)) {
     if (f.op->joins && inputs.guessed) mark_joined(f, outputs);
     return;
   }
