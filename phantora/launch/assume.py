@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -86,20 +87,39 @@ def setting(key: str) -> str | None:
     return given.get(key)
 
 
-def _count_threads(tell: Callable[[int], None]) -> None:
+def host_threads() -> tuple[int, bool]:
+    """Threads of this rank's operators on CPU tensors, 0 where nobody set them; and whether it is torchrun's number,
+    which is 1 for several processes on a host."""
+    if threads := rank_spec().threads:
+        return threads, False
+    torchrun = "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("LOCAL_WORLD_SIZE", 1)) > 1
+    return int(torchrun), torchrun
+
+
+_tracers: list[Callable[[int, bool], None]] = []
+
+
+def tell_threads() -> None:
+    """Gives the tracer the threads of operators on CPU tensors, by the environment of this rank."""
+    for tell in _tracers:
+        tell(*host_threads())
+
+
+def _count_threads(tell: Callable[[int, bool], None]) -> None:
     """Gives the tracer the threads of operators on CPU tensors, now and when the program sets them.
 
     ``torch.get_num_threads()`` is at most the number of processors of this machine.
     """
     import torch
 
-    tell(rank_spec().threads)
+    _tracers[:] = [tell]
+    tell_threads()
     original = torch.set_num_threads
 
     @functools.wraps(original)
     def set_num_threads(number: int) -> None:
         original(number)
-        tell(number)
+        tell(number, False)
 
     torch.set_num_threads = set_num_threads  # type: ignore[assignment]
 

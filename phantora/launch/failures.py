@@ -64,10 +64,10 @@ def note(error: BaseException) -> None:
     if not path:
         return
     rank = os.environ.get("RANK", "")
+    message = _with_assertion(message_of(error))[:_LONGEST]
     failure = Failure(
-        int(rank) if rank.isdigit() else -1, type(error).__name__, _with_assertion(message_of(error))[:_LONGEST], _place(error),
-        reason_of(error),
-    )  # fmt: skip
+        int(rank) if rank.isdigit() else -1, type(error).__name__, message, _place(error), reason_of(error)
+    )
     with suppress(OSError), open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(failure)) + "\n")
 

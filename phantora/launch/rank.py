@@ -19,7 +19,7 @@ from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from phantora.errors import PhantoraError
-from phantora.launch import clock, failures, loading, process, rendezvous, shims, unmodelled_cpu
+from phantora.launch import assume, clock, failures, loading, process, rendezvous, shims, unmodelled_cpu
 from phantora.launch.fold import groups
 from phantora.spec import rank_spec
 from phantora.wire import stacks
@@ -54,6 +54,7 @@ def become_rank(task: RankTask, library: ctypes.CDLL | None, session: int, out: 
         os.environ.update(task.environment)
         given = rank_spec()
         _seed(given.seed + task.rank)
+        assume.tell_threads()
         report_plainly(str(task.rank))
         shims.install()
         loading.install()

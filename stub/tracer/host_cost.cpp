@@ -40,10 +40,14 @@ constexpr size_t LEAST_MOVED = 64 << 10;  // bytes: less is in caches, and in th
 
 constexpr size_t NOTED = 16 << 20;        // bytes of an operator whose threads are said
 
-// OMP_NUM_THREADS of the user or torch.set_num_threads, 0 without: the ranks' own is 1, and MKL limits torch's number to
-// the processors of this machine.
+// OMP_NUM_THREADS of the user or of torchrun, or torch.set_num_threads, 0 without: the ranks' own is 1, and MKL limits
+// torch's number to the processors of this machine.
 static int given_threads;
-extern "C" __attribute__((visibility("default"))) void phantora_host_threads(int threads) { given_threads = threads; }
+static bool of_torchrun;
+extern "C" __attribute__((visibility("default"))) void phantora_host_threads(int threads, bool torchrun) {
+  given_threads = threads;
+  of_torchrun = torchrun;
+}
 
 static bool is_host(const Tensor &t) { return t.defined() && !is_python(t) && t.is_cpu() && t.layout() == at::kStrided; }
 static size_t size_of(const Tensor &t) { return static_cast<size_t>(t.numel()) * t.itemsize(); }
@@ -80,8 +84,9 @@ bool charge_memory(const Frame &f, Values outputs) {
   // These read as much of their first tensor as they write.
   if (is_one_of(f.op->name, {"aten::index", "aten::index_select", "aten::gather", "aten::take", "aten::embedding"})) read = written;
   if (read + written < LEAST_MOVED) return false;
-  if (!given_threads && read + written >= NOTED && ph_connected() && ph_moves_clock())
-    note_assumption("CPU operators run on 24 threads, shared by the ranks of a host (OMP_NUM_THREADS sets them)");
+  if ((!given_threads || of_torchrun) && read + written >= NOTED && ph_connected() && ph_moves_clock())
+    note_assumption(of_torchrun ? "CPU operators run on 1 thread, as torchrun sets OMP_NUM_THREADS"
+                                : "CPU operators run on 24 threads, shared by the ranks of a host (OMP_NUM_THREADS sets them)");
   bool serial = f.op->name == "aten::linalg_vector_norm" && outputs.size() == 1 && outputs[0].isTensor() && outputs[0].toTensor().numel() == 1;
   ph_charge_memory(read + written + filled, fresh, serial ? 1 : given_threads);  // torch's norm of all elements is one loop
   return true;

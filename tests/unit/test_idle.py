@@ -9,7 +9,7 @@ import time
 import pytest
 
 from phantora.sim import idle
-from phantora.wire.names import ASIDE, LEADS
+from phantora.wire.names import ASIDE
 
 PROGRAM = """
 import _thread, sys

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from phantora.launch.assume import host_threads
 from phantora.launch.routing import Routing
 from phantora.launch.shims import Shim
 from phantora.launch.shims.values import write
-from phantora.spec import rank_spec
 
 CPU_ADAM_BYTES = 28
 """Bytes of the host's memory that the update of a parameter reads and writes: the parameter, its gradient and both
@@ -64,7 +64,7 @@ class _CPUAdam:
     def adam_update(*arguments: Any) -> int:
         charge = ctypes.CDLL(None).ph_charge_memory
         charge.argtypes, charge.restype = [ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int], None
-        charge(arguments[8].numel() * CPU_ADAM_BYTES, 0, rank_spec().threads)
+        charge(arguments[8].numel() * CPU_ADAM_BYTES, 0, host_threads()[0])
         return 0
 
 
