@@ -38,6 +38,23 @@ def test_experts_exchange_tokens_as_the_recipe_of_the_gpu_does() -> None:
     assert deep.words[-1] == "deepep" and "--cuda-graphs" not in deep.words
 
 
+def test_dispatchers_are_those_of_the_containers_recipe() -> None:
+    row = {**ROW, "TP": "1", "MBS": "1", "Precision": "MXFP8"}
+    qwen = {**row, "model": "Qwen3_30B_a3B", "System": "DGX-B200", "#-GPUs": "8", "PP": "1", "VP": "n/a", "EP": "8"}
+    first = expressed(qwen)
+    assert isinstance(first, Run)
+    assert first.words[-1] == "alltoall"
+    assert "--cuda-graphs moe_router --ep" in " ".join(first.words)
+    deep = {**row, "model": "DeepSeekV3", "System": "DGX-B200", "#-GPUs": "256", "PP": "8", "VP": "2", "EP": "32"}
+    second = expressed(deep)
+    assert isinstance(second, Run)
+    assert "deepep" in second.words and "--overlap-experts" in second.words
+    pipeline = {**qwen, "System": "DGX-H100", "#-GPUs": "16", "GBS": "1024", "PP": "2", "VP": "12", "Precision": "FP8"}
+    third = expressed({**pipeline, "container": "26.02.01 NeMo Container"})
+    assert isinstance(third, Run)
+    assert third.options[3] == "dp=16:first" and "--vpp" not in third.words
+
+
 HYBRID = {**ROW, "model": "Nemotron_3_Super", "PP": "1", "VP": "n/a", "EP": "64"}
 
 

@@ -1,8 +1,8 @@
 """What is simulated of a row of Megatron-Bridge's performance summary.
 
 Settings that the summary does not give follow the recipes of the row's container in
-github.com/NVIDIA-NeMo/Megatron-Bridge: scripts/performance/configs at v0.3.0 (26.02) and v0.4.0 (26.04),
-src/megatron/bridge/perf_recipes from 26.06 on.
+github.com/NVIDIA-NeMo/Megatron-Bridge: scripts/performance/configs at v0.3.0 (26.02), v0.3.1 (26.02.01), v0.4.0
+(26.04), v0.4.2 (26.04.01) and v0.5.0 (26.06), src/megatron/bridge/perf_recipes at r0.6.0 (26.08).
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ HYBRID_GRAPHS = {("Nemotron_3_Nano", "H100", "FP8"): LAYERS[1:2], ("Nemotron_3_S
 run with Transformer Engine itself, but with fused experts."""
 PERIODS = {"nemotron-3-nano": (7, 16), "nemotron-3.5-lightning": (7, 16), "nemotron-3-super": (11, 22)}
 """Numbers of layers of hybrid models: the layers between them have the mix of those behind them."""
+RECIPES = {("Qwen3_30B_a3B", "DGX-H100", "26.02.01"): {"PP": "1", "VP": "n/a", "EP": "16"}}
+"""Layouts of a container's recipe, by model, system and container, where the summary repeats those of an older one."""
 FINETUNE = {"SFT Performance": "sft", "LoRA Performance": "lora"}
 """Kind of fine-tuning, by section."""
 OFFLOADED = {
@@ -110,6 +112,7 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
     fsdp = str(row.get("FSDP") or "0") not in ("0", "n/a")
     if fsdp and (row["model"] != "LLAMA3_70B" or row["TP"] != "1" or row["Precision"] not in ("BF16", "FP8")):
         return "Megatron-FSDP with settings that are not known"
+    row = {**row, **RECIPES.get((row["model"], row["System"], row["container"].split()[0]), {})}
     n = {key: 1 if row[key] == "n/a" else int(row[key]) for key in ("TP", "PP", "CP", "VP", "GBS", "MBS")}
     gpus, sequence = int(row["#-GPUs"]), int(row["Sequence Length"])
     model, layers = MODELS[row["model"]]
@@ -176,6 +179,8 @@ def _engine(row: Mapping[str, Any], gpu: str) -> list[str]:
     elif row["model"] == "Qwen3_30B_a3B" and gpu != "H100":
         attention = LAYERS[:1] if gpu == "B200" and row["MBS"] != "1" else ()
         graphs = (*attention, *LAYERS[2:])
+        if ALL_TO_ALL[-1] in _experts(row, gpu):  # which reads counts of tokens that a graph does not compute
+            graphs = LAYERS[2:3]
     return ["--te", "--cuda-graphs", *graphs] if graphs else ["--te"]
 
 
@@ -195,11 +200,13 @@ def _experts(row: Mapping[str, Any], gpu: str) -> list[str]:
             fused += ["--fused-experts", "--narrow-attention"]
         hybrid = True
     elif model == "GPT OSS 120B":
-        hybrid = not apart or (version >= [26, 4] and gpu != "GB300")
-        if hybrid and gpu == "GB200" and apart:
+        hybrid = not apart or (gpu != "GB300" and version == [26, 4]) or (gpu == "B300" and version > [26, 4])
+        if gpu == "GB200" and apart and version >= [26, 4]:
             fused = ["--overlap-experts"]
         if gpu in ("GB200", "B200") and apart:
             fused += ["--recompute", "layernorm", "moe_act"]
+    elif (model, gpu, row["EP"]) == ("DeepSeekV3", "B200", "32"):
+        return ["--overlap-experts", "--recompute", "mla_up_proj", "mlp", *DEEP]
     elif model in LAYOUTS:
         hybrid, again = True, "mla_up_proj"
         if not apart:
@@ -211,7 +218,7 @@ def _experts(row: Mapping[str, Any], gpu: str) -> list[str]:
     elif model == "Qwen3_30B_a3B":
         if gpu == "H100" and row["EP"] == "8":
             return ["--overlap-experts", *DEEP]
-        hybrid = True
+        hybrid = gpu != "B200" or row["MBS"] != "1"
     else:
         hybrid = gpu in ("GB200", "GB300")
         if gpu == "H100":

@@ -292,9 +292,18 @@ def _moved(given: torch.Tensor, count: int) -> torch.Tensor:
     rows, width = given.shape
     if count == rows:
         return given.clone()
-    if count >= rows > 0:
-        return given.expand(count // rows, rows, width).reshape(-1, width)
-    return given.view(rows // count, count, width).sum(0) if count else given.new_empty((0, width))
+    if not count or not rows:
+        return given.new_zeros((count, width))
+    few = min(rows, count)
+    times, rest = divmod(max(rows, count), few)
+    if count > rows:
+        made = given.new_empty((count, width))
+        made[: times * few].view(times, few, width).copy_(given.expand(times, few, width))
+        made[times * few :].copy_(given[:rest])
+    else:
+        made = given[: times * few].view(times, few, width).sum(0)
+        made[:rest].add_(given[times * few :])
+    return made
 
 
 def _permuted(
