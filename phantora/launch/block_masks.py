@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from phantora.launch import tuning
-from phantora.launch.importhook import after_import
+from phantora.launch.importhook import on_import
 from phantora.wire.shared import GUESSED, KNOWN, KNOWN_INTEGERS, SMALL_ELEMENTS
 
 FLEX = "torch.nn.attention.flex_attention"
@@ -36,9 +35,7 @@ class Unknown(Exception):
 
 def install(tracer: Path) -> None:
     """Completes block masks, as soon as torch's module of FlexAttention is imported."""
-    after_import(FLEX.__eq__, lambda module: _wrap(module, tracer))
-    if FLEX in sys.modules:
-        _wrap(sys.modules[FLEX], tracer)
+    on_import((FLEX,), lambda module: _wrap(module, tracer))
 
 
 def _wrap(module: Any, tracer: Path) -> None:

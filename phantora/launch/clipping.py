@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import inspect
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from phantora.launch.assume import setting
-from phantora.launch.importhook import after_import
+from phantora.launch.importhook import on_import
 from phantora.launch.messages import tell
 from phantora.launch.shims.values import read, write
 
@@ -39,10 +38,7 @@ def install(tracer: Path) -> None:
     def meet(module: ModuleType) -> None:
         clip_always(module, lambda: report(REPORTED, len(REPORTED)))
 
-    after_import(CLIPS.__contains__, meet)
-    for name in CLIPS:
-        if name in sys.modules:
-            meet(sys.modules[name])
+    on_import(CLIPS, meet)
 
 
 def clip_always(module: ModuleType, report: Callable[[], None]) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import sys
 from types import ModuleType
 from typing import Any
 
-from phantora.launch.importhook import after_import
+from phantora.launch.importhook import on_import
 
 _MODULE = "cupyx.scipy.sparse._base"
 _REASON = b"its indices would come from CuPy's own kernels, which compute nothing: use torch.sparse_csr_tensor"
@@ -27,6 +26,4 @@ def install(library: ctypes.CDLL, runtime: ctypes.CDLL) -> None:
         base = module._spbase if hasattr(module, "_spbase") else module.spmatrix  # of CuPy 14; of 13
         base.__new__ = make
 
-    after_import(_MODULE.__eq__, meet)
-    if _MODULE in sys.modules:  # --preload
-        meet(sys.modules[_MODULE])
+    on_import((_MODULE,), meet)

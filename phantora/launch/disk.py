@@ -29,7 +29,7 @@ from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.launch.clock import NEXT_TO_PYTHON, Runtime
-from phantora.launch.importhook import after_import
+from phantora.launch.importhook import on_import
 from phantora.launch.tensor_files import timed_class
 from phantora.spec import rank_spec
 from phantora.wire.names import CHECKPOINT, CHECKPOINT_READ, CHECKPOINT_WAIT
@@ -386,8 +386,4 @@ def install(tracer: Path) -> None:
         tensors.phantora_filled_since(latest)
 
     saves = Checkpoints(parse(text), Runtime.of(library), say, filling)
-    wanted = {_SAVER, _WRITER, _SAFETENSORS, _TENSORS, "torch.serialization"}
-    after_import(wanted.__contains__, saves.meet)
-    for name in sorted(wanted):
-        if name in sys.modules:
-            saves.meet(sys.modules[name])
+    on_import((_SAVER, _WRITER, _SAFETENSORS, _TENSORS, "torch.serialization"), saves.meet)

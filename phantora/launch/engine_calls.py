@@ -17,7 +17,7 @@ from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-from phantora.launch.importhook import after_import
+from phantora.launch.importhook import on_import
 from phantora.launch.operator_announcer import Announcer
 from phantora.wire.shared import LIST_HEAD, LONG_LIST
 
@@ -154,8 +154,6 @@ def when_loaded(calls: Calls) -> None:
 
         vars(module)["load_framework_extension"] = loading
 
-    after_import(COMMON.__eq__, wrap)
-    if COMMON in sys.modules:
-        wrap(sys.modules[COMMON])
+    on_import((COMMON,), wrap)
     if EXTENSION in sys.modules:
         calls.wrap(sys.modules[EXTENSION])

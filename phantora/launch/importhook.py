@@ -1,4 +1,4 @@
-"""Running a function on a module right after its first import."""
+"""Running a function on a module right after its first import: ``on_import`` for known names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import importlib.abc
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import ModuleType
 
 Callback = Callable[[ModuleType], None]
@@ -64,6 +64,15 @@ class AfterImport(importlib.abc.MetaPathFinder):
         if spec.loader is not None and hasattr(spec.loader, "exec_module"):
             spec.loader = _Loader(spec.loader, self._callback)
         return spec
+
+
+def on_import(names: Collection[str], callback: Callback) -> None:
+    """Calls `callback` with each of the modules `names` right after its import: now for those that are imported (by
+    torch itself, or by ``--preload``)."""
+    after_import(names.__contains__, callback)
+    for name in names:
+        if name in sys.modules:
+            callback(sys.modules[name])
 
 
 def after_import(wanted: Callable[[str], bool], callback: Callback) -> AfterImport:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 import re
 import statistics
-import sys
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
@@ -22,7 +21,7 @@ from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.launch.clock import NEXT_TO_PYTHON, Runtime
-from phantora.launch.importhook import after_import, excluded
+from phantora.launch.importhook import excluded, on_import
 from phantora.launch.messages import tell
 from phantora.spec import rank_spec
 from phantora.units import NS
@@ -291,11 +290,7 @@ def install() -> None:
     """Times the DataLoaders of this rank."""
     library = ctypes.CDLL(None)
     loading = Loading(parse(rank_spec().data_loading), Runtime.of(library), library.ph_unmodelled_exclude)
-    wanted = {_FETCHERS, _LOADERS, _STATEFUL}
-    after_import(wanted.__contains__, loading.meet)
-    for name in sorted(wanted):
-        if name in sys.modules:  # torch imports its own; --preload
-            loading.meet(sys.modules[name])
+    on_import((_FETCHERS, _LOADERS, _STATEFUL), loading.meet)
 
     def report() -> None:
         if library.ph_rank() == 0:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from phantora.launch.importhook import after_import
+from phantora.launch.importhook import on_import
 
 MODULE = "torch.autograd.profiler"
 CALLS = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
@@ -24,7 +24,7 @@ def install(runtime: ctypes.CDLL) -> None:
     """Before torch is imported. `runtime`: the rank runtime."""
     runtime.ph_profiler_clock.argtypes = [ctypes.c_bool]
     runtime.ph_profiler_clock.restype = None
-    after_import(MODULE.__eq__, lambda module: _wrap(module, runtime.ph_profiler_clock))
+    on_import((MODULE,), lambda module: _wrap(module, runtime.ph_profiler_clock))
 
 
 def _wrap(module: ModuleType, virtual: Callable[[bool], None]) -> None:

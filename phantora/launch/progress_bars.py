@@ -3,10 +3,9 @@ script makes if there is none, and lets bars be drawn more often. What that cost
 
 from __future__ import annotations
 
-import sys
 from types import ModuleType
 
-from phantora.launch.importhook import after_import
+from phantora.launch.importhook import on_import
 
 _MODULE = "tqdm.std"
 
@@ -17,6 +16,4 @@ def _meet(module: ModuleType) -> None:
 
 def install() -> None:
     """Before or after tqdm was imported."""
-    after_import(_MODULE.__eq__, _meet)
-    if _MODULE in sys.modules:  # --preload
-        _meet(sys.modules[_MODULE])
+    on_import((_MODULE,), _meet)

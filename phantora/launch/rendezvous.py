@@ -7,11 +7,10 @@ That holds for the one that we serve; any other is served by its rank 0, as with
 from __future__ import annotations
 
 import os
-import sys
 from types import ModuleType
 from typing import Any
 
-from phantora.launch.importhook import after_import
+from phantora.launch.importhook import on_import
 
 _MODULE = "torch.distributed.rendezvous"
 _VARIABLE = "TORCHELASTIC_USE_AGENT_STORE"
@@ -37,7 +36,4 @@ def install(served_port: str) -> None:
 
         module._create_c10d_store = create_store  # type: ignore[attr-defined]
 
-    if _MODULE in sys.modules:
-        wrap(sys.modules[_MODULE])
-    else:
-        after_import(_MODULE.__eq__, wrap)
+    on_import((_MODULE,), wrap)

@@ -7,11 +7,10 @@ here, and such events order nothing, so tensors came as zeros. Copies to the hos
 from __future__ import annotations
 
 import functools
-import sys
 from types import ModuleType
 from typing import Any
 
-from phantora.launch.importhook import after_import
+from phantora.launch.importhook import on_import
 
 _MODULE = "torch.distributed.rpc.options"
 _CHANNELS = ("cuda_xth", "cuda_basic", "cma", "basic")
@@ -31,6 +30,4 @@ def install() -> None:
 
         options.__init__ = made
 
-    after_import(_MODULE.__eq__, meet)
-    if _MODULE in sys.modules:  # --preload
-        meet(sys.modules[_MODULE])
+    on_import((_MODULE,), meet)

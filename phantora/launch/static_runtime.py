@@ -11,7 +11,6 @@ import ctypes
 import os
 import platform
 import struct
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -20,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 from phantora.errors import PhantoraError
-from phantora.launch.importhook import after_import
+from phantora.launch.importhook import on_import
 
 _LOOKED_UP = {
     "cuda.bindings._internal.runtime": "",
@@ -48,10 +47,7 @@ def install(runtime: Path) -> None:
         else:
             replace_functions(Path(str(module.__file__)), stub)
 
-    after_import({*_LOOKED_UP, *_LINKED}.__contains__, meet)
-    for name in (*_LOOKED_UP, *_LINKED):
-        if name in sys.modules:  # --preload
-            meet(sys.modules[name])
+    on_import((*_LOOKED_UP, *_LINKED), meet)
 
 
 def _cuda_of(module: ModuleType) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.launch.fold import groups
-from phantora.launch.importhook import after_import
+from phantora.launch.importhook import on_import
 
 _MODULE = "torch.distributed._symmetric_memory"
 
@@ -63,7 +63,4 @@ def _wrap(module: ModuleType, neighbour: Callable[[int], bool]) -> None:
 
 def install(neighbour: Callable[[int], bool]) -> None:
     """Refuses by name what is not simulated, as soon as the module is there. `neighbour`: is a rank on this host?"""
-    if _MODULE in sys.modules:
-        _wrap(sys.modules[_MODULE], neighbour)
-    else:
-        after_import(_MODULE.__eq__, lambda module: _wrap(module, neighbour))
+    on_import((_MODULE,), lambda module: _wrap(module, neighbour))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import re
-import sys
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ import numpy as np
 import orjson
 
 from phantora.launch import launch_cache, tuning
-from phantora.launch.importhook import after_import
+from phantora.launch.importhook import on_import
 from phantora.launch.operator_announcer import Announcer
 from phantora.launch.tuning import COMPILER, DRIVER, HEURISTICS
 from phantora.ttir import store
@@ -317,10 +316,7 @@ def install(tracer: Path) -> None:
         DRIVER: _wrap_driver, COMPILER: _wrap_compiler, STATIC: _wrap_static, HEURISTICS: _refuse_fast,
         CUDA: _wrap_cuda,
     }  # fmt: skip
-    after_import(wraps.__contains__, lambda module: wraps[module.__name__](module, launches))
-    for name, wrap in wraps.items():
-        if name in sys.modules:
-            wrap(sys.modules[name], launches)
+    on_import(wraps, lambda module: wraps[module.__name__](module, launches))
 
 
 def _wrap_compiler(module: ModuleType, launches: Launches) -> None:

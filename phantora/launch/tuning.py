@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import Any
 
 from phantora.launch import process
-from phantora.launch.importhook import after_import
+from phantora.launch.importhook import on_import
 from phantora.wire.names import ASIDE, COMPILING, TUNING
 
 TESTING, AUTOTUNER, COMPILER = "triton.testing", "triton.runtime.autotuner", "triton.compiler.compiler"
@@ -53,10 +53,7 @@ def install() -> None:
         TESTING: _testing, AUTOTUNER: _autotuner, COMPILER: _compiler, DRIVER: _driver,
         INDUCTOR: _inductor, HEURISTICS: _heuristics, CHOICES: _choices, DYNAMO: _dynamo,
     }  # fmt: skip
-    after_import(changes.__contains__, lambda module: changes[module.__name__](module))
-    for name, change in changes.items():
-        if name in sys.modules:
-            change(sys.modules[name])
+    on_import(changes, lambda module: changes[module.__name__](module))
 
 
 def bench(call: Callable[[], Any], warmup: float, rep: float, grad_to_none: Sequence[Any] | None = None) -> float:

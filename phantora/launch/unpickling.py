@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import sys
 from collections.abc import Callable
 from pickle import UnpicklingError
 from types import ModuleType
 from typing import Any
 
 from phantora.errors import PhantoraError
-from phantora.launch.importhook import after_import
+from phantora.launch.importhook import on_import
 
 _READERS = {
     "torch.distributed.distributed_c10d": "_tensor_to_object",
@@ -30,10 +29,7 @@ def install() -> None:
         name = _READERS[module.__name__]
         setattr(module, name, _checked(getattr(module, name)))
 
-    after_import(_READERS.__contains__, meet)
-    for name in _READERS:
-        if name in sys.modules:
-            meet(sys.modules[name])
+    on_import(_READERS, meet)
 
 
 def _checked(read: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,13 +14,12 @@ from __future__ import annotations
 import ctypes
 import functools
 import inspect
-import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
 from phantora.launch.clock import Runtime
-from phantora.launch.importhook import after_import
+from phantora.launch.importhook import on_import
 
 _MESHES = "torch.distributed.device_mesh"
 _LAYOUTS = "torch.distributed._mesh_layout"
@@ -42,10 +41,7 @@ def install(world_size: int) -> None:
         else:
             _remember_ranks(module, runtime)
 
-    wanted = {_MESHES, _LAYOUTS} if world_size >= _LARGE else {_MESHES}
-    after_import(wanted.__contains__, meet)
-    for name in sorted(wanted & sys.modules.keys()):
-        meet(sys.modules[name])
+    on_import((_MESHES, _LAYOUTS) if world_size >= _LARGE else (_MESHES,), meet)
 
 
 class _Rows:

@@ -18,7 +18,7 @@ from typing import Any
 from phantora.errors import PhantoraError
 from phantora.fold.ranges import format_ranks, parse_ranks
 from phantora.launch.fold import device_mesh, gloo, pieces
-from phantora.launch.importhook import after_import
+from phantora.launch.importhook import on_import
 from phantora.spec import rank_spec
 
 _MODULE = "torch.distributed.distributed_c10d"
@@ -40,10 +40,7 @@ ENVIRONMENT = {"TORCH_NCCL_RANKS_PER_ROOT": str(1 << 30)}
 def install(world_size: int) -> None:
     """Call it in the rank, before its script runs."""
     real = frozenset(parse_ranks(rank_spec().processes))
-    if _MODULE in sys.modules:
-        _wrap(sys.modules[_MODULE], world_size, real)
-    else:
-        after_import(_MODULE.__eq__, lambda module: _wrap(module, world_size, real))
+    on_import((_MODULE,), lambda module: _wrap(module, world_size, real))
     sys.setswitchinterval(_SWITCH_S)
     if not rank_spec().groups:  # a file that gets all groups
         device_mesh.install(world_size)

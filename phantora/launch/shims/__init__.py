@@ -21,7 +21,7 @@ from typing import Any
 from phantora.errors import PhantoraError
 from phantora.extensions import extensions
 from phantora.launch import deep_ep
-from phantora.launch.importhook import after_import
+from phantora.launch.importhook import on_import
 from phantora.launch.messages import tell
 from phantora.launch.routing import FRAMEWORK, OPTION, Routing, parse_routing
 from phantora.spec import rank_spec
@@ -147,7 +147,4 @@ def install() -> None:
         if name in known:
             known[name].meet(module, routing)
 
-    after_import({*packages, *known}.__contains__, meet)
-    for name in (*packages, *known):
-        if name in sys.modules:  # --preload
-            meet(sys.modules[name])
+    on_import(sorted(packages | known.keys()), meet)
