@@ -77,9 +77,9 @@ class RankSpec(_Json):
     seed: int = 0
     """Seeds `random` and NumPy of rank r with seed + r, so that runs repeat."""
     data_loading: str = "free"
-    """Cost of a DataLoader's batch, as ``phantora.launch.loading`` reads it."""
+    """Cost of a DataLoader's batch, as ``phantora.launch.patches.loading`` reads it."""
     disk: str = "1GB/s"
-    """Rate of the disk of checkpoints, as ``phantora.launch.disk`` reads it."""
+    """Rate of the disk of checkpoints, as ``phantora.launch.patches.disk`` reads it."""
     threads: int = 0
     """OMP_NUM_THREADS of the user; 0: not set."""
     moe_routing: str = "balanced"
@@ -91,7 +91,7 @@ class RankSpec(_Json):
     quiet: bool = False
     """Print no notes."""
     check: str = ""
-    """``races``: report accesses to memory that nothing orders (``phantora.launch.races``)."""
+    """``races``: report accesses to memory that nothing orders (``phantora.launch.patches.races``)."""
     devices: int = 1
     """GPUs that a rank sees: its host's, or, of several hosts, those that the job has there."""
     session: str = ""

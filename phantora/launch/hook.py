@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from phantora.errors import PhantoraError, cause_of
-from phantora.launch import failures, loading, process, shims, unmodelled_cpu
+from phantora.launch import failures, process, shims
 from phantora.launch.importhook import AfterImport, after_import
+from phantora.launch.patches import loading, unmodelled_cpu
 from phantora.launch.plan import server_environment
 from phantora.spec import VARIABLE, RankSpec, rank_spec
 

@@ -19,8 +19,9 @@ from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from phantora.errors import PhantoraError
-from phantora.launch import assume, clock, failures, loading, process, rendezvous, shims, unmodelled_cpu
+from phantora.launch import assume, clock, failures, process, shims
 from phantora.launch.fold import groups
+from phantora.launch.patches import loading, rendezvous, unmodelled_cpu
 from phantora.spec import rank_spec
 from phantora.wire import stacks
 

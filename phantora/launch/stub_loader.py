@@ -8,11 +8,10 @@ from pathlib import Path
 
 from phantora import stubs
 from phantora.errors import PhantoraError
-from phantora.launch import (
-    assume,
+from phantora.launch import assume, clock
+from phantora.launch.patches import (
     block_masks,
     clipping,
-    clock,
     cupy_sparse,
     disk,
     engine_calls,

@@ -363,7 +363,7 @@ extern "C" __attribute__((visibility("default"))) void phantora_give_loss(void *
   tracer::give_loss_at(data, static_cast<at::ScalarType>(type));
 }
 
-// phantora/launch/block_masks.py: what was assumed, of the Python code that runs.
+// phantora/launch/patches/block_masks.py: what was assumed, of the Python code that runs.
 extern "C" __attribute__((visibility("default"))) void phantora_assumed(const char *text, size_t length) {
   if (ph_connected()) tracer::note_assumption(std::string(text, length));
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from phantora.launch import static_runtime
+from phantora.launch.patches import static_runtime
 from phantora.stubs import StubSet
 from tests.support.runs import records, trace
 

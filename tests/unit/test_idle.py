@@ -13,7 +13,8 @@ from phantora.wire.names import ASIDE
 
 PROGRAM = """
 import _thread, sys
-from phantora.launch import process, tuning
+from phantora.launch import process
+from phantora.launch.patches import tuning
 from phantora.wire import names
 def spin():
     print("spins", flush=True)

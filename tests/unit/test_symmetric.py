@@ -14,7 +14,7 @@ from phantora.errors import PhantoraError
 from phantora.fold.ranges import format_ranks
 from phantora.hardware import load_cluster
 from phantora.hardware.topology import Flow
-from phantora.launch import symmetric
+from phantora.launch.patches import symmetric
 from phantora.launch.routing import Routing
 from phantora.launch.shims.torchtitan import ASYNC_TP
 from phantora.sim.collectives import CollectiveModel

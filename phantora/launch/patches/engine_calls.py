@@ -18,7 +18,7 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from phantora.launch.importhook import on_import
-from phantora.launch.operator_announcer import Announcer
+from phantora.launch.patches.operator_announcer import Announcer
 from phantora.wire.shared import LIST_HEAD, LONG_LIST
 
 COMMON, EXTENSION = "transformer_engine.common", "transformer_engine_torch"

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from phantora.launch import tuning
 from phantora.launch.importhook import on_import
+from phantora.launch.patches import tuning
 from phantora.wire.shared import GUESSED, KNOWN, KNOWN_INTEGERS, SMALL_ELEMENTS
 
 FLEX = "torch.nn.attention.flex_attention"

@@ -30,7 +30,7 @@ from typing import Any
 from phantora.errors import PhantoraError
 from phantora.launch.clock import NEXT_TO_PYTHON, Runtime
 from phantora.launch.importhook import on_import
-from phantora.launch.tensor_files import timed_class
+from phantora.launch.patches.tensor_files import timed_class
 from phantora.spec import rank_spec
 from phantora.wire.names import CHECKPOINT, CHECKPOINT_READ, CHECKPOINT_WAIT
 

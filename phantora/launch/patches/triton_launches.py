@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 import orjson
 
-from phantora.launch import launch_cache, tuning
 from phantora.launch.importhook import on_import
-from phantora.launch.operator_announcer import Announcer
-from phantora.launch.tuning import COMPILER, DRIVER, HEURISTICS
+from phantora.launch.patches import launch_cache, tuning
+from phantora.launch.patches.operator_announcer import Announcer
+from phantora.launch.patches.tuning import COMPILER, DRIVER, HEURISTICS
 from phantora.ttir import store
 from phantora.ttir.launch import Argument, Descriptor, Launch, Memory, UnknownIntegers
 from phantora.ttir.parse import Function, parse
