@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from phantora.cost import copies, cupy, sparse, triton_work
+from phantora.cost import cupy, sparse, transfers, triton_work
 from phantora.cost.families import base_name, gemm, identify
 from phantora.cost.family import Estimate
 from phantora.cost.kernels import UNKNOWN_WAVE_ERROR, covered_ns, spins, split, unknown_ns, whole
@@ -83,11 +83,11 @@ class AnalyticModel:
     def copy(self, kind: str, size: int) -> Price:
         """Price of a copy of `size` bytes; `kind` is ``h2d``, ``d2h`` or ``d2d``."""
         moved = 2.0 * size if kind == "d2d" else float(size)  # read and written
-        return self._price(Estimate(copies.copy_ns(self.machine, kind, size), moved), (), "copy")
+        return self._price(Estimate(transfers.copy_ns(self.machine, kind, size), moved), (), "copy")
 
     def memset(self, size: int) -> Price:
         """Price of setting `size` bytes."""
-        return self._price(Estimate(copies.memset_ns(self.machine, size), float(size)), (), "memset")
+        return self._price(Estimate(transfers.memset_ns(self.machine, size), float(size)), (), "memset")
 
     def _price(self, found: Estimate, kernels: tuple[KernelLaunch, ...], cls: str) -> Price:
         cls = found.cls or cls

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from phantora.cost.analytic_model import AnalyticModel
-from phantora.cost.durations import scale_to
 from phantora.cost.gpu_table import GpuTable
 from phantora.cost.kernels import spins
 from phantora.cost.l2 import COMPUTES, write_back_saved_ns
@@ -25,7 +24,7 @@ from phantora.cost.sources.traced_operators import TracedOperators
 from phantora.cost.table import Table
 from phantora.cost.traced import read_traced
 from phantora.cost.transfers import transfer_price
-from phantora.cost.types import CALIBRATED, KernelLaunch, L2State, OperatorSignature, Price
+from phantora.cost.types import CALIBRATED, KernelLaunch, L2State, OperatorSignature, Price, scale_to
 from phantora.hardware.types import Gpu
 
 TablesOfGpus = Sequence[tuple[Table, Gpu]]

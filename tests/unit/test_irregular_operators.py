@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from phantora.cost import OperatorSignature, TensorSpec, model_for
-from phantora.cost.copies import copy_ns
 from phantora.cost.families import attention, base_name, distances, embedding, gather, identify, recurrent, sort
 from phantora.cost.families.convolution.model import gradients, without_bias
 from phantora.cost.families.recurrent import GATES, Recurrent, recurrent_ns
@@ -21,7 +20,7 @@ from phantora.cost.table import read_table, signature_key
 from phantora.cost.table_files import DATA
 from phantora.cost.tensors import contiguous_strides
 from phantora.cost.timing import kernel_ns, own_kernels
-from phantora.cost.transfers import curve, read_curve
+from phantora.cost.transfers import copy_ns, curve, read_curve
 from phantora.hardware import load_gpu
 from validation.data import rows
 

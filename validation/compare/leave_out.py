@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any
 
 from phantora.cost import families
-from phantora.cost.copies import in_pages
 from phantora.cost.families import base_name, class_of
 from phantora.cost.families.convolution.case import case_of
 from phantora.cost.families.convolution.passes import INPUT, WEIGHT, passes_of
@@ -39,7 +38,7 @@ from phantora.cost.sources.near import error_of
 from phantora.cost.table import Entry, Table, read_table, signature_key
 from phantora.cost.table_files import DATA, tables_for
 from phantora.cost.timing import kernel_ns, launches_of, own_kernels
-from phantora.cost.transfers import curve, read_curve
+from phantora.cost.transfers import curve, in_pages, read_curve
 from phantora.cost.types import KernelLaunch
 from phantora.hardware import Gpu, load_gpu
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from phantora.cost.durations import scale_to
 from phantora.cost.families import gemm
 from phantora.cost.query import Query
 from phantora.cost.table import Entry, TimedKernel
 from phantora.cost.timing import kernel_ns, own_kernels
-from phantora.cost.types import KernelLaunch, Price
+from phantora.cost.types import KernelLaunch, Price, scale_to
 from phantora.hardware.types import Gpu
 
 LEAST_ERROR = 0.01

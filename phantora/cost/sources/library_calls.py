@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from phantora.cost import library_operators, power
-from phantora.cost.durations import scale_to
 from phantora.cost.families import family_of, gemm
 from phantora.cost.machine import Machine
 from phantora.cost.query import Query
-from phantora.cost.types import KernelLaunch, L2State, OperatorSignature, Price
+from phantora.cost.types import KernelLaunch, L2State, OperatorSignature, Price, scale_to
 
 LEAST_ERROR = 0.11
 """Smallest relative error of such a price: an assumption."""

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from phantora.cost.analytic_model import DEFAULT_ERROR
-from phantora.cost.durations import scale_to
 from phantora.cost.interpolation import Near
-from phantora.cost.types import Price
+from phantora.cost.types import Price, scale_to
 
 LEAST_NS = 850.0
 """Least time of a kernel: 99.9 % of the operators in the shipped tables take more for each kernel."""

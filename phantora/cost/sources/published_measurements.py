@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from phantora.cost.durations import scale_to
 from phantora.cost.families import attention, gemm
 from phantora.cost.family import Prediction
 from phantora.cost.published import Published
 from phantora.cost.query import Query
-from phantora.cost.types import Price
+from phantora.cost.types import Price, scale_to
 
 PRODUCT_ERROR = 0.10
 """Relative, of a product of a published size: 90th percentile of their difference from our measurements on H100 and

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from phantora.cost.durations import scale_to
 from phantora.cost.l2 import COMPUTES
 from phantora.cost.parse import signature_text
 from phantora.cost.query import Query, Source
 from phantora.cost.sources.entries import LEAST_ERROR
 from phantora.cost.traced import TracedOperator, operator_key
-from phantora.cost.types import CALIBRATED, Price
+from phantora.cost.types import CALIBRATED, Price, scale_to
 from phantora.hardware.types import Gpu
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
-from phantora.cost.copies import LATENCY_NS
+from phantora.cost.transfers import LATENCY_NS
 from phantora.cost.types import CALIBRATED
 from phantora.errors import PhantoraError
 from phantora.hardware import Cluster, Flow, Topology, build, over_pcie

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from phantora.cost.copies import PEER_LATENCY_NS
+from phantora.cost.transfers import PEER_LATENCY_NS
 from phantora.wire.layout import NCCL_DTYPE_NAMES, Coll
 
 MAX_BLOCKS = 24
