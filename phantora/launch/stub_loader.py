@@ -8,14 +8,13 @@ from pathlib import Path
 
 from phantora import stubs
 from phantora.errors import PhantoraError
-from phantora.launch import assume, clock
+from phantora.launch import assume, clock, failures
 from phantora.launch.patches import (
     block_masks,
     clipping,
     cupy_sparse,
     disk,
     engine_calls,
-    failures,
     garbage,
     modules,
     profiler,
