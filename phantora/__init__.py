@@ -1,7 +1,7 @@
 """Timelines and step times of distributed PyTorch training, for clusters that you do not have.
 
 ``phantora.run`` runs a script, ``phantora.sweep`` runs it in many layouts, ``phantora.open`` opens a run's log
-(``phantora/api.py``). They are imported when asked for: every rank of a simulated run imports this package too.
+(``phantora/api.py``). They are imported at their first use, because every rank of a run imports this package, too.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""From a step to a job: failures, checkpoints, restarts, stragglers and spare hosts of a long training run."""
+"""Duration and cost of a training job: failures, checkpoints, restarts, stragglers and spare hosts."""

@@ -1,4 +1,4 @@
-"""Logs from traces of real runs: ``phantora import`` reads what profilers write and makes a log of it.
+"""``phantora import``: logs from the traces that profilers write of real runs.
 
 A reader of a format turns files into :class:`~phantora.importers.rank.RankTrace` objects. :mod:`assemble` matches
 collectives between the ranks, removes the skew of their clocks, links kernels to operators and writes the log.

@@ -1,4 +1,4 @@
-"""The stub NVIDIA libraries: found out about, built, cached, loaded."""
+"""The stub libraries of ``stub/``: builds, cache, and loading into a process."""
 
 from phantora.stubs.build import Coverage, StubSet
 from phantora.stubs.cache import ensure

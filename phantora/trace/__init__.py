@@ -1,4 +1,4 @@
-"""The event log and what is made from it.
+"""The log: its schema, writer and reader; exports, analysis and differences are made from it alone.
 
 For one more release the package can be called: ``phantora.trace(...)`` is the old name of ``phantora.run(...)``.
 """

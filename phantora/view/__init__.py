@@ -1,1 +1,1 @@
-"""Pages to look at a run with, and the server that hands them to a browser on this machine."""
+"""Pages of a run, a difference or a sweep, and their server on this machine."""

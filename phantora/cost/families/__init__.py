@@ -1,4 +1,4 @@
-"""The families of operators: a module each, found by importing all modules of this package."""
+"""Operator families, one module each: this package imports all of its modules (docs/operator-families.md)."""
 
 from __future__ import annotations
 

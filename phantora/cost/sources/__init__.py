@@ -1,4 +1,4 @@
-"""Sources of prices: one class in each module, in the order that :class:`phantora.cost.model.GpuCostModel` lists.
+"""Sources of prices: one class per module, asked in the order that :class:`phantora.cost.model.GpuCostModel` lists.
 
 A source implements :class:`phantora.cost.query.Source`. The first source with a price decides.
 """

@@ -1,8 +1,7 @@
 """DeepEP in a rank: the module ``deep_ep`` with its Python interface, whether or not DeepEP is installed.
 
-Its kernels write the memory of peers and signal it by NVSHMEM, so they are not run. `buffer` has the calls of both
-modes, `hybrid` those of HybridEP, `routes` who sends which tokens where, `exchange` puts a kernel on a stream. How
-long it takes is in ``phantora/sim/collectives/experts.py``.
+`buffer` has the calls of both modes, `hybrid` those of HybridEP. `routes` decides which tokens go where, `exchange`
+launches a kernel. ``phantora/sim/collectives/experts.py`` has its duration.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Changes to a framework at run time: for values that a simulation does not have, and for operators that would be
-compiled for a GPU.
+"""Changes to frameworks at run time: for values that only a kernel can compute (`values`), and for operators that would
+be compiled for a GPU.
 
-One module per framework with its :class:`Shim`. It is applied in the rank, right after the
-framework's own module has run, and only changes what a kernel would have computed (see `values`) or
-which kernel computes it.
+Each module has the :class:`Shim` of a framework, which is applied in the rank right after the import of the
+framework's own module.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Sweeps that ship: which layouts are legal for scripts and models that are known. A preset is a sweep file with models
-and, under ``[wide]``, more values of its axes."""
+"""Sweeps of known scripts and models. A preset is a sweep file with models and, under ``[wide]``, more values of its
+axes."""
 
 from __future__ import annotations
 
