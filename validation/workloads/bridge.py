@@ -185,7 +185,7 @@ def settings(name: str, own: argparse.Namespace, **given: Any) -> dict[str, Any]
     given["gradient_accumulation_fusion"] |= not Kernels.engine
     if given.get("num_moe_experts"):
         given |= {**bridge_models.EXPERTS, "overlap_moe_expert_parallel_comm": own.overlap_experts,
-                  "moe_grouped_gemm": True}
+                  "delay_wgrad_compute": own.overlap_experts and Kernels.engine, "moe_grouped_gemm": True}
     given |= bridge_models.SETTINGS.get(name, {})
     if Kernels.engine and name in bridge_models.PATTERNS:
         given["quant_recipe"] = bridge_models.precisions(name, given["num_layers"], own.precision)
