@@ -141,9 +141,11 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
         if n["PP"] * n["VP"] != 16:
             return f"{row['model']} in {n['PP'] * n['VP']} pipeline chunks: its layout is not known"
         words += ["--layout", LAYOUTS[row["model"]]]
-    axes = [f"pp={n['PP']}"] if n["PP"] > 1 else []
-    sizes = {"dp": replicas, "cp": n["CP"], "tp": 1 if engine else n["TP"]}  # layers gather scales, which does not fold
-    axes += [f"{axis}={size}:first" for axis, size in sizes.items() if size > 1]
+    whole = engine and n["TP"] > 1  # Transformer Engine's layers gather scales, which does not fold
+    axes = [f"pp={n['PP']}" + (":all" if whole else "")] if n["PP"] > 1 else []
+    axes += [f"{axis}={size}:first" for axis, size in (("dp", replicas), ("cp", n["CP"])) if size > 1]
+    if n["TP"] > 1:
+        axes.append(f"tp={n['TP']}" + ("" if whole else ":first"))
     first = max(n["PP"], 2 if "--overlap-experts" in words else 1)
     rounds = (micro,) if micro <= 2 * first else (first, first + n["PP"])
     name = f"{cluster}:{max(1, gpus // host)}"
