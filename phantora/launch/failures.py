@@ -22,6 +22,9 @@ _OTHERS = (
     *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")),
     os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, "<frozen ", "<string>",
 )  # fmt: skip
+_COMPILER = re.compile(
+    r"\AError building extension[\s\S]*?^(\S+: (?:fatal )?error: .*|\S*ld: cannot find .*)$", re.MULTILINE
+)
 _PACKAGES = re.compile(r"/(?:site|dist)-packages/")
 
 
@@ -36,19 +39,24 @@ class Failure:
     place: str
     """``train.py:6``, the innermost line of the user's own code; "" if there is none."""
     reason: Reason
+    refused: str = ""
+    """The last call that got an error because it is not simulated: often the cause."""
 
     def __str__(self) -> str:
         who = f"rank {self.rank}" if self.rank >= 0 else "the command"
         where = f" at {self.place}" if self.place else ""
-        return f"{who}{where}: {self.kind}" + (f": {self.message}" if self.message else "")
+        message = f": {self.message}" if self.message else ""
+        refused = f"; not simulated, with an error: {self.refused}" if self.refused else ""
+        return f"{who}{where}: {self.kind}{message}{refused}"
 
 
 _library: list[ctypes.CDLL] = []
 
 
 def install(library: ctypes.CDLL) -> None:
-    """Takes the failed assertions of kernels from the rank runtime."""
-    library.ph_failed_assertion.argtypes, library.ph_failed_assertion.restype = [], ctypes.c_char_p
+    """Takes the failed assertions of kernels, and the calls that are not simulated, from the rank runtime."""
+    for function in (library.ph_failed_assertion, library.ph_refused):
+        function.argtypes, function.restype = [], ctypes.c_char_p
     _library[:] = [library]
 
 
@@ -66,8 +74,9 @@ def note(error: BaseException) -> None:
     rank = os.environ.get("RANK", "")
     message = _with_assertion(message_of(error))[:_LONGEST]
     failure = Failure(
-        int(rank) if rank.isdigit() else -1, type(error).__name__, message, _place(error), reason_of(error)
-    )
+        int(rank) if rank.isdigit() else -1, type(error).__name__, message, _place(error), reason_of(error),
+        _refused_call(),
+    )  # fmt: skip
     with suppress(OSError), open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(failure)) + "\n")
 
@@ -79,9 +88,17 @@ def message_of(error: BaseException) -> str:
         return ", ".join(filter(None, (str(error.code), *why.strip().splitlines()[:1])))
     if isinstance(error, AssertionError) and not str(error) and error.__traceback__:
         return traceback.extract_tb(error.__traceback__)[-1].line or ""
+    compiler = _COMPILER.search(str(error))
+    if compiler is not None:
+        return compiler[1]
     _, found, raised = str(error).strip().rpartition("Traceback (most recent call last):\n")
     lines = [line for line in raised.splitlines() if any(map(str.isalnum, line))] or [""]  # not torchrun's ======
     return next((line for line in lines if not line[0].isspace()), lines[-1]) if found else lines[0]
+
+
+def _refused_call() -> str:
+    text = _library[0].ph_refused() if _library else None
+    return text.decode(errors="replace") if text else ""
 
 
 def _refused(error: SystemExit) -> str:

@@ -383,13 +383,14 @@ bool ph_watchdog_blind(const ph_event *event);  // asked by a watchdog in real t
 // ---------------------------------------------------------------- loud failure
 // Reports a call that is not supported: prints one line naming library and call and the remedy
 // (once per name), aborts the rank under --unsupported error (exit status 78) unless `soft`,
-// records it otherwise. Traps and stubs that answer "not supported" use it.
+// records it otherwise. Traps and stubs that answer "not supported" use it. `call` outlives the call.
 void ph_unsupported(const char *library, const char *call, bool soft);
 // The same for a call that is no no-op when it may pass: `passes` says what it does then ("--unsupported warn to ..."),
 // `passed` that it has done so.
 void ph_unsupported_result(const char *library, const char *call, const char *passes, const char *passed);
 // The same for a call that never ends the rank.
 void ph_unsupported_passed(const char *library, const char *call, const char *passed);
+const char *ph_refused(void);  // the last call of this process that got an error as not supported, or NULL
 
 #ifdef __cplusplus
 }

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "rank/torch_hooks/torch_hooks.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +47,12 @@ static void report(const char *library, const char *call, bool soft, const char 
   ph_emit(&record);
 }
 
+static _Atomic(const char *) refused;
+
+const char *ph_refused(void) { return refused; }
+
 void ph_unsupported(const char *library, const char *call, bool soft) {
+  if (soft) refused = call;
   report(library, call, soft, "let it pass as a no-op", soft ? "the caller gets an error" : "the call does nothing");
 }
 

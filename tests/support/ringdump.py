@@ -174,6 +174,7 @@ def rank_library(path: Path) -> ctypes.CDLL:
         "ph_expect": (None, [pointer, size, ctypes.c_uint64]),
         "ph_touch": (None, [pointer, size]),
         "ph_touch_drop": (None, [pointer, size]),
+        "ph_refused": (ctypes.c_char_p, []),
         "ph_unsupported": (None, [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_bool]),
         "ph_stream_create": (pointer, [ctypes.c_int, ctypes.c_uint, ctypes.c_int]),
         "ph_stream_destroy": (ctypes.c_int, [pointer]),

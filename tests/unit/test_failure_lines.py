@@ -10,8 +10,8 @@ from typing import NoReturn
 
 import pytest
 
-from phantora.errors import PhantoraError, cause_of
-from phantora.launch.failures import message_of
+from phantora.errors import PhantoraError, Reason, cause_of
+from phantora.launch.failures import Failure, message_of
 from phantora.runs.prepare import check_script
 
 IN_ANOTHER_PROCESS = """
@@ -29,6 +29,15 @@ Compile with TORCH_USE_CUDA_DSA
 
 At:
   /lib/rpc/internal.py(236): _handle_exception
+"""
+
+
+NOT_COMPILED = """Error building extension 'wkv': [1/3] nvcc -o wkv.cuda.o wkv.cu
+FAILED: [code=1] wkv.o
+c++ -o wkv.o wkv.cpp
+wkv.cpp:2:10: fatal error: cuda_bf16.h: No such file or directory
+    2 | #include <cuda_bf16.h>
+ninja: build stopped: subcommand failed.
 """
 
 
@@ -58,6 +67,17 @@ def test_an_error_of_another_process_is_its_last_exception() -> None:
     assert message_of(RuntimeError(IN_ANOTHER_PROCESS)) == "torch.AcceleratorError: CUDA error: device is busy"
     assert message_of(RuntimeError("\n=====\ntrain.py FAILED\n-----\n")) == "train.py FAILED"
     assert message_of(RuntimeError()) == ""
+
+
+def test_an_extension_that_does_not_compile_has_the_compilers_error() -> None:
+    assert message_of(RuntimeError(NOT_COMPILED)) == "wkv.cpp:2:10: fatal error: cuda_bf16.h: No such file or directory"
+
+
+def test_a_failure_names_the_call_that_is_not_simulated() -> None:
+    failure = Failure(0, "RuntimeError", "no memory", "train.py:8", Reason.SCRIPT_FAILED, "cuArrayCreate")
+    assert str(failure) == (
+        "rank 0 at train.py:8: RuntimeError: no memory; not simulated, with an error: cuArrayCreate"
+    )
 
 
 def test_an_assertion_without_a_text_is_its_line(tmp_path: Path) -> None:

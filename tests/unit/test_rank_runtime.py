@@ -532,6 +532,15 @@ def test_unsupported_call_ends_the_rank_by_name(rank: Any) -> None:
     )
 
 
+def test_the_last_call_that_got_an_error_is_known(rank: Any) -> None:
+    def body(library: CDLL) -> None:
+        assert library.ph_refused() is None
+        library.ph_unsupported(b"libcuda", b"cuArrayCreate", True)
+        assert library.ph_refused() == b"cuArrayCreate"
+
+    assert run(body, rank).status == 0
+
+
 def test_unsupported_call_is_reported_once_under_warn(rank: Any) -> None:
     def body(library: CDLL) -> None:
         for _ in range(3):
