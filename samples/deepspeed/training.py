@@ -19,6 +19,7 @@ Settings = dict[str, Any]
 
 def add_arguments(parser: argparse.ArgumentParser, config: str) -> None:
     parser.add_argument("--config", type=Path, default=HERE / config, help="DeepSpeed's JSON file")
+    parser.add_argument("--stage", type=int, choices=(0, 1, 2, 3), help="ZeRO stage, in place of the file's")
     parser.add_argument("--batch", type=int, help="samples per GPU and micro-batch, in place of the file's")
     parser.add_argument("--accumulate", type=int, help="micro-batches per step, in place of the file's")
     parser.add_argument("--steps", type=int, default=5, help="timed optimizer steps, after one that is not timed")
@@ -30,6 +31,8 @@ def settings_of(args: argparse.Namespace) -> Settings:
     """The settings of the JSON file, changed by the command line. Shows DeepSpeed's own log."""
     set_log_level_from_string("info")
     settings: Settings = json.loads(args.config.read_text())
+    if args.stage is not None:
+        settings["zero_optimization"]["stage"] = args.stage
     if args.batch:
         settings["train_micro_batch_size_per_gpu"] = args.batch
     if args.accumulate:

@@ -43,7 +43,7 @@ MEGATRON = "{samples}/megatron/pretrain_gpt.py --num-layers 2 --seq-length 512 -
 MIXTRAL = " --model mixtral-8x7b --ep 2"
 TENSOR = MEGATRON + " --tp 2 --sequence-parallel"
 LLAMA = "{samples}/llama_fsdp2.py --layers 2 --steps 3 --warmup 1"
-DEEPSPEED = "{samples}/deepspeed/decoder.py --steps 3 --config {samples}/deepspeed/"
+DEEPSPEED = "{samples}/deepspeed/decoder.py --steps 3 --stage "
 SMALL = " --seq 512 --layers 2"
 PROGRAM = "{tests}/integration/folded_program.py "
 CASES = [
@@ -67,17 +67,17 @@ CASES = [
         TENSOR + " --use-distributed-optimizer --num-layers 4",
     ),
     Case("Megatron EP", 8, "dp=4,ep=2", MEGATRON + MIXTRAL),
-    Case("DeepSpeed ZeRO-1", 8, "dp=8:uneven", DEEPSPEED + "zero1.json" + SMALL),
-    Case("DeepSpeed ZeRO-2", 8, "dp=8:uneven", DEEPSPEED + "zero2.json" + SMALL),
-    Case("DeepSpeed ZeRO-1, six layers", 16, "dp=16:uneven", DEEPSPEED + "zero1.json --seq 512 --layers 6"),
-    Case("DeepSpeed ZeRO-3", 8, "dp=8", DEEPSPEED + "zero3.json" + SMALL),
+    Case("DeepSpeed ZeRO-1", 8, "dp=8:uneven", DEEPSPEED + "1" + SMALL),
+    Case("DeepSpeed ZeRO-2", 8, "dp=8:uneven", DEEPSPEED + "2" + SMALL),
+    Case("DeepSpeed ZeRO-1, six layers", 16, "dp=16:uneven", DEEPSPEED + "1 --seq 512 --layers 6"),
+    Case("DeepSpeed ZeRO-3", 8, "dp=8", DEEPSPEED + "3" + SMALL),
     Case("FSDP2, a straggler", 16, "dp=16", LLAMA, "--straggler rank=11:1.5", "11"),
     Case("FSDP2, a slow NIC of a host", 16, "dp=16", LLAMA, "--degrade h1.nic3>*=0.05"),
     Case("Megatron TP x DP, a straggler", 16, "dp=8,tp=2", TENSOR, "--straggler rank=11:1.5", "11"),
     Case("Megatron TP x DP, a slow NIC", 16, "dp=8,tp=2", TENSOR, "--degrade h1.nic3>*=0.05"),
     Case("Megatron CP x DP, two hosts", 16, "dp=8,cp=2", MEGATRON + " --cp 2"),
     Case("Megatron EP, two hosts", 16, "dp=8,ep=2", MEGATRON + MIXTRAL),
-    Case("DeepSpeed ZeRO-3, two hosts", 16, "dp=16", DEEPSPEED + "zero3.json" + SMALL),
+    Case("DeepSpeed ZeRO-3, two hosts", 16, "dp=16", DEEPSPEED + "3" + SMALL),
     Case(
         "Megatron PP x DP, interleaved", 16, "pp=2,dp=8",
         MEGATRON + " --num-layers 4 --pp 2 --vpp 2 --global-batch-size 32",
