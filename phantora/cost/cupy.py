@@ -1,7 +1,7 @@
-"""CuPy's elementwise kernels, which say in their names what they read and write.
+"""CuPy's elementwise kernels, priced by the bytes in their names.
 
-``cupy_multiply__float32_float_float32`` takes an array, a number of Python and gives an array. A thread does one
-element. Broadcast arrays count as whole ones.
+``cupy_multiply__float32_float_float32`` takes an array and a Python number, and gives an array. A thread computes one
+element. Broadcast arrays count in full.
 """
 
 from __future__ import annotations

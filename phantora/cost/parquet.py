@@ -1,7 +1,7 @@
-"""Parquet files that somebody else may have written, read within bounds.
+"""Reads untrusted Parquet files within bounds.
 
-Repeated values are stored once, so a file of some kilobytes may stand for any number of rows. The sizes in the file's
-metadata are checked before anything is unpacked. Only the columns that are asked for are read.
+Repeated values are stored once, so a file of some kilobytes may unpack to any number of rows. The sizes in its metadata
+are checked first, and only the requested columns are read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Sectors of memory that neighbouring threads touch: 32 bytes each, the least that L2 hands to an SM.
+"""Sectors of memory (32 bytes, the smallest transfer from L2 to an SM) that neighbouring threads of a kernel touch.
 
-An elementwise kernel goes along the dimensions of its result, the fastest first. An operand that lies otherwise costs
-each lane of a warp a sector of its own; how often a block meets the same sector again, L1 saves.
+An elementwise kernel follows the dimensions of its result, the fastest first. An operand with another layout costs each
+lane of a warp its own sector. L1 serves a sector that a block touches again.
 """
 
 from __future__ import annotations

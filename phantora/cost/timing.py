@@ -8,9 +8,9 @@ from phantora.cost.table import Entry, TimedKernel
 from phantora.cost.types import KernelLaunch
 
 COLD_CLASSES = frozenset(("copy", "optimizer", "fill"))
-"""Classes whose operands are old when they run (parameters, gradients, states). Where it is not known what L2 holds,
-they are charged the time out of memory. Others follow the kernel that wrote their input, part of which is still in L2:
-they are then charged the mean of the cold and the warm time, which is right on average (docs/costs.md)."""
+"""Classes whose operands were written long before (parameters, gradients, states). If the L2 residency is unknown, they
+take the time out of memory. Others follow the kernel that wrote their input, part of which is still in L2: they take
+the mean of the cold and the warm time."""
 
 # cuDNN launches this kernel before the one ahead of it has ended, and it waits for that one: in the traces of two
 # ResNets it lasted up to 28 us, and ended 2.9 to 3.3 us after the other.
@@ -27,7 +27,7 @@ def kernel_ns(kernel: TimedKernel, cls: str, l2_hits: float | None = None) -> fl
 
 
 def own_kernels(entry: Entry) -> list[TimedKernel]:
-    """The kernels proper: copies and memsets of an operator are recorded, and priced, on their own."""
+    """The kernels of an entry, without copies and memsets, which are recorded and priced separately."""
     return [kernel for kernel in entry.kernels if kernel.kind == "kernel"]
 
 

@@ -1,7 +1,7 @@
 """Processes of a command that use no GPU, such as the driver of workers, and the clock that they read.
 
-Such a process has the latest clock of all ranks. Where Ray starts the workers, its clock is that of the results that it
-has taken (``launch/shims/ray.py``). What it computes itself takes no time.
+Such a process has the latest clock of all ranks. With Ray it has the clock of the results that it has taken
+(``launch/shims/ray.py``). Its own work takes no time.
 """
 
 from __future__ import annotations

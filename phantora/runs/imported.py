@@ -1,5 +1,4 @@
-"""All that a run and the reading of its log import on their way, at once: for a process that forks runs
-(launch/zygote.py)."""
+"""Imports all that a run and the reading of its log need, for a process that forks runs (launch/zygote.py)."""
 
 from importlib import import_module
 

@@ -1,7 +1,7 @@
-"""Memory that the simulator frees stays with its process.
+"""Keeps memory that the simulator frees in its process.
 
-The log's writer takes and frees some 20 MB for each batch. Pages that go back to the system in between come again
-empty, and the system's clearing of them takes as long as the writer's own work.
+The log's writer allocates and frees some 20 MB for each batch. If the pages return to the system in between, clearing
+them takes as long as the writer's own work.
 """
 
 from __future__ import annotations

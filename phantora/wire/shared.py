@@ -1,4 +1,4 @@
-"""Numbers that the C sources and Python both go by. ``phantora_wire.h`` gives them to C as ``PH_`` and their name."""
+"""Constants that the C sources and Python share. ``phantora_wire.h`` has them as ``PH_`` and their name."""
 
 from __future__ import annotations
 

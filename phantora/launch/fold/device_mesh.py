@@ -1,12 +1,11 @@
 """Device meshes of folded runs: a rank's own process groups, without a loop over those of all others.
 
-For each axis of a mesh torch calls ``new_group`` for every group of the world. A rank takes part in one of them. Of the
-others it keeps nothing but how many there were, which names the next. TorchTitan's meshes of 8,192 ranks have 40,000
-groups, which takes seconds in each process. And torch counts through all ranks of a layout whenever it makes one, as
-FSDP does for every parameter.
+For each axis of a mesh torch calls ``new_group`` for every group of the world, although a rank is in one of them only.
+TorchTitan's meshes of 8,192 ranks have 40,000 groups, which takes seconds in each process. torch also counts all ranks
+of a layout whenever it makes one, as FSDP does for every parameter.
 
-Here a process makes its own group and a few others, and counts the rest. What Python does in the rest moves its clock
-as far as it did in those others.
+Here a process makes its own group and a few others, and only counts the rest. Its clock advances for the rest as for
+those others.
 """
 
 from __future__ import annotations

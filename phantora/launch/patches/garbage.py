@@ -1,7 +1,6 @@
-"""Rows of the frees by Python's garbage collector have the order of their blocks (``stub/tracer/allocator.cpp``).
+"""Sorts the frees by Python's garbage collector by their blocks (``stub/tracer/allocator.cpp``).
 
-Its own order depends on earlier collections and on addresses of objects: on what a rank compiled, and on the process
-that forked it.
+The collector's own order depends on addresses and on earlier collections, which differ between equal runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operators for what torch has none: work is announced to the operator tracer, and what it launches is its own."""
+"""Announces work that is no operator of torch to the operator tracer, as an operator with its launches."""
 
 from __future__ import annotations
 

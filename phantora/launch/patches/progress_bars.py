@@ -1,5 +1,7 @@
-"""tqdm's monitor is switched off: a thread that wakes every ten seconds of real time, and then makes a lock that the
-script makes if there is none, and lets bars be drawn more often. What that costs the host would depend on real time."""
+"""Switches tqdm's monitor off: a thread that wakes every ten seconds of real time and draws bars more often.
+
+The host time of its work would depend on real time.
+"""
 
 from __future__ import annotations
 

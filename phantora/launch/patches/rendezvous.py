@@ -1,7 +1,7 @@
-"""A script that names a place of its own for the TCPStore (``init_method="tcp://..."``, another MASTER_PORT).
+"""Lets rank 0 serve a TCPStore at an address of the script's own (``init_method="tcp://..."``, another MASTER_PORT).
 
-torch takes TORCHELASTIC_USE_AGENT_STORE, which ranks get as under torchrun, to mean that somebody serves every store.
-That holds for the one that we serve; any other is served by its rank 0, as without torchrun.
+Ranks have TORCHELASTIC_USE_AGENT_STORE, as under torchrun. With it, torch expects that every store is already served,
+which is true of the run's own store only.
 """
 
 from __future__ import annotations

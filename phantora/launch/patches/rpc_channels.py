@@ -1,7 +1,7 @@
 """``torch.distributed.rpc`` moves tensors between GPUs through memory of the host.
 
-TensorPipe would share memory and events of CUDA between processes. Such memory does not have the other process's bytes
-here, and such events order nothing, so tensors came as zeros. Copies to the host and back have both.
+TensorPipe's own channels share CUDA memory and events between processes. In a simulation such memory does not have the
+other process's bytes. Copies through the host do.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from phantora.launch.importhook import on_import
 
 _MODULE = "torch.distributed.rpc.options"
 _CHANNELS = ("cuda_xth", "cuda_basic", "cma", "basic")
-"""TensorPipe's ways, the best first, without those that need another process's memory of a GPU (cuda_ipc, cuda_gdr)."""
+"""TensorPipe's channels, the best first, without those that read another process's GPU memory (cuda_ipc, cuda_gdr)."""
 
 
 def install() -> None:

@@ -1,4 +1,4 @@
-"""Accesses to memory that nothing orders, as the rows of a run with ``--check races`` tell."""
+"""Accesses to memory that nothing orders, from the rows of a run with ``--check races``."""
 
 from __future__ import annotations
 
