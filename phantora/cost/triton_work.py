@@ -76,6 +76,9 @@ class Constants:
     scattered: float = 977.0
     atomic: float = 60.0
     spill: float = 9278.0
+    """Accumulators and addresses, which every product needs,"""
+    spill_several: float = 3100.0
+    """and values between the products of a round, which it needs once (eight kernels of FlexAttention)."""
     warps: float = 4.0
     """Warps on an SM at which it issues half of what it could."""
     block_ns: float = 60.0
@@ -120,13 +123,15 @@ def by_tensors(machine: Machine, signature: OperatorSignature, products: bool | 
     return Estimate(machine.memory_ns(moved) * times, moved, error=error)
 
 
+def _several(work: Work) -> bool:
+    """True if a round has several products, as that of an attention."""
+    return sum(d.count for d in work.dots) > work.counts.get("steps", 1.0) * 1.5
+
+
 def class_of(name: str, work: Work) -> str:
     """The class (of ``types.CLASSES``) of a Triton kernel: by its work, and by its name if that gives a class."""
     if work.dots:
-        several = (
-            len({(d.m, d.n, d.k) for d in work.dots}) > 1
-            or sum(d.count for d in work.dots) > work.counts.get("steps", 1.0) * 1.5
-        )
+        several = len({(d.m, d.n, d.k) for d in work.dots}) > 1 or _several(work)
         return "attention" if "attention" in name or "attn" in name or (several and work.counts.get("mufu")) else "gemm"
     lowered = name.lower()
     if "norm" in lowered:
@@ -213,7 +218,8 @@ def _cycles(work: Work, n: Mapping[str, float], c: Constants) -> float:
         + n["reduced"] * c.reduced + n["scanned"] * scanned + n["cubed"] * c.cubed + n["instructions"] * 1e3 / LANES
     )  # fmt: skip
     memory = n["accesses"] * c.access + n["scattered"] * c.scattered + n["atomics"] * c.atomic
-    spilled = work.spills * min(1.0, work.spills / SPILLED) * work.warps * max(1.0, n["steps"]) * c.spill
+    spill = c.spill_several if _several(work) else c.spill
+    spilled = work.spills * min(1.0, work.spills / SPILLED) * work.warps * max(1.0, n["steps"]) * spill
     return (elements + memory + spilled) / 1e3
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from phantora.cost import sectors
+from phantora.cost import coordinates, sectors
+from phantora.cost.coordinates import Place
 from phantora.cost.family import LAST, Estimate, Family, Kernels
 from phantora.cost.kernels import UNKNOWN_WAVE_ERROR, unknown_ns
 from phantora.cost.machine import Machine
@@ -200,4 +201,16 @@ def _indexed(inputs: list[TensorSpec], output: TensorSpec, kernels: Kernels) -> 
     return any(item_bytes(t.dtype) < item_bytes(output.dtype) and t.dtype != "bool" for t in whole)
 
 
-FAMILY = Family("elementwise", classify, estimate, LAST)
+def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
+    """By size. Rows and columns whose result is larger than any of them have its size, in families of their own."""
+    found = coordinates.by_size(signature, name, compute, launches)
+    given = on_gpu(signature.args)
+    if len(given) < 2 or coordinates.tensor_lists(signature):
+        return found
+    grown = prod(broadcast(t.shape for t in given)) / max(1, *(prod(t.shape) for t in given))
+    if grown <= 1.0:
+        return found
+    return tuple(Place(f"{each.family} grown", (each.at[0] + coordinates.log(grown), *each.at[1:])) for each in found)
+
+
+FAMILY = Family("elementwise", classify, estimate, LAST, places=places)
