@@ -19,6 +19,7 @@ NAMES = frozenset(
 # from traces on H200 (docs/accuracy.md).
 CYCLES, SHORT_CYCLES = 0.80, 1.17
 SHORT_ROW = 1024
+BATCHED_DIMS = 4  # cat's kernel takes tensors of as many dimensions; others are copied one by one
 # cat's grid has a row of blocks for each input, as long as the longest input asks for. Measured ones of 2 to 33 inputs
 # on an H100 (validation/probes/image_operators.py) take 0.53 ns for each block after the first row: 70 ns of one SM.
 ROW_BLOCK_NS = 70.0
@@ -43,7 +44,7 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
         if casts or "chunk_cat" in name:
             return Estimate(max(machine.index_ns(elements, moved), machine.memory_ns(moved)), moved)
         return Estimate(machine.memory_ns(moved, 0.85), moved)
-    if len({t.dtype for t in given}) > 1 and not name.startswith("_chunk"):
+    if (len({t.dtype for t in given}) > 1 and not name.startswith("_chunk")) or _one_by_one(name, given):
         return _copied(machine, signature, name, given, out)
     slow = any("CatArrayBatchedCopy" in k.name and not any(s in k.name for s in _CAT_FAST) for k in kernels)
     if not kernels:
@@ -56,11 +57,16 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     return Estimate(machine.memory_ns(moved, 0.92) + rows * ROW_BLOCK_NS / machine.gpu.sms, moved)
 
 
+def _one_by_one(name: str, given: list[TensorSpec]) -> bool:
+    """True if cat copies its inputs one by one because they have too many dimensions for its kernel."""
+    return name.rstrip("_") == "cat" and any(len(t.shape) > BATCHED_DIMS for t in given)
+
+
 def _copied(
     machine: Machine, signature: OperatorSignature, name: str, given: list[TensorSpec], out: TensorSpec | None
 ) -> Estimate:
-    """Inputs of different dtypes: a copy of each, which casts or indexes (ATen/native/cuda/Shape.cu). One that needs
-    neither and lies in one piece is a copy of memory, priced on its own."""
+    """Inputs of different dtypes or many dimensions: a copy of each, which casts or indexes
+    (ATen/native/cuda/Shape.cu). One that needs neither and lies in one piece is a copy of memory, priced on its own."""
     result = max((t.dtype for t in given), key=item_bytes) if out is None else out.dtype
     dims = ints_at(signature.args, 1)
     ns, moved = 0.0, 0.0
@@ -95,6 +101,8 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
     dtypes = " ".join(dict.fromkeys(t.dtype for t in given))
     if " " in dtypes and name.rstrip("_") == "cat":
         dtypes = "several"
+    if _one_by_one(name, given):
+        dtypes += " one by one"
     even = all(dense(t) for t in given)
     total = sum(nbytes(t) for a in lists for t in tensors(a))
     widest = max(first, key=nbytes)

@@ -32,7 +32,9 @@ PICK_CYCLES, ADD_CYCLES, ADD_ALONE_CYCLES = 0.82, 0.95, 3.4
 RANDOM = 0.35  # of a stream's speed: sectors out of memory in any order
 # A block of the kernel that copies rows, and its piece.
 ROW_NS, ROW_BLOCK_BYTES, ROW_BYTES_PER_THREAD = 2500.0, 4096, 16
-INDEX_NS = 2500.0  # until the index has come
+# Until the index has come; of fewer elements, by the square root of their share (11 measured ones of 4 to 512: 1.3 us to
+# 4 us in all).
+INDEX_NS, INDEX_ELEMENTS = 2500.0, 512
 # index_copy and index_fill, fitted to 26 of them on an H200: an element, and the wait for the index (and the value).
 ASSIGN_CYCLES, ASSIGN_NS, ASSIGN_COPY_NS = 0.77, 1000.0, 3000.0
 # index_add and index_reduce, from 110 of them on an H200: SM cycles of an element and of an index, the wait for it.
@@ -54,7 +56,7 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     source = given[0]
     indices = [t for t in given[1:] if t.dtype in ("int64", "int32", "bool", "uint8")]
     if name.startswith(PICKING) and indices and len(indices[0].shape) == len(source.shape) > 0:
-        return _picked_one_by_one(machine, signature, name, source, indices[0])
+        return _picked_one_by_one(machine, signature, name, source, indices[0], kernels)
     if name in ASSIGNED and indices:
         return _assigned(machine, signature, source, indices[0])
     if name.startswith(ADDING) and indices:
@@ -89,14 +91,14 @@ def _stored(index: TensorSpec) -> int:
 
 
 def _picked_one_by_one(
-    machine: Machine, signature: OperatorSignature, name: str, source: TensorSpec, index: TensorSpec
+    machine: Machine, signature: OperatorSignature, name: str, source: TensorSpec, index: TensorSpec, kernels: Kernels
 ) -> Estimate:
     """gather and scatter, whose index has a place for each element, or was expanded to rows
     (ATen/native/cuda/ScatterGatherKernel.cu). A place of its own costs a sector of L2, and one of memory at first."""
     rank, item = len(source.shape), item_bytes(source.dtype)
     axis = next((a for a in signature.args[1:2] if type(a) is int), 0) % rank
     elements, whole = prod(index.shape), prod(source.shape)
-    if name.startswith("gather") and _of_rows(source, index, axis):
+    if name.startswith("gather") and _of_rows(source, index, axis, kernels):
         return _rows_copied(machine, source, index)
     values = sum(nbytes(t) for t in on_gpu(signature.args[3:4])) if name.startswith("scatter") else elements * item
     streamed = float(values + _stored(index))
@@ -118,7 +120,8 @@ def _picked_one_by_one(
     if turned:
         start += elements * SECTOR_BYTES / machine.cache_rate
     work = max(start + machine.cycles_ns(elements * cycles), start + (sectors + streamed) / machine.cache_rate, memory)
-    return Estimate(work + INDEX_NS, streamed + writes * opened)
+    waited = INDEX_NS * min(1.0, elements / INDEX_ELEMENTS) ** 0.5
+    return Estimate(work + waited, streamed + writes * opened)
 
 
 def _assigned(machine: Machine, signature: OperatorSignature, source: TensorSpec, index: TensorSpec) -> Estimate:
@@ -156,15 +159,17 @@ def _turned(signature: OperatorSignature, last: int) -> bool:
     return isinstance(values, TensorSpec) and values.stride[last : last + 1] not in ((), (0,), (1,))
 
 
-def _of_rows(source: TensorSpec, index: TensorSpec, axis: int) -> bool:
-    """Do whole rows of a matrix follow one index each, in pieces of 16 bytes?"""
+def _of_rows(source: TensorSpec, index: TensorSpec, axis: int, kernels: Kernels) -> bool:
+    """Do whole rows follow one index each, in pieces of 16 bytes? By the kernel's name, where it is known."""
+    if kernels:
+        return any("vectorized_gather_kernel" in kernel.name for kernel in kernels)
     even = source.stride[-1:] == (1,) and source.shape[-1] * item_bytes(source.dtype) % ROW_BYTES_PER_THREAD == 0
     return axis == 0 and len(source.shape) == 2 and index.stride[-1:] == (0,) and even and index.shape[-1] > 1
 
 
 def _rows_copied(machine: Machine, source: TensorSpec, index: TensorSpec) -> Estimate:
     """A block for each piece of a row; rows that L2 holds are read from memory once."""
-    row = float(index.shape[-1] * item_bytes(source.dtype))
+    row = float(prod(index.shape[1:]) * item_bytes(source.dtype))
     written, held = index.shape[0] * row, float(nbytes(source))
     missed = max(0.0, 1.0 - machine.reach / max(1.0, held))
     read = min(written, held) + max(0.0, written - held) * missed
