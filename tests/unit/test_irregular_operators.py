@@ -8,8 +8,18 @@ from dataclasses import replace
 
 import pytest
 
-from phantora.cost import OperatorSignature, TensorSpec, model_for
-from phantora.cost.families import attention, base_name, distances, embedding, gather, identify, recurrent, sort
+from phantora.cost import KernelLaunch, OperatorSignature, TensorSpec, model_for
+from phantora.cost.families import (
+    attention,
+    base_name,
+    concatenation,
+    distances,
+    embedding,
+    gather,
+    identify,
+    recurrent,
+    sort,
+)
 from phantora.cost.families.convolution.model import gradients, without_bias
 from phantora.cost.families.recurrent import GATES, Recurrent, recurrent_ns
 from phantora.cost.family import Family
@@ -259,3 +269,22 @@ def test_index_operators_take_what_was_measured() -> None:
     for family, name, args, us in cases:
         found = family.estimate(MACHINES["H200"], OperatorSignature(f"aten::{name}", args), name, ())
         assert found.ns / 1e3 == pytest.approx(us, rel=0.3), name
+
+
+def test_joined_volumes_and_gathered_rows_take_what_their_kernels_took() -> None:
+    """On an H200, in traces of a video network and of a beam search: three copies of slices, and rows by index."""
+    video = tensor(1, 128, 9, 192, 192)
+    frame = TensorSpec("bfloat16", (1, 128, 1, 192, 192), video.stride)
+    joined = OperatorSignature("aten::cat", ((frame, frame, video), 2))
+    copies = (KernelLaunch("void at::native::elementwise_kernel<128, 4, x>"),) * 3
+    assert concatenation.FAMILY.estimate(MACHINES["H200"], joined, "cat", copies).ns == pytest.approx(125_000, rel=0.2)
+    rows = TensorSpec("int64", (40, 16, 24, 64), (1, 0, 0, 0))
+    picked = OperatorSignature("aten::gather", (tensor(40, 16, 24, 64, dtype="float16"), 0, rows))
+    by_rows = (KernelLaunch("void at::native::vectorized_gather_kernel<16, long>"),)
+    assert gather.FAMILY.estimate(MACHINES["H200"], picked, "gather", by_rows).ns == pytest.approx(2600, rel=0.3)
+
+
+def test_results_larger_than_operands_are_placed_by_their_size() -> None:
+    """A column against a row of 8,192 integers each takes 155 us on an H200, and its operands' bytes no time."""
+    signature = OperatorSignature("aten::eq.Tensor", (tensor(8192, 1, dtype="int64"), tensor(8192, dtype="int64")))
+    assert all(place.family.endswith("grown") and place.at[0] > 26 for place in places(signature))

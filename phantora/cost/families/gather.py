@@ -32,7 +32,7 @@ PICK_CYCLES, ADD_CYCLES, ADD_ALONE_CYCLES = 0.82, 0.95, 3.4
 RANDOM = 0.35  # of a stream's speed: sectors out of memory in any order
 # A block of the kernel that copies rows, and its piece.
 ROW_NS, ROW_BLOCK_BYTES, ROW_BYTES_PER_THREAD = 2500.0, 4096, 16
-# Until the index has come; of fewer elements, by the square root of their share (11 measured ones of 4 to 512: 1.3 us to
+# Until the index has come; of fewer elements, by the square root of their share (11 measured ones of 4 to 512: 1.3 to
 # 4 us in all).
 INDEX_NS, INDEX_ELEMENTS = 2500.0, 512
 # index_copy and index_fill, fitted to 26 of them on an H200: an element, and the wait for the index (and the value).
