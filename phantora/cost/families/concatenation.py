@@ -18,6 +18,7 @@ NAMES = frozenset(
 # Cycles of an SM per element of cat's kernel for inputs that it cannot vectorise, and for rows below SHORT_ROW: read
 # from traces on H200 (docs/accuracy.md).
 CYCLES, SHORT_CYCLES = 0.80, 1.17
+CONTIGUOUS_CYCLES = 0.33  # of its kernel for contiguous inputs of any width (168 cats of bytes on an H200)
 SHORT_ROW = 1024
 BATCHED_DIMS = 4  # cat's kernel takes tensors of as many dimensions; others are copied one by one
 # cat's grid has a row of blocks for each input, as long as the longest input asks for. Measured ones of 2 to 33 inputs
@@ -54,7 +55,10 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
         cycles = machine.cycles_ns(elements * (SHORT_CYCLES if short else CYCLES))
         return Estimate(max(machine.fit.floor_ns + cycles, machine.memory_ns(moved)), moved)
     rows = sum(prod(k.grid) - k.grid[0] for k in kernels if "CatArrayBatchedCopy" in k.name)
-    return Estimate(machine.memory_ns(moved, 0.92) + rows * ROW_BLOCK_NS / machine.gpu.sms, moved)
+    work = 0.0
+    if any("CatArrayBatchedCopy_contig" in k.name for k in kernels):
+        work = machine.fit.floor_ns + machine.cycles_ns(elements * CONTIGUOUS_CYCLES)
+    return Estimate(max(work, machine.memory_ns(moved, 0.92)) + rows * ROW_BLOCK_NS / machine.gpu.sms, moved)
 
 
 def _one_by_one(name: str, given: list[TensorSpec]) -> bool:

@@ -35,6 +35,8 @@ ROW_NS, ROW_BLOCK_BYTES, ROW_BYTES_PER_THREAD = 2500.0, 4096, 16
 # Until the index has come; of fewer elements, by the square root of their share (11 measured ones of 4 to 512: 1.3 to
 # 4 us in all).
 INDEX_NS, INDEX_ELEMENTS = 2500.0, 512
+# An element of index, from a table of 16 on an H200 (4-bit weights by a codebook: 168 of 4 and 11 million).
+INDEXED_CYCLES, L1_BYTES = 1.28, 128 << 10
 # index_copy and index_fill, fitted to 26 of them on an H200: an element, and the wait for the index (and the value).
 ASSIGN_CYCLES, ASSIGN_NS, ASSIGN_COPY_NS = 0.77, 1000.0, 3000.0
 # index_add and index_reduce, from 110 of them on an H200: SM cycles of an element and of an index, the wait for it.
@@ -77,10 +79,29 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     else:
         touched = 2 * nbytes(source)
     moved = float(min(touched, 64 * nbytes(source) + touched) + sum(map(_stored, indices)))
+    if any("vectorized_gather_kernel" in kernel.name for kernel in kernels) and len(indices) == 1:
+        count = prod(indices[0].shape)
+        return _rows_copied(machine, source, indices[0], count, touched / 2.0 / max(1, count))
     wide = name.startswith("index_select") or (
         bool(indices) and touched > 64 * sum(prod(t.shape) for t in indices)
     )
+    if name == "index" and indices and not values:
+        return _indexed(machine, source, touched / 2.0, float(sum(map(_stored, indices))), wide)
     return Estimate(machine.memory_ns(moved, 0.8 if wide else SCATTERED), moved)
+
+
+def _indexed(machine: Machine, source: TensorSpec, written: float, index: float, wide: bool) -> Estimate:
+    """An element a thread (`index_elementwise_kernel`), from anywhere in `source` unless L1 holds that."""
+    elements = written / item_bytes(source.dtype)
+    scattered = 0.0 if nbytes(source) <= L1_BYTES else written / (0.8 if wide else SCATTERED)
+    work = machine.fit.floor_ns + machine.cycles_ns(elements * INDEXED_CYCLES)
+    memory = machine.memory_ns(written + index + scattered)
+    return Estimate(max(work, memory) + _waited(elements), 2.0 * written + index)
+
+
+def _waited(elements: float) -> float:
+    """ns until the index has come."""
+    return INDEX_NS * min(1.0, elements / INDEX_ELEMENTS) ** 0.5
 
 
 def _stored(index: TensorSpec) -> int:
@@ -99,7 +120,7 @@ def _picked_one_by_one(
     axis = next((a for a in signature.args[1:2] if type(a) is int), 0) % rank
     elements, whole = prod(index.shape), prod(source.shape)
     if name.startswith("gather") and _of_rows(source, index, axis, kernels):
-        return _rows_copied(machine, source, index)
+        return _rows_copied(machine, source, index, index.shape[0], float(prod(index.shape[1:]) * item))
     values = sum(nbytes(t) for t in on_gpu(signature.args[3:4])) if name.startswith("scatter") else elements * item
     streamed = float(values + _stored(index))
     last, relation = _lanes(source, index)
@@ -120,8 +141,7 @@ def _picked_one_by_one(
     if turned:
         start += elements * SECTOR_BYTES / machine.cache_rate
     work = max(start + machine.cycles_ns(elements * cycles), start + (sectors + streamed) / machine.cache_rate, memory)
-    waited = INDEX_NS * min(1.0, elements / INDEX_ELEMENTS) ** 0.5
-    return Estimate(work + waited, streamed + writes * opened)
+    return Estimate(work + _waited(elements), streamed + writes * opened)
 
 
 def _assigned(machine: Machine, signature: OperatorSignature, source: TensorSpec, index: TensorSpec) -> Estimate:
@@ -167,15 +187,14 @@ def _of_rows(source: TensorSpec, index: TensorSpec, axis: int, kernels: Kernels)
     return axis == 0 and len(source.shape) == 2 and index.stride[-1:] == (0,) and even and index.shape[-1] > 1
 
 
-def _rows_copied(machine: Machine, source: TensorSpec, index: TensorSpec) -> Estimate:
-    """A block for each piece of a row; rows that L2 holds are read from memory once."""
-    row = float(prod(index.shape[1:]) * item_bytes(source.dtype))
-    written, held = index.shape[0] * row, float(nbytes(source))
+def _rows_copied(machine: Machine, source: TensorSpec, index: TensorSpec, rows: int, row: float) -> Estimate:
+    """A block for each piece of `rows` rows of `row` bytes; rows that L2 holds are read from memory once."""
+    written, held = rows * row, float(nbytes(source))
     missed = max(0.0, 1.0 - machine.reach / max(1.0, held))
     read = min(written, held) + max(0.0, written - held) * missed
     threads = 32 * ceil(min(row, ROW_BLOCK_BYTES) / ROW_BYTES_PER_THREAD / 32)
     resident = min(machine.gpu.max_blocks_per_sm, machine.gpu.max_threads_per_sm // threads) * machine.gpu.sms
-    blocks = index.shape[0] * ceil(row / ROW_BLOCK_BYTES)
+    blocks = rows * ceil(row / ROW_BLOCK_BYTES)
     moved = read + written + _stored(index)
     ns = max(machine.memory_ns(moved), machine.fit.floor_ns + blocks * ROW_NS / resident)
     return Estimate(ns, moved)
