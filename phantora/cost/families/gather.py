@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil, prod
+from math import ceil, prod, sqrt
 
 from phantora.cost import coordinates
 from phantora.cost.coordinates import Place
@@ -101,7 +101,7 @@ def _indexed(machine: Machine, source: TensorSpec, written: float, index: float,
 
 def _waited(elements: float) -> float:
     """ns until the index has come."""
-    return INDEX_NS * min(1.0, elements / INDEX_ELEMENTS) ** 0.5
+    return INDEX_NS * sqrt(min(1.0, elements / INDEX_ELEMENTS))
 
 
 def _stored(index: TensorSpec) -> int:

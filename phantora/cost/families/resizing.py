@@ -31,6 +31,8 @@ GATHERED_CYCLES, IMAGE_NS, GATHERED_NS = (0.4, 0.8), 400.0, 85.0
 # Three dimensions, channels first (a video decoder on an H200, 3 to 42 M elements, torch.profiler): of an element that
 # is written, forward and backward, and of each doubling of what it adds up. The start: the shipped tables' small ones.
 VOLUME_CYCLES, VOLUME_GATHERED_CYCLES, VOLUME_START_NS = (3.25, 1.05), 1.46, 1200.0
+# A thread goes over the images with one index, forward: what each further one adds (24 of volume_operators.py).
+VOLUME_IMAGE = 0.1
 # Of one and of three dimensions: a place of the output in a channel, forward and backward (32 and 16 bits).
 LINE_NS, LINE_CYCLES, LINE_BACKWARD_NS = 300.0, 3.6, (800.0, 1100.0)
 # Others give each place of the output, in all channels, to one thread: what a channel takes, and threads of a wave.
@@ -96,6 +98,8 @@ def _nearest(machine: Machine, signature: OperatorSignature, x: TensorSpec, back
         read = prod(x.shape) / max(1, written)
         cycles += (VOLUME_GATHERED_CYCLES if volume else GATHERED_CYCLES[last]) * log2(max(1.0, read))
         waits = 0.0 if last else x.shape[0] * (IMAGE_NS + GATHERED_NS * read)
+    elif volume:
+        cycles *= (1.0 + VOLUME_IMAGE * (x.shape[0] - 1)) / max(1, x.shape[0])
     work = max(machine.cycles_ns(written * cycles), waits) + volume * VOLUME_START_NS
     return Estimate(max(machine.memory_ns(moved), machine.fit.floor_ns + work), moved)
 
