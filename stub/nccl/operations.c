@@ -32,10 +32,10 @@ static ncclResult_t check_buffer(const operation *op, const void *pointer, const
   return result;
 }
 
-// Collectives that give the bytes of members to members. Others compute; sends of activations are too many to await.
+// Sends, receives and collectives that give the bytes of members to members. Other collectives compute.
 static bool moves(const operation *op) {
-  return op->kind == PH_COLLECTIVE && !folded_run() &&
-         (op->coll == PH_COLL_BROADCAST || op->coll == PH_COLL_ALL_GATHER || op->coll == PH_COLL_GATHER ||
+  return !folded_run() &&
+         (op->kind != PH_COLLECTIVE || op->coll == PH_COLL_BROADCAST || op->coll == PH_COLL_ALL_GATHER || op->coll == PH_COLL_GATHER ||
           op->coll == PH_COLL_SCATTER || op->coll == PH_COLL_ALL_TO_ALL);
 }
 

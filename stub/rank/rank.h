@@ -350,9 +350,9 @@ void ph_forget_ticket(uint64_t ticket);  // nobody expects its bytes
 #define PH_PARTS (UINT64_C(1) << 62)  // in a ticket: parts of the bytes are taken as known
 uint64_t ph_next_ticket(void);
 // Values that are computed when they are read (stub/tracer/deferred.cpp): their tickets have the bit PH_DEFERRED, and
-// their bytes come from `bytes`, which the tracer gives; they stay its own until `drop`. Neither asks for other payloads.
+// their bytes come from `bytes`, which the tracer gives; they stay its own until `drop`. It may touch what awaits others.
 #define PH_DEFERRED (UINT64_C(1) << 63)
-typedef const uint8_t *ph_deferred_bytes(uint64_t ticket, size_t *total);
+typedef const uint8_t *ph_deferred_bytes(uint64_t ticket, size_t *total, int *knowledge);  // PH_F_GUESSED
 typedef void ph_deferred_drop(uint64_t ticket);
 void ph_deferred_by(ph_deferred_bytes *bytes, ph_deferred_drop *drop);
 uint64_t ph_next_deferred(void);

@@ -70,7 +70,7 @@ static bool is_checkable(const Tensor &t) {
   const size_t extent = extent_of(t);
   for (size_t at = 0; at < extent && ph_awaited(data + at, extent - at, &piece); at += piece.at + piece.bytes)
     if (!(piece.ticket & PH_DEFERRED)) return false;
-  return !is_guessed(t) && cost_to_see(t) <= SEEN_NS;
+  return !seems_guessed(t) && cost_to_see(t) <= SEEN_NS;
 }
 
 // The first element outside [low, high), other than `ignored`; null: none.

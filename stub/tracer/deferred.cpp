@@ -77,6 +77,8 @@ struct Node {
   std::vector<Result> results;
   uint64_t seed = 0;
   bool guessed = false, done = false;
+  bool arrives = false;  // bytes of another rank, which its only value awaits
+  bool arriving = false; // so do some below it, or itself: then whether it is a guess shows when it is computed
   double cost = 0, all = 0;  // ns of its chain: of its reals, and of everything
   int depth = 0;
   std::vector<Tensor> values;  // by result, once it is done
@@ -88,6 +90,7 @@ struct Node {
 static std::atomic<size_t> kept_bytes{0}, copied_real_bytes{0};
 Node::~Node() {
   kept_bytes -= kept;
+  if (arrives) ph_touch_drop(const_cast<void *>(values[0].const_data_ptr()), kept);
   if (copied_real) copied_real_bytes -= kept;
 }
 
@@ -182,6 +185,17 @@ static Piece copied(char *data, size_t at, size_t bytes) {
   return piece;
 }
 
+// Bytes that another rank is to send. A value awaits them in the memory's place, so that only who reads it waits.
+static Value arriving(const char *data, size_t bytes) {
+  PlainCalls plain;
+  Tensor host = at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(at::kCPU));
+  if (!ph_expect_copy(first_byte(host), data, bytes)) return {};
+  auto node = made_of(host, {{static_cast<int64_t>(bytes)}, {1}, at::kByte, bytes});
+  node->done = false;
+  node->arrives = node->arriving = true;
+  return {node, 0};
+}
+
 static Operand operand_of(const Tensor &t, bool read, bool changed) {
   Operand o;
   o.shape = shape_of(t);
@@ -194,20 +208,21 @@ static Operand operand_of(const Tensor &t, bool read, bool changed) {
   for (size_t at = 0; at < o.shape.extent;) {
     ph_awaited_piece next;
     bool some = ph_awaited(data + at, o.shape.extent - at, &next);
-    if (some && !(next.ticket & PH_DEFERRED)) {  // a collective's
-      ph_touch(data + at + next.at, next.bytes);
-      continue;
-    }
     size_t plain = some ? next.at : o.shape.extent - at;
     if (plain) o.pieces.push_back(copied(data, at, plain));
     at += plain;
     if (!some) break;
-    Value value = value_of(next.ticket);
+    const bool deferred = next.ticket & PH_DEFERRED;
+    Value value = deferred ? value_of(next.ticket) : arriving(data + at, next.bytes);
+    if (!deferred && !value.node) {
+      ph_touch(data + at, next.bytes);
+      continue;
+    }
     if (value.node) {
       Piece piece;
       piece.at = at;
       piece.bytes = next.bytes;
-      piece.offset = next.offset;
+      piece.offset = deferred ? next.offset : 0;
       piece.value = std::move(value);
       o.pieces.push_back(std::move(piece));
     }
@@ -399,6 +414,8 @@ static bool run(Node &node) {
     state = shared.get_state();
     shared.set_current_seed(node.seed);
   }
+  for (const Operand &o : node.operands)
+    for (const Piece &piece : o.pieces) node.guessed |= node.arriving && piece.value.node && piece.value.node->guessed;
   bool fine = true, finite = node.guessed && is_finite_input(node, tensors);
   try {
     call_cpu_kernel(*node.op, stack);
@@ -434,6 +451,13 @@ static void say_once(const char *what) {
 
 static void evaluate(Node &node) {
   if (node.done) return;
+  if (node.arrives) {
+    char *data = first_byte(node.values[0]);
+    ph_touch(data, node.kept);
+    node.guessed = ph_memory_flags(data, node.kept) & PH_GUESSED;
+    node.done = true;
+    return;
+  }
   size_t bytes = 0;
   for (const Result &r : node.results) bytes += r.shape.extent;
   bool room = kept_bytes + bytes <= most_bytes();
@@ -449,13 +473,14 @@ static void evaluate(Node &node) {
   node.places.clear();
 }
 
-static const uint8_t *bytes_for(uint64_t ticket, size_t *total) {
+static const uint8_t *bytes_for(uint64_t ticket, size_t *total, int *knowledge) {
   static Value given;  // stays until the next: the caller is the only one
   std::lock_guard<std::recursive_mutex> guard(computing);
   given = value_of(ticket);
   *total = 0;
   if (!given.node) return nullptr;
   evaluate(*given.node);
+  *knowledge = given.node->guessed && given.node->arriving ? PH_F_GUESSED : 0;
   *total = given.node->results[given.index].shape.extent;
   return reinterpret_cast<const uint8_t *>(first_byte(given.node->values[given.index]));
 }
@@ -479,6 +504,13 @@ bool has_deferred(const IValue &v) {
   return found;
 }
 
+void await_senders(const Tensor &t) {
+  if (!on_device(t)) return;
+  const size_t extent = extent_of(t);
+  ph_touch_arriving(bytes_of(t), extent);
+  if (cost_to_see(t) == HUGE_VAL) ph_touch(bytes_of(t), extent);
+}
+
 Tensor seen(const Tensor &t) {
   if (!is_deferred(t)) return on_host(t);
   std::lock_guard<std::recursive_mutex> guard(computing);
@@ -496,7 +528,8 @@ double cost_to_see(const Tensor &t) {
   const size_t extent = extent_of(t);
   double ns = 0;
   for (size_t at = 0; at < extent && ph_awaited(data + at, extent - at, &piece); at += piece.at + piece.bytes)
-    if (Value value = value_of(piece.ticket); value.node && !value.node->done) ns += value.node->all;
+    if (Value value = value_of(piece.ticket); value.node && !value.node->done)
+      ns += value.node->arriving ? HUGE_VAL : value.node->all;
   return ns;
 }
 
@@ -558,7 +591,7 @@ static bool is_possible(Node &node) {
     auto found = forms->find(form);
     if (found != forms->end()) return found->second;
   }
-  if (node.all > CHECK_NS) return true;
+  if (node.all > CHECK_NS || node.arriving) return true;
   bool fine = run(node);
   if (fine) {
     for (const Result &r : node.results) node.kept += r.shape.extent;
@@ -584,6 +617,7 @@ static bool is_affordable(Node &node) {
   for_each_below(node, [&](const Node &below) {
     node.cost += below.cost;
     node.all += below.all;
+    node.arriving |= below.arriving;
     node.depth = std::max(node.depth, below.depth + 1);
   });
   if (reals && node.cost > CHAIN_NS) {

@@ -10,7 +10,8 @@ bool is_deferred(const Tensor &t);   // some of its bytes are still to be comput
 bool has_deferred(const IValue &v);  // the same of any tensor among `v`
 // Its bytes on the CPU, computed if need be; to be read only.
 Tensor seen(const Tensor &t);
-double cost_to_see(const Tensor &t);  // ns that computing them takes
+double cost_to_see(const Tensor &t);  // ns that computing them takes; infinite if other ranks are to send some
+void await_senders(const Tensor &t);  // with their bytes comes what they know of them
 // Keeps the operator for later. NOW: it cannot be kept and may be computed at once. NEVER: it costs too much, or no CPU form
 // takes its arguments; the results are unknown.
 enum class Deferral { LATER, NOW, NEVER };

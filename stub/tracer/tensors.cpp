@@ -2,6 +2,7 @@
 
 #include <ATen/SparseCsrTensorImpl.h>
 
+#include "tracer/deferred.h"
 #include "tracer/finite.h"
 
 namespace tracer {
@@ -110,10 +111,14 @@ bool knows_some(const Tensor &t) {
 
 bool holds(const Tensor &t) { return on_device(t) && flags_of(t) & PH_HOLDS; }
 
-// A small piece of a large tensor is guessed unless it is known.
 bool is_guessed(const Tensor &t) {
+  if (t.numel()) await_senders(t);
+  return seems_guessed(t);
+}
+
+// A small piece of a large tensor is guessed unless it is known.
+bool seems_guessed(const Tensor &t) {
   if (!t.numel()) return is_empty_guess(t);
-  ph_touch_arriving(bytes_of(t), extent_of(t));  // with the bytes comes what the sender knows of them
   unsigned flags = flags_of(t);
   if (flags & PH_GUESSED) return true;
   return !(flags & PH_KNOWN) && is_part_of_large(t);
@@ -168,7 +173,8 @@ void look(const IValue &v, Sight *sight, bool changed) {
 void look_at_values(const IValue &v, Sight *sight, bool changed) {
   each_tensor(v, [&](const Tensor &t) {
     if (sight->unknown || !t.defined() || !t.is_cuda() || (changed && fresh_flags(t))) return;
-    sight->guessed |= is_guessed(t);
+    if (!is_large(t)) ph_touch_arriving(bytes_of(t), extent_of(t));
+    sight->guessed |= seems_guessed(t);
     sight->unknown |= !fits(t);  // as the sender says
   });
 }

@@ -14,6 +14,7 @@ void clear(const Tensor &t);       // a kernel that is not computed wrote it: it
 bool is_large(const Tensor &t);    // its bytes are only true if they are known to be
 bool is_part_of_large(const Tensor &t);  // of a large tensor, or large
 bool holds(const Tensor &t);       // all its elements count as true, though its bytes are unknown
+bool seems_guessed(const Tensor &t);  // the same before those bytes are here: what the sender may correct
 bool is_guessed(const Tensor &t);  // its bytes follow from unknown values; blocks until bytes of other ranks are here
 // Pickled objects and texts lie in rows of bytes; batches of images have more dimensions, and nobody reads their pixels back.
 bool is_object(const Tensor &t);

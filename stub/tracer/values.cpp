@@ -121,6 +121,7 @@ void note_answer(Frame &f) {
   bool keeps = f.op->count == Count::KEEPS;
   const size_t tensors = keeps || f.op->count == Count::EQUAL ? 2 : 1;
   for (size_t i = 1; i < tensors; ++i) look(f.args[i], &sight);
+  for (size_t i = 0; i < tensors && !sight.unknown; ++i) await_senders(f.args[i].toTensor());
   for (size_t i = 0; i < tensors; ++i) look_at_values(f.args[i], &sight);
   if (!sight.tensors || !on_device(f.args[0].toTensor())) return;
   sight.unknown |= sight.guessed && is_assumed(f);
@@ -361,7 +362,7 @@ static void settle_joined(const Frame &f, Values outputs) { each_joined(f, outpu
 
 // The same of tensors that are all known, of which some are guesses.
 static void mark_joined(const Frame &f, Values outputs) {
-  each_joined(f, outputs, [](const Tensor &t, const Tensor &part) { mark(part, is_guessed(t)); });
+  each_joined(f, outputs, [](const Tensor &t, const Tensor &part) { mark(part, seems_guessed(t)); });
 }
 
 void settle(Thread &thread, Frame &f, Values outputs) {

@@ -14,8 +14,8 @@ typedef struct pending {
   uint64_t ticket;
 } pending;
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_mutex_t fetching = PTHREAD_MUTEX_INITIALIZER;  // one thread at a time asks for payloads
+static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;  // a value that ends may have awaited others
+static pthread_mutex_t fetching = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;  // one thread at a time asks for payloads
 static pending *waiting;  // by address, disjoint
 static size_t room;
 static atomic_size_t count;
@@ -36,8 +36,8 @@ void ph_deferred_by(ph_deferred_bytes *bytes, ph_deferred_drop *drop) {
 }
 
 void ph_payload_reset(void) {
-  lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
-  fetching = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+  lock = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+  fetching = (pthread_mutex_t)PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
   atomic_store(&count, 0);
 }
 
@@ -200,7 +200,7 @@ static void give(uint64_t ticket) {
   size_t total = 0;
   bool deferred = ticket & PH_DEFERRED;
   int knowledge = 0;
-  const uint8_t *data = deferred ? deferred_bytes(ticket, &total) : NULL;
+  const uint8_t *data = deferred ? deferred_bytes(ticket, &total, &knowledge) : NULL;
   uint8_t *fetched = deferred ? NULL : fetch(ticket, &total, &knowledge);
   pthread_mutex_lock(&lock);
   deliver(ticket, deferred ? data : fetched, total, knowledge);
