@@ -9,6 +9,7 @@ import pytest
 
 from phantora.trace.analysis.analyze import Filters, analyze
 from phantora.trace.analysis.report import CriticalPath, Report
+from phantora.trace.analysis.summary import lines
 from phantora.trace.reader import open_log
 from tests.support.fakelog import METADATA, FakeRun, Kind
 
@@ -98,6 +99,30 @@ def test_steps_that_compile_or_tune_are_set_apart(tmp_path: Path) -> None:
     run.add(Kind.ANNOTATION, 0, 4 * STEP + 5 * US, 4 * STEP + 8 * US, "phantora: tuning")
     headline = analyze(open_log(run.write(tmp_path / "run.arrow")), details=False).headline
     assert headline.apart == {"start-up": [1], "recompile": [3], "autotuning": [5]} and headline.steps == 3
+
+
+def test_a_run_of_one_step_has_no_steady_one(tmp_path: Path) -> None:
+    run = FakeRun()
+    run.add(Kind.ANNOTATION, 0, 0, STEP, "Optimizer.step#SGD.step")
+    run.add(Kind.KERNEL, 0, 100 * US, 900 * US, "gemm", launch=10 * US)
+    report = analyze(open_log(run.write(tmp_path / "run.arrow")), details=False)
+    assert report.headline.steps == 0 and report.headline.step_time == 800 * US
+    assert "no steady step: it has start-up; run more steps" in dict(lines(report))["STEP"]
+
+
+def test_rollouts_between_updates_count_in_the_mean_of_the_run(tmp_path: Path) -> None:
+    """Every third iteration takes four times as long."""
+    run, t = FakeRun(), 0
+    for step in range(1, 8):
+        begin = t
+        for _ in range(1 if step % 3 else 4):
+            run.add(Kind.KERNEL, 0, t, t + STEP, "gemm", launch=t)
+            t += STEP
+        run.add(Kind.ANNOTATION, 0, begin, t, f"ProfilerStep#{step}")
+    report = analyze(open_log(run.write(tmp_path / "run.arrow")), details=False)
+    assert report.headline.apart == {"start-up": [1], "more work": [3, 6]}
+    assert report.headline.step_time == STEP and report.headline.mean == 2 * STEP
+    assert "with the other work of this run" in dict(lines(report))["STEP"]
 
 
 def test_straggler(tmp_path: Path) -> None:

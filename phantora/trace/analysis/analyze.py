@@ -39,6 +39,7 @@ from phantora.trace.analysis.report import (
     StepTimes,
     Times,
 )
+from phantora.trace.analysis.settled_steps import SETTLING
 from phantora.trace.analysis.steps import Step, Steps, find_steps
 from phantora.trace.analysis.stream_names import stream_names
 from phantora.trace.analysis.streams import Streams
@@ -293,7 +294,8 @@ class _Pass:
             step_time=steady.time,
             lowest=times[0],
             highest=times[-1],
-            steps=len(times),
+            steps=0 if self.steps.starting else len(times),
+            mean=_mean(totals, steady.time),
             settled=not self.steps.predicted,
             short=self.steps.short_ns,
             error=bar[0] if bar else None,
@@ -367,7 +369,7 @@ class _Pass:
             classes=self.work.classes(),
             modules=self.work.modules(),
             collectives=self.collectives.report(self.log, self.groups),
-            stragglers=self.collectives.stragglers(report.headline.steps),
+            stragglers=self.collectives.stragglers(max(1, report.headline.steps)),
             streams=self.streams.report(stream_names(self.log, self.ranks)),
             links=self.links.report(),
             memory=memory(
@@ -463,6 +465,17 @@ def _totals(ranks: list[RankReport], peak: float | None) -> list[StepTimes]:
 
 def _steady(totals: list[StepTimes]) -> list[StepTimes]:
     return [step for step in totals if not step.note]
+
+
+_ONCE = ("start-up", "recompile", "autotuning", "waits", SETTLING)
+"""Notes of steps that a longer run would not have more of."""
+
+
+def _mean(totals: list[StepTimes], steady: float) -> float:
+    """ns of a step, with the work that only some steps have."""
+    recurring = [step.times.time for step in totals if step.note not in _ONCE]
+    others = [step.times.time for step in totals if step.note and step.note not in _ONCE]
+    return (sum(others) + (len(recurring) - len(others)) * steady) / len(recurring) if others else steady
 
 
 def _shares(parts: list[dict[str, float]]) -> dict[str, float]:

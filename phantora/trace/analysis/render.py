@@ -197,6 +197,8 @@ def _headline(report: Report, console: Console) -> None:
         parts = [f"[bold]{step}[/bold] from first to last: no steps were found in this run"]
     else:
         of = f"mean of {h.steps} steady steps" if many else "one steady step"
+        if not h.steps:
+            of = "with start-up: no step is steady"
         if not h.settled:
             of = "settled, by the power model: the run ends before"
         parts = [f"[bold]{step_with_bar(h)}[/bold] a step, {of}"]
@@ -222,7 +224,8 @@ def _headline(report: Report, console: Console) -> None:
         console.print(text, highlight=False, markup=False)
     if h.apart:
         text = "; ".join(f"{note}: {ranges(tuple(numbers))}" for note, numbers in h.apart.items())
-        console.print(f"Excluded steps: {text}", highlight=False, markup=False)
+        mean = f"; the mean with evaluations and the like is {duration(h.mean)}" if h.mean > h.step_time else ""
+        console.print(f"Excluded steps: {text}{mean}", highlight=False, markup=False)
 
 
 def _unit(report: Report) -> str:

@@ -401,7 +401,10 @@ class Headline:
     lowest: Ns
     highest: Ns
     steps: int
-    """Number of steady steps."""
+    """Number of steady steps; 0 if the only step has the program's start-up."""
+    mean: Ns
+    """Mean of all steps but those of start-up, compilation, tuning and settling: with evaluations, checkpoints and the
+    rollouts between updates."""
     settled: bool
     """The run lasts until the power limiters have settled; else `step_time` is predicted, and `lowest` and `highest`
     are those of its last step."""

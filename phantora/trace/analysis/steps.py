@@ -79,6 +79,8 @@ class Steps:
     """Share of the GPUs' busy time that lies in steps."""
     predicted: bool = False
     """The run ends before its GPUs' power limiters settle; the trailer has a settled step (``settling.py``)."""
+    starting: bool = False
+    """The only step is the first of the program, with its start-up."""
     short_ns: float = 0.0
     """ns by which the run is too short to settle, where no replay gives the settled step."""
 
@@ -229,7 +231,9 @@ def _steps(log: Log, iterations: Iterations, marks: Marks) -> Steps | None:
     settled = _settle(log, iterations.source, found, noted)
     noted |= settled.notes
     of_rank = {rank: [replace(s, note=noted.get(s.number, "")) for s in own] for rank, own in found.items()}
-    return Steps(iterations.source, of_rank, covered, settled.predicted, settled.short_ns)
+    first = not any(work.content.busy[0] for work in launched.values())
+    starting = first and not log.metadata.real and all(len(own) == 1 for own in found.values())
+    return Steps(iterations.source, of_rank, covered, settled.predicted, starting, settled.short_ns)
 
 
 def _settle(log: Log, source: str, steps: dict[int, list[Step]], noted: dict[int, str]) -> Settled:

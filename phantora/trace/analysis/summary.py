@@ -18,6 +18,7 @@ _MOST_CAUSES = 3
 _WORTH_NAMING = 0.005  # of a step
 _HOST_DECIDES = 0.12  # of a step
 _PEAK_DECIDED = 0.01  # of a peak
+_MORE = 1.1  # times a steady step: then the run's mean step is named
 _UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3))
 
 
@@ -99,11 +100,16 @@ def step_with_bar(h: Headline) -> str:
 
 
 def _steps(h: Headline) -> list[str]:
+    if not h.steps:
+        return ["no steady step: it has start-up; run more steps"]
     if not h.settled:
         return ["settled, by the power model"]
     if h.short:
         return [f"still settling: run {ceil(h.short / h.step_time)} more steps"]
-    return [f"{h.steps} steady step{'s' * (h.steps > 1)}"]
+    found = [f"{h.steps} steady step{'s' * (h.steps > 1)}"]
+    if h.mean > _MORE * h.step_time:
+        found.append(f"{rounded(h.mean, h.error)} with the other work of this run (phantora analyze)")
+    return found
 
 
 def energy(report: Report) -> str:
