@@ -88,6 +88,8 @@ class Outcome:
     def why(self, failures: Sequence[Failure]) -> Outcome:
         """Adds the script's own error, if ranks noted theirs: of the rank that failed first, or of any. Else the last
         line of a rank that a library ended."""
+        if self.reason is Reason.NO_GPU_WORK and failures:
+            return replace(self, message=f"{failures[0]}; {self.message}")
         if not self.status or self.reason not in (Reason.SCRIPT_FAILED, Reason.UNSUPPORTED):
             return self
         if not failures:

@@ -11,6 +11,7 @@ from typing import NoReturn
 import pytest
 
 from phantora.errors import PhantoraError, Reason, cause_of
+from phantora.launch.ending import Outcome
 from phantora.launch.failures import Failure, message_of
 from phantora.runs.prepare import check_script
 
@@ -77,6 +78,15 @@ def test_a_failure_names_the_call_that_is_not_simulated() -> None:
     failure = Failure(0, "RuntimeError", "no memory", "train.py:8", Reason.SCRIPT_FAILED, "cuArrayCreate")
     assert str(failure) == (
         "rank 0 at train.py:8: RuntimeError: no memory; not simulated, with an error: cuArrayCreate"
+    )
+
+
+def test_a_command_without_ranks_names_the_error_of_its_process() -> None:
+    outcome = Outcome(1, Reason.NO_GPU_WORK, message="no process of bash used a GPU")
+    failure = Failure(-1, "ModuleNotFoundError", "No module named 'mpi4py'", "train.py:2", Reason.SCRIPT_FAILED)
+    assert outcome.why([]) == outcome
+    assert outcome.why([failure]).message == (
+        "the command at train.py:2: ModuleNotFoundError: No module named 'mpi4py'; no process of bash used a GPU"
     )
 
 
