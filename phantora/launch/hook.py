@@ -165,6 +165,12 @@ def _join() -> None:
             f"the command started {world} ranks, but {expected} GPUs are simulated: give both the same "
             "number (`phantora trace --nnodes N --nproc-per-node N` or --cluster)"
         )
+    other = _owner(session, rank)
+    if other:
+        raise PhantoraError(
+            f"process {other} is rank {rank} of this run already: one run has one job, so start a second `torchrun` "
+            "in a `phantora trace` of its own, or all processes by one `torchrun`"
+        )
     tie_children()
     process.name_threads()
     report_plainly(str(rank))
@@ -178,6 +184,19 @@ def _join() -> None:
 def _shares(session: int) -> bool:
     """Whether several processes share GPUs: other processes than these ranks may take the places that are left."""
     return bool(_header(session)["gpus_per_host"])
+
+
+def _owner(session: int, rank: int) -> int:
+    """The process that is this rank and has not left it, else 0. A restarted rank follows one that has ended."""
+    import numpy as np
+
+    from phantora.wire import layout
+
+    control = layout.dtype(layout.Control)
+    start = int(_header(session)["control_offset"]) + rank * control.itemsize
+    place = np.frombuffer(os.pread(session, control.itemsize, start), control)[0]
+    pid = int(place["pid"])
+    return pid if pid not in (0, os.getpid(), int(place["left"])) and process.runs(pid) else 0
 
 
 def _world_size(session: int) -> int:

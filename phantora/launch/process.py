@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1
@@ -169,6 +170,15 @@ def kill_descendants() -> None:
             return
         if not left:
             return
+
+
+def runs(pid: int) -> bool:
+    """Whether this process exists, and is no zombie."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
 
 
 def signal_name(number: int) -> str:

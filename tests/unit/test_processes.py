@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 from phantora.cli.doctor import doctor
-from phantora.launch import process
+from phantora.hardware import device_fields, load_cluster
+from phantora.launch import hook, process
+from phantora.wire.session import Session, SessionConfig
 
 
 def personality() -> int:
@@ -62,3 +65,13 @@ def test_a_killed_owner_of_a_server_leaves_no_folder() -> None:
     while folder.exists() and time.monotonic() < until:
         time.sleep(0.05)
     assert not folder.exists()
+
+
+def test_the_place_of_a_rank_belongs_to_the_process_that_runs() -> None:
+    session = Session.create(SessionConfig(2, 2), device_fields(load_cluster("1x2xH100").gpu), {})
+    with subprocess.Popen(["sleep", "60"]) as other:
+        session.control["pid"][1] = other.pid
+        assert hook._owner(session.fd, 0) == 0 and hook._owner(session.fd, 1) == other.pid
+        other.kill()
+        os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)
+        assert hook._owner(session.fd, 1) == 0  # a zombie
