@@ -155,6 +155,8 @@ class Work:
     share: float
     """Share of all device time."""
     flops: float
+    at_peak: Ns
+    """Time of the flops at the GPU's peak in the format of each call's first tensor."""
     bytes: MeanBytes
     provenance: str
     """The provenance of most of its time."""

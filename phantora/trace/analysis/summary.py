@@ -183,9 +183,8 @@ def achieved_rate(work: Work, metadata: dict[str, Any]) -> tuple[str, str]:
     if not work.time:
         return "-", "-"
     flops, moved = work.flops / work.time * 1e9, work.bytes / work.time * 1e9
-    peak = float(metadata["peak_flops"].get(metadata["mfu_dtype"]) or 0)
     bandwidth = float(metadata.get("extra", {}).get("memory_bandwidth") or 0)
-    arithmetic, memory = flops / peak if peak else 0.0, moved / bandwidth if bandwidth else 0.0
+    arithmetic, memory = work.at_peak / work.time, moved / bandwidth if bandwidth else 0.0
     if work.cls == "communication" and moved:  # its bytes cross links, of which several kinds have a part
         return f"{moved / 1e9:.0f} GB/s", "-"
     if not max(arithmetic, memory):

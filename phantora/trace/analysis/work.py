@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import numpy.typing as npt
 
@@ -14,6 +16,9 @@ from phantora.trace.schema import COMMUNICATION_KINDS, DEVICE_KINDS
 Floats = npt.NDArray[np.float64]
 
 _DEVICE, _COMMUNICATION = kind_mask(DEVICE_KINDS), kind_mask(COMMUNICATION_KINDS)
+_FIRST_TENSOR = re.compile(r"(\w+)\[")
+_NARROW = {"float4": "float4", "float8": "float8", "i8": "int8"}
+"""Formats of arithmetic with a peak of their own, by how dtypes begin."""
 TOP = 20
 MOST_MODULES = 2_000
 
@@ -29,6 +34,7 @@ class _By:
         self.shortest: Floats = np.full(size, np.inf)
         self.longest: Floats = np.zeros(size)
         self.flops: Floats = np.zeros(size)
+        self.at_peak: Floats = np.zeros(size)
         self.bytes: Floats = np.zeros(size)
         self.by_class: Floats = np.zeros((size, 1 + classes))
         self.by_provenance: Floats = np.zeros((size, 1 + provenances))
@@ -40,6 +46,7 @@ class _By:
         np.minimum.at(self.shortest, slot, time)
         np.maximum.at(self.longest, slot, time)
         self.flops += np.bincount(slot, rows["flops"], size)
+        self.at_peak += np.bincount(slot, rows["at_peak"], size)
         self.bytes += np.bincount(slot, rows["bytes"], size)
         for column, table in (("cls", self.by_class), ("provenance", self.by_provenance)):
             key = slot * table.shape[1] + rows[column].astype(np.int64) + 1
@@ -57,6 +64,7 @@ class WorkSums:
         self._by_class = _By(self._classes, *sizes)
         self._modules = _By(annotations.names, *sizes)
         self._annotations = annotations
+        self._peaks = _peaks(log)
         self.rank_class: Floats = np.zeros((ranks, 1 + sizes[0]))
         self.rank_provenance: Floats = np.zeros((ranks, 1 + sizes[1]))
 
@@ -67,6 +75,7 @@ class WorkSums:
         start, end = rows["start"], rows["end"]
         ready = np.clip(rows["ready"], start, end)
         time = (end - np.where(_COMMUNICATION[rows["kind"]], ready, start)).astype(np.float64)
+        rows["at_peak"] = rows["flops"] * 1e9 / self._peaks[rows["shape"].astype(np.int64) + 1]
         self._kernels.add(rows["name"].astype(np.int64), time, rows)
         self._operators.add(rows["op"].astype(np.int64), time, rows)
         self._by_class.add(rows["cls"].astype(np.int64), time, rows)
@@ -112,11 +121,26 @@ class WorkSums:
                 longest=float(sums.longest[i]),
                 share=float(sums.time[i]) / total,
                 flops=float(sums.flops[i]),
+                at_peak=float(sums.at_peak[i]),
                 bytes=float(sums.bytes[i]),
                 provenance=_largest(self._provenances, sums.by_provenance[i]),
             )
             for i in order[:top]
         ]
+
+
+def _peaks(log: Log) -> Floats:
+    """FLOP/s that the GPU reaches at most with each word of the log's shapes; the first is for rows without one.
+
+    The dtype of the first tensor decides. Infinite if the log does not know the GPU's peaks."""
+    peaks = log.metadata.peak_flops
+    usual = log.metadata.peak() or np.inf
+    found = [usual]
+    for shape in log.words("shape"):
+        first = _FIRST_TENSOR.search(shape)
+        format = next((format for start, format in _NARROW.items() if first and first[1].startswith(start)), "")
+        found.append(peaks.get(format) or usual)
+    return np.array(found)
 
 
 def _named(words: list[str], values: Floats) -> dict[str, float]:
