@@ -69,7 +69,7 @@ def test_a_hybrid_model_runs_with_the_passes_of_its_recipe_and_the_mix_of_its_la
 def test_a_hybrid_model_in_nvfp4_has_its_last_layers_in_bfloat16_in_both_runs() -> None:
     run = expressed({**HYBRID, "Precision": "NVFP4"})
     assert isinstance(run, Run) and min(run.points) > 14
-    assert run.options[3] == "dp=32:first"
+    assert run.options[3] == "dp=32:first,tp=2"
     assert "--te" in run.words and "--fused-experts" not in run.words
 
 
