@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from phantora.wire.names import ASIDE, LEADS
+from phantora.wire.names import ASIDE
 
 _PIECE_BYTES = 1 << 16
 _ASKING_SHARE = 0.05  # of its time, for a thread that only asks whether the interpreter is free: 200 times a second
@@ -51,9 +51,8 @@ def stopped(pid: int) -> bool:
 
 
 def _works(task: str, pid: int, name: str) -> bool:
-    """True if the rank's work goes on in this thread. The main and the autograd threads move its clock, and one that
-    launched before them."""
-    return task == str(pid) or name.startswith("pt_autograd") or name in (ASIDE, LEADS)
+    """True if the rank's work goes on in this thread. The main and the autograd threads move its clock."""
+    return task == str(pid) or name.startswith("pt_autograd") or name == ASIDE
 
 
 def _read(path: str) -> bytes:

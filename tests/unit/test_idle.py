@@ -13,22 +13,18 @@ from phantora.wire.names import ASIDE
 
 PROGRAM = """
 import _thread, sys
-from phantora.launch import process
 from phantora.launch.patches import tuning
-from phantora.wire import names
 def spin():
     print("spins", flush=True)
     while True: pass
-def lead():
-    process.name_thread(names.LEADS); spin()
 if sys.argv[1] == "aside": tuning.excluded(spin)
 else:
     lock = _thread.allocate_lock(); lock.acquire()
-    _thread.start_new_thread(lead if sys.argv[1] == "leads" else spin, ()); lock.acquire()
+    _thread.start_new_thread(spin, ()); lock.acquire()
 """
 
 
-@pytest.mark.parametrize(("how", "awake"), [("aside", True), ("leads", True), ("helper", False)])
+@pytest.mark.parametrize(("how", "awake"), [("aside", True), ("helper", False)])
 def test_threads_that_count(how: str, awake: bool) -> None:
     with subprocess.Popen([sys.executable, "-c", PROGRAM, how], stdout=subprocess.PIPE, text=True) as child:
         try:

@@ -26,7 +26,6 @@ ph_frame *ph_top_frame(void) { return ph_self.frame; }
 uint32_t ph_next_instance(void) { return atomic_fetch_add(&last_instance, 1) + 1; }
 
 void ph_attribute(ph_record *record) {
-  ph_lead();
   ph_frame *frame = ph_self.frame;
   record->op = 0;
   const ph_order *by = ph_ordered();

@@ -55,7 +55,6 @@ typedef struct ph_thread {
   uint32_t correlation; // of its last record that a profiler knows
 } ph_thread;
 extern _Thread_local ph_thread ph_self __attribute__((tls_model("initial-exec")));
-void ph_lead(void);  // this thread launches
 ph_thread *ph_this_thread(void);  // with the cached fields filled in
 
 static inline bool ph_live(void) { return atomic_load_explicit(&ph_rt.connected, memory_order_relaxed); }

@@ -44,17 +44,6 @@ static void identify(ph_thread *self, uint32_t generation) {
   }
 }
 
-// A program may train in a thread of its own, while the main one waits for it (Ray Train). So the thread that launches first
-// moves the clock. Its name shows the simulator that the rank works there (phantora/sim/idle.py).
-void ph_lead(void) {
-  static _Atomic uint32_t led;  // the generation whose first launch is done
-  ph_thread *self = ph_this_thread();
-  if (atomic_load_explicit(&led, memory_order_relaxed) == self->generation) return;
-  if (atomic_exchange(&led, self->generation) == self->generation || self->moves_clock) return;
-  self->moves_clock = true;
-  prctl(PR_SET_NAME, "phantora_leads");  // LEADS of phantora/wire/names.py
-}
-
 ph_thread *ph_this_thread(void) {
   uint32_t generation = atomic_load_explicit(&ph_rt.generation, memory_order_relaxed);
   if (ph_self.generation != generation) identify(&ph_self, generation);
