@@ -19,7 +19,7 @@ NAMED = re.compile(rf"(?<![\w/{{}}<>.$*-])((?:[\w.*-]+/)*[\w*][\w.*-]*\.(?:{SUFF
 # Files of other projects: torch, CUDA and its libraries, NCCL, FlashAttention.
 THEIRS = {
     "ATen/ATen.h", "ATen/native/cuda/DistanceKernel.cu", "ATen/native/cuda/EmbeddingBackwardKernel.cu",
-    "ATen/native/cuda/Indexing.cu",
+    "ATen/native/cuda/Indexing.cu", "cuda_bf16.h",
     "ATen/native/cuda/ScatterGatherKernel.cu", "ATen/native/cuda/Shape.cu", "ATen/native/cuda/Sort.cu", "SortStable.cu",
     "ATen/native/cuda/TensorTopK.cu", "PERFORMANCE.md", "ProcessGroupNCCL.cpp", "cublas_api.h", "cuda_runtime_api.h",
     "cudnn/RNN.cpp", "cupti_runtime_cbid.h", "cudnn_adv.h", "cudnn_cnn.h", "cudnn_graph.h", "cudnn_ops.h", "dlfcn.h",
@@ -45,6 +45,7 @@ THEIRS = {
 # Files that a build or a measurement makes, and those of examples, which a user has.
 MADE = {"dist/sbom.json", "phantora_wire.h", "phantora_engine.h", "triton.jsonl", "triton_ir.xz", "run.groups.json"}
 EXAMPLES = {
+    "wkv.cpp", "wkv.cu",
     "config.json", "fails.py", "org/data/train.parquet", "lab.toml", "phantora/cost/families/rope.py", "run.arrow",
     "run.toml", "spawn.py", "sweep.toml", "train.arrow", "train-2.arrow", "train.py", "traces/*.json.gz",
 }  # fmt: skip
