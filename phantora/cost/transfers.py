@@ -38,7 +38,7 @@ REPEATED_ERROR = 0.02
 def copy_ns(machine: Machine, kind: str, size: int) -> float:
     """ns of a copy of `size` bytes; `kind` is ``d2d``, ``p2p`` or ``h2d``/``d2h`` with ``_pinned`` or ``_pageable``."""
     gpu = machine.gpu
-    host = (gpu.host_bandwidth or gpu.pcie_bandwidth) * PCIE_SHARE
+    host = (gpu.host_bandwidth or gpu.pcie_bandwidth) * PCIE_SHARE  # the same share of NVLink-C2C: an assumption
     if kind in ("h2d_pinned", "d2h_pinned"):
         return LATENCY_NS + size / host * 1e9
     if kind in ("h2d_pageable", "d2h_pageable"):

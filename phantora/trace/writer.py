@@ -119,7 +119,7 @@ class LogWriter:
             raise self._not_created(error) from error
 
     def _not_created(self, error: OSError) -> PhantoraError:
-        return PhantoraError(f"{self.path}: cannot create the log: {_reason(error)}; name another place with -o")
+        return PhantoraError(f"{self.path}: cannot create the log: {cause_of(error)}; name another place with -o")
 
     def __enter__(self) -> LogWriter:
         return self
@@ -210,7 +210,7 @@ class LogWriter:
             self._closed = True
             self._lock.close()
             raise PhantoraError(
-                f"{self.path}: cannot write the log: {_reason(error)}; its first {self._written} rows can be "
+                f"{self.path}: cannot write the log: {cause_of(error)}; its first {self._written} rows can be "
                 "read; make room, or name another place with -o"
             ) from error
 
@@ -290,7 +290,3 @@ def kernel_name(text: str) -> str:
     if not isinstance(call, dict) or "lib" not in call:
         return text
     return str(call.get("name") or f"{call['lib']}::{call.get('call', 'kernel')}")
-
-
-def _reason(error: OSError) -> str:
-    return cause_of(error)

@@ -336,6 +336,10 @@ static void note_real(const Tensor &t) {
   note_assumption("the real 0 is read");
 }
 
+static std::atomic<bool> guess_read{false};
+void note_guess() { guess_read.store(true, std::memory_order_relaxed); }
+bool host_guesses() { return guess_read.load(std::memory_order_relaxed); }
+
 void note_read(const Frame &f) {
   bool copies = f.op->copies;
   const IValue &v = f.args[copies ? 1 : 0];
@@ -348,6 +352,7 @@ void note_read(const Frame &f) {
   if (!c10::isIntegralType(t.scalar_type(), /*includeBool=*/true)) return;
   if (copies && (t.itemsize() == 1 && t.scalar_type() != at::kBool)) return;  // storages are saved as bytes
   if (!is_unknown(t)) return;
+  note_guess();
   for (ph_frame *frame = ph_top_frame(); frame; frame = frame->parent)
     if (frame->readback) return;  // said already
   iterate(t);

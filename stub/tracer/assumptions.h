@@ -20,5 +20,7 @@ void scaled_step_ended();                     // the next one may not overflow
 int64_t assumed_kept(int64_t boxes);          // boxes that nms keeps of unknown ones
 void step_ended();                           // an optimizer's: assumed losses move on
 void note_read(const Frame &f);              // an operator brings numbers to the host
+void note_guess();                           // the host learns an integer that is a guess
+bool host_guesses();                         // since it learned one, its own numbers may follow from it
 
 }  // namespace tracer

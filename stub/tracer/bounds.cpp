@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdio>
 
+#include "tracer/assumptions.h"
 #include "tracer/deferred.h"
 #include "tracer/host_calls.h"
 #include "tracer/places.h"
@@ -62,9 +63,9 @@ const IndexRule *index_rule(const std::string &name) {
 }
 
 // Those that other ranks have not sent yet are not waited for: a GPU's host would not wait either. Behind a kernel without an
-// operator (Triton) memory may read as it did before.
+// operator (Triton) memory may read as it did before. A host that has read a guess may give indices that follow from it.
 static bool is_checkable(const Tensor &t) {
-  if (!on_device(t) || !t.numel() || !fits(t) || ph_memory_unseen()) return false;
+  if (!on_device(t) || !t.numel() || !fits(t) || ph_memory_unseen() || host_guesses()) return false;
   ph_awaited_piece piece;
   const char *data = bytes_of(t);
   const size_t extent = extent_of(t);

@@ -78,7 +78,7 @@ struct Node {
   uint64_t seed = 0;
   bool guessed = false, done = false;
   bool arrives = false;  // bytes of another rank, which its only value awaits
-  bool arriving = false; // so do some below it, or itself: then whether it is a guess shows when it is computed
+  bool arriving = false;  // so do some below it, or itself: then whether it is a guess shows when it is computed
   double cost = 0, all = 0;  // ns of its chain: of its reals, and of everything
   int depth = 0;
   std::vector<Tensor> values;  // by result, once it is done

@@ -122,7 +122,7 @@ def test_rollouts_between_updates_count_in_the_mean_of_the_run(tmp_path: Path) -
     report = analyze(open_log(run.write(tmp_path / "run.arrow")), details=False)
     assert report.headline.apart == {"start-up": [1], "more work": [3, 6]}
     assert report.headline.step_time == STEP and report.headline.mean == 2 * STEP
-    assert "with the other work of this run" in dict(lines(report))["STEP"]
+    assert "with rollouts, evaluations and other recurring work" in dict(lines(report))["STEP"]
 
 
 def test_straggler(tmp_path: Path) -> None:

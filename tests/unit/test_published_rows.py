@@ -49,10 +49,6 @@ def test_dispatchers_are_those_of_the_containers_recipe() -> None:
     second = expressed(deep)
     assert isinstance(second, Run)
     assert "deepep" in second.words and "--overlap-experts" in second.words
-    pipeline = {**qwen, "System": "DGX-H100", "#-GPUs": "16", "GBS": "1024", "PP": "2", "VP": "12", "Precision": "FP8"}
-    third = expressed({**pipeline, "container": "26.02.01 NeMo Container"})
-    assert isinstance(third, Run)
-    assert third.options[3] == "dp=16:first" and "--vpp" not in third.words
 
 
 HYBRID = {**ROW, "model": "Nemotron_3_Super", "PP": "1", "VP": "n/a", "EP": "64"}

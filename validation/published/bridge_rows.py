@@ -1,7 +1,7 @@
 """What is simulated of a row of Megatron-Bridge's performance summary.
 
 Settings that the summary does not give follow the recipes of the row's container in
-github.com/NVIDIA-NeMo/Megatron-Bridge: scripts/performance/configs at v0.3.0 (26.02), v0.3.1 (26.02.01), v0.4.0
+github.com/NVIDIA-NeMo/Megatron-Bridge: scripts/performance/configs at v0.3.0 (26.02), v0.4.0
 (26.04), v0.4.2 (26.04.01) and v0.5.0 (26.06), src/megatron/bridge/perf_recipes at r0.6.0 (26.08).
 """
 
@@ -49,8 +49,6 @@ HYBRID_GRAPHS = {("Nemotron_3_Nano", "H100", "FP8"): LAYERS[1:2], ("Nemotron_3_S
 run with Transformer Engine itself, but with fused experts."""
 PERIODS = {"nemotron-3-nano": (7, 16), "nemotron-3.5-lightning": (7, 16), "nemotron-3-super": (11, 22)}
 """Numbers of layers of hybrid models: the layers between them have the mix of those behind them."""
-RECIPES = {("Qwen3_30B_a3B", "DGX-H100", "26.02.01"): {"PP": "1", "VP": "n/a", "EP": "16"}}
-"""Layouts of a container's recipe, by model, system and container, where the summary repeats those of an older one."""
 FINETUNE = {"SFT Performance": "sft", "LoRA Performance": "lora"}
 """Kind of fine-tuning, by section."""
 OFFLOADED = {
@@ -112,7 +110,6 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
     fsdp = str(row.get("FSDP") or "0") not in ("0", "n/a")
     if fsdp and (row["model"] != "LLAMA3_70B" or row["TP"] != "1" or row["Precision"] not in ("BF16", "FP8")):
         return "Megatron-FSDP with settings that are not known"
-    row = {**row, **RECIPES.get((row["model"], row["System"], row["container"].split()[0]), {})}
     n = {key: 1 if row[key] == "n/a" else int(row[key]) for key in ("TP", "PP", "CP", "VP", "GBS", "MBS")}
     gpus, sequence = int(row["#-GPUs"]), int(row["Sequence Length"])
     model, layers = MODELS[row["model"]]

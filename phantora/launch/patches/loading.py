@@ -15,14 +15,13 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from multiprocessing import util
 from types import ModuleType
 from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.launch.clock import NEXT_TO_PYTHON, Runtime
-from phantora.launch.importhook import excluded, on_import
-from phantora.launch.messages import tell
+from phantora.launch.importhook import on_import
+from phantora.launch.messages import report_at_end, tell
 from phantora.spec import rank_spec
 from phantora.units import NS
 
@@ -291,10 +290,4 @@ def install() -> None:
     library = ctypes.CDLL(None)
     loading = Loading(parse(rank_spec().data_loading), Runtime.of(library), library.ph_unmodelled_exclude)
     on_import((_FETCHERS, _LOADERS, _STATEFUL), loading.meet)
-
-    def report() -> None:
-        if library.ph_rank() == 0:
-            loading.report()
-
-    # Also where a process of multiprocessing is the rank. What is reported depends on real time; the clock must not.
-    util.Finalize(None, excluded, args=(report,), exitpriority=0)
+    report_at_end(library, loading.report)

@@ -11,10 +11,8 @@ from __future__ import annotations
 import ctypes
 import statistics
 from collections.abc import Sequence
-from multiprocessing import util
 
-from phantora.launch.importhook import excluded
-from phantora.launch.messages import tell
+from phantora.launch.messages import report_at_end, tell
 
 _WINDOWS = 5  # what happens once, as compiling, is in one of them
 _NOTED = 0.1  # of a step
@@ -47,13 +45,10 @@ def install() -> None:
     library = ctypes.CDLL(None)
 
     def report() -> None:
-        if not hasattr(library, "ph_unmodelled_steps") or library.ph_rank() != 0:
-            return
         pairs = ctypes.POINTER(ctypes.c_int64)()
         library.ph_unmodelled_steps.restype = ctypes.c_size_t
         count = library.ph_unmodelled_steps(ctypes.byref(pairs))
         if (text := note([(pairs[2 * i], pairs[2 * i + 1]) for i in range(count)])) is not None:
             tell(text)
 
-    # What is reported depends on this machine's CPU; the clock must not.
-    util.Finalize(None, excluded, args=(report,), exitpriority=0)
+    report_at_end(library, report)

@@ -224,7 +224,7 @@ def _headline(report: Report, console: Console) -> None:
         console.print(text, highlight=False, markup=False)
     if h.apart:
         text = "; ".join(f"{note}: {ranges(tuple(numbers))}" for note, numbers in h.apart.items())
-        mean = f"; the mean with evaluations and the like is {duration(h.mean)}" if h.mean > h.step_time else ""
+        mean = f"; mean with all recurring work: {duration(h.mean)}" if h.mean > h.step_time else ""
         console.print(f"Excluded steps: {text}{mean}", highlight=False, markup=False)
 
 

@@ -108,7 +108,7 @@ def _steps(h: Headline) -> list[str]:
         return [f"still settling: run {ceil(h.short / h.step_time)} more steps"]
     found = [f"{h.steps} steady step{'s' * (h.steps > 1)}"]
     if h.mean > _MORE * h.step_time:
-        found.append(f"{rounded(h.mean, h.error)} with the other work of this run (phantora analyze)")
+        found.append(f"{rounded(h.mean, h.error)} with rollouts, evaluations and other recurring work")
     return found
 
 

@@ -17,7 +17,7 @@ static span *spans;  // by address, disjoint; neighbours that touch differ in th
 static size_t room;
 static atomic_size_t count;
 static atomic_bool some_fresh;
-static _Atomic bool some_unseen;
+static atomic_bool some_unseen;
 
 void ph_known_reset(void) {
   lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
