@@ -54,30 +54,49 @@ RUNS = {
         "1x8xH200", "mixtral-8x7b", "--ep", "8", *DISTRIBUTED, "--recompute-granularity", "full", "--train-iters", "3"
     ),
     "llama2-70b-64": megatron(
-        "8x8xA100-80GB", "llama2-70b", "--tp", "8", "--pp", "8", "--sequence-parallel", "--global-batch-size", "32",
-        "--train-iters", "3",
+        "8x8xA100-80GB",
+        "llama2-70b",
+        "--tp",
+        "8",
+        "--pp",
+        "8",
+        "--sequence-parallel",
+        "--global-batch-size",
+        "32",
+        "--train-iters",
+        "3",
     ),
     "llama3-8b-8": titan("1x8xH100", "llama3_8b.toml", 3),
     "llama3-8b-64": titan("8x8xH100", "llama3_8b.toml", 3),
     "qwen3-30b-a3b-ep8": titan("1x8xH100", "qwen3_30b_a3b.toml", 3),
     "zero3-llama3-8b-16": deepspeed(
-        "2x8xH100", "llama3-8b", "--config", str(SAMPLES / "deepspeed/zero3.json"), "--checkpointing", "--seq", "4096",
-        "--steps", "2",
+        "2x8xH100",
+        "llama3-8b",
+        "--config",
+        str(SAMPLES / "deepspeed/zero3.json"),
+        "--checkpointing",
+        "--seq",
+        "4096",
+        "--steps",
+        "2",
     ),
-    "published-llama3-8b-8": titan(
-        str(SAMPLES / "torchtitan/published.toml"), "llama3_8b.toml", 5, "--nnodes", "1"
-    ),
-    "published-llama3-8b-64": titan(
-        str(SAMPLES / "torchtitan/published.toml"), "llama3_8b.toml", 4, "--nnodes", "8"
-    ),
+    "published-llama3-8b-8": titan(str(SAMPLES / "torchtitan/published.toml"), "llama3_8b.toml", 5, "--nnodes", "1"),
+    "published-llama3-8b-64": titan(str(SAMPLES / "torchtitan/published.toml"), "llama3_8b.toml", 4, "--nnodes", "8"),
     **{
         f"qwen3-8b-seq{sequence}": deepspeed(
-            "1x4xH100", "qwen3-8b", "--config", str(SAMPLES / "deepspeed/qwen3_study.json"), "--checkpointing",
-            "--seq", str(sequence), "--steps", "1",
+            "1x4xH100",
+            "qwen3-8b",
+            "--config",
+            str(SAMPLES / "deepspeed/qwen3_study.json"),
+            "--checkpointing",
+            "--seq",
+            str(sequence),
+            "--steps",
+            "1",
         )
         for sequence in (512, 1024, 2048, 4096)
     },
-}  # fmt: skip
+}
 
 
 def main() -> None:
@@ -96,9 +115,10 @@ def main() -> None:
             run = RUNS[name]
             log = (args.keep.absolute() if args.keep else Path(directory)) / f"{name}.arrow"
             cost = measure(
-                phantora_trace("-o", str(log), "--cluster", run.cluster, *run.arguments), directory,
+                phantora_trace("-o", str(log), "--cluster", run.cluster, *run.arguments),
+                directory,
                 {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"},
-            )  # fmt: skip
+            )
             print(f"{name:<24} {cost}", flush=True)
             output = re.sub(r"\x1b\[[\d;]*m", "", cost.output)
             for pattern in run.lines:

@@ -24,13 +24,24 @@ US = 1000
 LAYER = 115 * US  # on the GPU: the transfer, which waits for rank 1, ends last
 HOST_LAYER = 60 * US
 _PER_LAYER = (
-    Kind.OPERATOR, Kind.MEMORY, Kind.KERNEL, Kind.RECORD, Kind.WAIT, Kind.COLLECTIVE, Kind.RECORD, Kind.KERNEL,
-    Kind.MEMORY, Kind.WAIT,
-)  # fmt: skip
+    Kind.OPERATOR,
+    Kind.MEMORY,
+    Kind.KERNEL,
+    Kind.RECORD,
+    Kind.WAIT,
+    Kind.COLLECTIVE,
+    Kind.RECORD,
+    Kind.KERNEL,
+    Kind.MEMORY,
+    Kind.WAIT,
+)
 NAMES = [
     *(f"void at::native::vectorized_elementwise_kernel<4, Functor_{i}<float>>(int, bf16)" for i in range(200)),
-    "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "Optimizer.step#AdamW.step", "cudaStreamSynchronize", "default_pg",
-]  # fmt: skip
+    "ncclDevKernel_AllReduce_Sum_bf16_RING_LL",
+    "Optimizer.step#AdamW.step",
+    "cudaStreamSynchronize",
+    "default_pg",
+]
 _COLLECTIVE, _OPTIMIZER, _SYNC, _GROUP = range(200, 204)
 
 
@@ -62,9 +73,19 @@ def _layers(count: int, scale: float, ready: npt.NDArray[np.int64] | None) -> np
     put(4, gpu, mid, stream=7, launch=host + 10 * US, link=ids + 3)
     arrived = mid if ready is None else ready
     put(
-        5, mid, arrived + 60 * US, name=_COLLECTIVE, stream=7, launch=host + 12 * US, ready=arrived,
-        link=ids, comm=0, seq=layer, bytes=1 << 26, price=400,
-    )  # fmt: skip
+        5,
+        mid,
+        arrived + 60 * US,
+        name=_COLLECTIVE,
+        stream=7,
+        launch=host + 12 * US,
+        ready=arrived,
+        link=ids,
+        comm=0,
+        seq=layer,
+        bytes=1 << 26,
+        price=400,
+    )
     put(6, arrived + 60 * US, arrived + 60 * US, stream=7, launch=host + 20 * US)
     put(7, begin, begin + second, name=(layer * 3) % 200, sig=sig, price=sig, part=1, launch=host + 24 * US, link=ids)
     put(8, host + 30 * US, host + 30 * US, value=(8 << 30) + (layer << 20), bytes=64 << 30, sub=1)
@@ -119,9 +140,14 @@ def described(ranks: int) -> tuple[RunMetadata, Tables, npt.NDArray[np.void]]:
     group["kind"], group["rank"], group["id"], group["name"] = Kind.COMMUNICATOR, np.arange(ranks), -2, _GROUP
     group["comm"], group["sig"] = 0, 400
     metadata = RunMetadata(
-        phantora="benchmark", cluster=f"{max(1, ranks // 8)}x8xH100", gpu="H100", world_size=ranks,
-        ranks_per_host=min(8, ranks), peak_flops={"bfloat16": 989e12}, memory_bytes=80 << 30,
-    )  # fmt: skip
+        phantora="benchmark",
+        cluster=f"{max(1, ranks // 8)}x8xH100",
+        gpu="H100",
+        world_size=ranks,
+        ranks_per_host=min(8, ranks),
+        peak_flops={"bfloat16": 989e12},
+        memory_bytes=80 << 30,
+    )
     return metadata, Tables(NAMES, signatures, prices), group
 
 

@@ -30,9 +30,7 @@ def naive(log: Log, path: Path) -> int:
     names, slices = log.words("name"), 0
     with open(path, "wb") as file:
         builder = StreamingTraceProtoBuilder(file)
-        for batch in log.batches(
-            ("rank", "stream", "name", "start", "end", "id", "bytes"), kinds=DEVICE_KINDS
-        ):
+        for batch in log.batches(("rank", "stream", "name", "start", "end", "id", "bytes"), kinds=DEVICE_KINDS):
             columns = (batch[c].tolist() for c in ("rank", "stream", "name", "start", "end", "id", "bytes"))
             for rank, stream, name, start, end, row_id, size in zip(*columns, strict=True):
                 slices += 1

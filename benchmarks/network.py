@@ -73,7 +73,6 @@ def main() -> None:
         plain = measure(lambda small=small: simulate(small[0], [0] * len(small[1]), small[1]), 1)  # type: ignore[misc]
         print(f"{name:<28}{len(classes):>9}{measure(fast, 5):>10.4f}{few:>16}{plain:>10.4f}")
 
-
     print()
     everybody = tuple(range(1024))
     for size in (1 << 20, 1 << 30):

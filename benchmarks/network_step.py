@@ -46,8 +46,9 @@ class Program:
 
     def kernels(self, count: int) -> None:
         for _ in range(count):
-            self.launch("KERNEL", id=1, stream=COMPUTE, grid_x=10**6, grid_y=1, grid_z=1, block_x=1024,
-                        block_y=1, block_z=1)  # fmt: skip
+            self.launch(
+                "KERNEL", id=1, stream=COMPUTE, grid_x=10**6, grid_y=1, grid_z=1, block_x=1024, block_y=1, block_z=1
+            )
 
     def follow(self, stream: int, other: int) -> None:
         """Later work of `stream` comes after earlier work of `other`."""

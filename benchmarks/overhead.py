@@ -29,9 +29,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         for _ in range(args.repeat):
             for name, options in (("null", ["--null"]), ("simulated", [])):
-                cost = measure(
-                    phantora_trace(*options, "--cluster", f"1x{args.ranks}xH100", *script), directory
-                )
+                cost = measure(phantora_trace(*options, "--cluster", f"1x{args.ranks}xH100", *script), directory)
                 best[name] = min(best.get(name, cost.cpu), cost.cpu)
                 print(f"{name:<10} {cost}", flush=True)
     print(f"simulated / null: {best['simulated'] / best['null']:.2f}")

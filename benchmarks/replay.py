@@ -29,17 +29,22 @@ gpu = "H100"
 bandwidth = {bandwidth}
 """
 CLUSTERS = (
-    "1x4xH100", "1x4xH200", "1x4xA100-80GB", "1x4xA100-40GB", "1x4xB200", "1x4xH100-PCIe", "2x2xH100", "4x1xH100",
-)  # fmt: skip
+    "1x4xH100",
+    "1x4xH200",
+    "1x4xA100-80GB",
+    "1x4xA100-40GB",
+    "1x4xB200",
+    "1x4xH100-PCIe",
+    "2x2xH100",
+    "4x1xH100",
+)
 NETWORKS = {"slow-network.toml": 12.5e9, "fast-network.toml": 100e9}
 
 
 def phantora(directory: Path, *arguments: str) -> float:
     """Wall seconds."""
     began = time.monotonic()
-    done = subprocess.run(
-        [*PHANTORA, *arguments], cwd=directory, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*PHANTORA, *arguments], cwd=directory, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(done.stderr)
     return time.monotonic() - began

@@ -64,9 +64,13 @@ def measure(command: Sequence[str], directory: str, environment: Mapping[str, st
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begin = time.monotonic()
     process = subprocess.Popen(
-        command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        command,
+        cwd=directory,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
         env={**os.environ, **(environment or {})},
-    )  # fmt: skip
+    )
     peak = 0
     stop = threading.Event()
 

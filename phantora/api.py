@@ -29,17 +29,7 @@ from phantora.errors import PhantoraError, Reason
 from phantora.json_data import encode
 from phantora.result import RunResult
 from phantora.run_process import run_in_process
-from phantora.spec import (
-    AUTO,
-    MODULE,
-    SCRIPT,
-    FoldSpec,
-    LaunchSpec,
-    OutputSpec,
-    RankSpec,
-    RunSpec,
-    WhatIfSpec,
-)
+from phantora.spec import AUTO, MODULE, SCRIPT, FoldSpec, LaunchSpec, OutputSpec, RankSpec, RunSpec, WhatIfSpec
 from phantora.trace.analysis.analyze import Filters, analyze
 from phantora.trace.analysis.energy import priced
 from phantora.trace.analysis.report import Report
@@ -271,17 +261,22 @@ def run(
         PhantoraError: The options cannot be run.
     """
     spec = RunSpec(
-        os.fspath(script), tuple(args), MODULE if module else SCRIPT, cluster=cluster,
-        processes_per_gpu=processes_per_gpu, gpu_memory=gpu_memory, host=host,
-        host_time=host_time, unsupported=unsupported, hang_timeout=hang_timeout,
-        ranks=RankSpec(
-            seed, data_loading, disk, moe_routing=moe_routing, assume=tuple(assume), modules=modules
-        ),
+        os.fspath(script),
+        tuple(args),
+        MODULE if module else SCRIPT,
+        cluster=cluster,
+        processes_per_gpu=processes_per_gpu,
+        gpu_memory=gpu_memory,
+        host=host,
+        host_time=host_time,
+        unsupported=unsupported,
+        hang_timeout=hang_timeout,
+        ranks=RankSpec(seed, data_loading, disk, moe_routing=moe_routing, assume=tuple(assume), modules=modules),
         fold=FoldSpec(fold, tuple(real_ranks)),
         what_if=WhatIfSpec(tuple(degrade), tuple(straggler), tuple(background)),
         launch=LaunchSpec(str(nnodes or AUTO), str(nproc_per_node or AUTO)),
         output=OutputSpec(os.fspath(output) if output is not None else "", force, recording, flows),
-    )  # fmt: skip
+    )
     result = run_in_process(spec, quiet=quiet)
     if result.reason != Reason.OK or result.log is None:
         raise RunFailed(result)
@@ -369,9 +364,23 @@ def sweep(
     found = space_from(space, preset, model, wide, target, _lists({"cluster": cluster, **(settings or {})}), rules)
     objective = Objective(by, parse_prices(None if price is None else str(price)))
     request = Request(
-        found, Path(output), read_command, objective, screen, finalists, search, seed, jobs, ray, everything, again,
-        needs, top, tuple(options), fold,
-    )  # fmt: skip
+        found,
+        Path(output),
+        read_command,
+        objective,
+        screen,
+        finalists,
+        search,
+        seed,
+        jobs,
+        ray,
+        everything,
+        again,
+        needs,
+        top,
+        tuple(options),
+        fold,
+    )
     return run_sweep(request).answer.table()
 
 

@@ -35,9 +35,14 @@ GbPerSecond = Annotated[float, Unit("gb_per_second")]
 Dollars = Annotated[float, Unit("dollars")]
 
 _PLAIN: dict[Any, dict[str, Any]] = {
-    int: {"type": "integer"}, float: {"type": ["number", "null"]}, str: {"type": "string"}, bool: {"type": "boolean"},
-    type(None): {"type": "null"}, Any: {}, Path: {"type": "string"},
-}  # fmt: skip
+    int: {"type": "integer"},
+    float: {"type": ["number", "null"]},
+    str: {"type": "string"},
+    bool: {"type": "boolean"},
+    type(None): {"type": "null"},
+    Any: {},
+    Path: {"type": "string"},
+}
 """A number that is not finite is null in JSON."""
 
 
@@ -167,6 +172,7 @@ class Schemas:
         properties = {key: self.of(hint) for _, key, hint in _members(kind)}
         found: dict[str, Any] = {"type": "object", "properties": properties}
         return {
-            **found, **({"required": list(properties)} if required else {}),
+            **found,
+            **({"required": list(properties)} if required else {}),
             **({} if more else {"additionalProperties": False}),
-        }  # fmt: skip
+        }

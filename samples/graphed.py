@@ -73,11 +73,15 @@ def main() -> None:
     replayed = timed(graph.replay, options.steps)
     after = optimizer.state[next(model.parameters())]["step"].item()
     print(
-        json.dumps({
-            "eager_ms": round(eager, 4), "replayed_ms": round(replayed, 4), "steps": after - before,
-            "peak_mib": round(torch.cuda.max_memory_allocated() / 2**20, 1),
-        })
-    )  # fmt: skip
+        json.dumps(
+            {
+                "eager_ms": round(eager, 4),
+                "replayed_ms": round(replayed, 4),
+                "steps": after - before,
+                "peak_mib": round(torch.cuda.max_memory_allocated() / 2**20, 1),
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

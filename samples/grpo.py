@@ -68,8 +68,16 @@ def update(model: nn.Module, old: torch.Tensor, tokens: torch.Tensor, begin: int
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name, default in (("dim", 1024), ("layers", 8), ("vocabulary", 32000), ("prompts", 8), ("group", 4),
-                          ("prompt", 128), ("completion", 64), ("steps", 4)):  # fmt: skip
+    for name, default in (
+        ("dim", 1024),
+        ("layers", 8),
+        ("vocabulary", 32000),
+        ("prompts", 8),
+        ("group", 4),
+        ("prompt", 128),
+        ("completion", 64),
+        ("steps", 4),
+    ):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--generators", type=int, default=0, help="ranks that only generate; 0: all do all")
     args = parser.parse_args()  # prompts: of a step, all ranks together

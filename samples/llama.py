@@ -188,12 +188,16 @@ def train(
     if report and times:
         median = sorted(times)[len(times) // 2]
         print(
-            json.dumps({
-                "params": shape.params, "world_size": world, "median_step_s": median,
-                "tokens_per_s": tokens_per_step / median,
-                "mfu": shape.flops_per_token() * tokens_per_step / median / world / PEAK_FLOPS,
-                "max_memory_allocated": torch.cuda.max_memory_allocated(),
-                "max_memory_reserved": torch.cuda.max_memory_reserved(),
-            }),
+            json.dumps(
+                {
+                    "params": shape.params,
+                    "world_size": world,
+                    "median_step_s": median,
+                    "tokens_per_s": tokens_per_step / median,
+                    "mfu": shape.flops_per_token() * tokens_per_step / median / world / PEAK_FLOPS,
+                    "max_memory_allocated": torch.cuda.max_memory_allocated(),
+                    "max_memory_reserved": torch.cuda.max_memory_reserved(),
+                }
+            ),
             flush=True,
-        )  # fmt: skip
+        )

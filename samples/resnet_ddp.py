@@ -23,10 +23,15 @@ class Bottleneck(nn.Module):
         super().__init__()
         outputs = 4 * width
         self.body = nn.Sequential(
-            nn.Conv2d(inputs, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True),
-            nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True),
-            nn.Conv2d(width, outputs, 1, bias=False), nn.BatchNorm2d(outputs),
-        )  # fmt: skip
+            nn.Conv2d(inputs, width, 1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(width, width, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(width, outputs, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
@@ -38,8 +43,11 @@ class Bottleneck(nn.Module):
 
 def resnet50(classes: int = 1000) -> nn.Sequential:
     stages: list[nn.Module] = [
-        nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1),
-    ]  # fmt: skip
+        nn.Conv2d(3, 64, 7, 2, 3, bias=False),
+        nn.BatchNorm2d(64),
+        nn.ReLU(inplace=True),
+        nn.MaxPool2d(3, 2, 1),
+    ]
     inputs = 64
     for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
         for index in range(blocks):
@@ -91,13 +99,17 @@ def main() -> None:
     if rank == 0:
         median = sorted(times)[len(times) // 2]
         print(
-            json.dumps({
-                "world_size": world, "median_step_s": median, "images_per_s": args.batch * world / median,
-                "max_memory_allocated": torch.cuda.max_memory_allocated(),
-                "max_memory_reserved": torch.cuda.max_memory_reserved(),
-            }),
+            json.dumps(
+                {
+                    "world_size": world,
+                    "median_step_s": median,
+                    "images_per_s": args.batch * world / median,
+                    "max_memory_allocated": torch.cuda.max_memory_allocated(),
+                    "max_memory_reserved": torch.cuda.max_memory_reserved(),
+                }
+            ),
             flush=True,
-        )  # fmt: skip
+        )
     dist.destroy_process_group()
 
 

@@ -1,7 +1,7 @@
 """DistributedDataParallel in the form of PyTorch's tutorial: the script starts one process per GPU itself.
 
-    phantora trace --cluster 1x4xH100 samples/spawn_ddp.py
-    python samples/spawn_ddp.py                                 # on real GPUs
+phantora trace --cluster 1x4xH100 samples/spawn_ddp.py
+python samples/spawn_ddp.py                                 # on real GPUs
 """
 
 from __future__ import annotations

@@ -19,9 +19,15 @@ settings.register_profile("phantora", deadline=None)  # a busy machine is no fai
 settings.load_profile("phantora")
 
 TIERS = {
-    "unit": "unit", "trace": "unit", "stubs": "tools", "readers": "tools", "view": "tools", "cuda": "ranks",
-    "integration": "ranks", "frameworks": "frameworks",
-}  # fmt: skip
+    "unit": "unit",
+    "trace": "unit",
+    "stubs": "tools",
+    "readers": "tools",
+    "view": "tools",
+    "cuda": "ranks",
+    "integration": "ranks",
+    "frameworks": "frameworks",
+}
 """Tiers by folder: `unit` needs neither a rank nor other programs, `tools` calls compilers, browsers and readers of
 traces, `ranks` runs torch under the simulator, `frameworks` runs Megatron, DeepSpeed and others."""
 

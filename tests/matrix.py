@@ -36,19 +36,29 @@ NEWEST = "2.14.1"
 NEEDED = ("pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6", "torchvision")
 TESTS = {
     "stubs": (
-        "tests/stubs/test_build.py", "tests/unit/test_rank_runtime.py", "tests/unit/test_workspaces.py",
-        "tests/integration/test_mathlibs.py", "tests/integration/test_nccl_stub.py", "tests/cuda",
+        "tests/stubs/test_build.py",
+        "tests/unit/test_rank_runtime.py",
+        "tests/unit/test_workspaces.py",
+        "tests/integration/test_mathlibs.py",
+        "tests/integration/test_nccl_stub.py",
+        "tests/cuda",
     ),
     "ranks": (
-        "tests/integration/test_runs.py", "tests/integration/test_values.py", "tests/integration/test_compile.py",
+        "tests/integration/test_runs.py",
+        "tests/integration/test_values.py",
+        "tests/integration/test_compile.py",
         "tests/integration/test_launch.py",
     ),
     "short": (
-        "tests/stubs/test_build.py", "tests/unit/test_rank_runtime.py", "tests/cuda/test_devices.py",
-        "tests/integration/test_profiler.py", "tests/integration/test_repeated_launches.py",
-        "-k", "not without_a_warning",
+        "tests/stubs/test_build.py",
+        "tests/unit/test_rank_runtime.py",
+        "tests/cuda/test_devices.py",
+        "tests/integration/test_profiler.py",
+        "tests/integration/test_repeated_launches.py",
+        "-k",
+        "not without_a_warning",
     ),
-}  # fmt: skip
+}
 # Name, cluster, what is run: all end with a line of JSON. The first is the sample of the short tier.
 SAMPLES = (
     ("FSDP2", "1x4xH100", ("samples/llama_fsdp2.py", "--layers", "2", "--steps", "4")),

@@ -51,12 +51,18 @@ def main() -> None:
         times = {factor: ns / report.headline.step_time for factor, ns in by_host.items()}
     median = printed["median_iter_s"]
     row = {
-        "run_id": printed["run_id"], "cluster": args.cluster, "command": command, "phantora": shown.metadata.phantora,
-        "median_iter_s": median, "iter_times": printed["iter_times"],
+        "run_id": printed["run_id"],
+        "cluster": args.cluster,
+        "command": command,
+        "phantora": shown.metadata.phantora,
+        "median_iter_s": median,
+        "iter_times": printed["iter_times"],
         "by_host": {str(factor): median * share for factor, share in sorted({**times, 1.0: 1.0}.items())},
-        "error_below": report.headline.error, "error_above": report.headline.error_above,
-        "max_memory_allocated": printed["max_memory_allocated"], "max_memory_reserved": printed["max_memory_reserved"],
-    }  # fmt: skip
+        "error_below": report.headline.error,
+        "error_above": report.headline.error_above,
+        "max_memory_allocated": printed["max_memory_allocated"],
+        "max_memory_reserved": printed["max_memory_reserved"],
+    }
     with args.out.open("a") as file:
         print(json.dumps(row), file=file)
 

@@ -1,6 +1,6 @@
 """Writes the tables of ``validation/tables``: what the comparisons print that need no GPU and no other files.
 
-    python -m validation.tables [NAME ...]
+python -m validation.tables [NAME ...]
 """
 
 from __future__ import annotations

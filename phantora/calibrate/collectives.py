@@ -12,9 +12,12 @@ from phantora.trace.reader import Log
 
 _FEWEST = 3  # instances of a size
 _OPERATIONS = {
-    "AllReduce": "all_reduce", "AllGather": "all_gather", "ReduceScatter": "reduce_scatter", "Broadcast": "broadcast",
+    "AllReduce": "all_reduce",
+    "AllGather": "all_gather",
+    "ReduceScatter": "reduce_scatter",
+    "Broadcast": "broadcast",
     "Reduce": "reduce",
-}  # fmt: skip
+}
 _KERNEL = re.compile(rf"nccl\w*?_({'|'.join(_OPERATIONS)})(?![a-z])")
 
 

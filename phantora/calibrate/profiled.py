@@ -83,9 +83,17 @@ def _real_step(log: Log, rank: int, steps: list[Step]) -> HostStep:
     communicates = any(len(batch) for batch in log.batches(("rank",), kinds=COMMUNICATION_KINDS, ranks=[rank]))
     gpu_ns = float(min(step.end - step.start for step in steps))
     return HostStep(
-        rank, len(steps), work, spread, gpu_ns, launches, communicates, _computing_ns(log, rank, steps),
-        _events(log, rank, steps), launch_ns,
-    )  # fmt: skip
+        rank,
+        len(steps),
+        work,
+        spread,
+        gpu_ns,
+        launches,
+        communicates,
+        _computing_ns(log, rank, steps),
+        _events(log, rank, steps),
+        launch_ns,
+    )
 
 
 def simulated_step(log: Log, rank: int, launches: int) -> HostStep:
@@ -125,9 +133,7 @@ def _launches(log: Log, rank: int, steps: list[Step]) -> list[int]:
     found = [np.zeros(0, np.int64)]
     found += [batch["launch"] for batch in log.batches(("launch",), kinds=DEVICE_KINDS, ranks=[rank])]
     at = np.sort(np.concatenate(found))
-    return [
-        int(np.searchsorted(at, step.host[1], "right") - np.searchsorted(at, step.host[0])) for step in steps
-    ]
+    return [int(np.searchsorted(at, step.host[1], "right") - np.searchsorted(at, step.host[0])) for step in steps]
 
 
 def _computing_ns(log: Log, rank: int, steps: list[Step]) -> float:

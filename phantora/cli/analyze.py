@@ -73,12 +73,7 @@ def filters(ranks: str | None, steps: str | None, stretch: str | None) -> Filter
     if stretch and steps:
         raise PhantoraError("--time and --steps both say which time is meant; give one of them")
     by, numbers = parse_steps(steps) if steps else (None, None)
-    return Filters(
-        parse_numbers(ranks) if ranks else None,
-        numbers,
-        parse_stretch(stretch) if stretch else None,
-        by,
-    )
+    return Filters(parse_numbers(ranks) if ranks else None, numbers, parse_stretch(stretch) if stretch else None, by)
 
 
 def parse_steps(text: str) -> tuple[str | None, frozenset[int] | None]:

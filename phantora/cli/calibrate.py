@@ -25,7 +25,7 @@ _UNSTEADY = 0.1  # distance of a step from the median that is reported
   phantora calibrate real.arrow --out my-machine.toml -- train.py --layers 8    # the script as it was traced
   phantora calibrate real.arrow simulated.arrow --out my-machine.toml    # or its simulated log
   phantora trace --calibration my-machine.toml --cluster 1x8xH200 train.py --layers 32
-""",
+"""
 )
 @click.argument("real", type=click.Path(path_type=Path, dir_okay=False))
 @click.argument("simulated", nargs=-1, type=click.UNPROCESSED, metavar="[SIMULATED | -- SCRIPT [ARGS]...]")
@@ -50,7 +50,7 @@ def calibrate(real: Path, simulated: tuple[str, ...], out: Path, cluster: str | 
 
     The cost of torch.profiler is subtracted. Two steps of one rank are enough for the host. Shapes add the operators,
     the traces of all ranks add the collectives. The file leaves out what the trace does not show.
-    """  # fmt: skip
+    """
     from phantora import calibrate as calibrating
     from phantora.trace.reader import open_log
 
@@ -81,10 +81,16 @@ def _simulate(script: tuple[str, ...], cluster: str, folder: Path) -> Path:
 
     click.echo(f"phantora: simulating {' '.join(script)} on {cluster}", err=True)
     log = folder / "simulated.arrow"
-    result = run_in_process(RunSpec(
-        script[0], script[1:], cluster=cluster, host=DEFAULT_HOST, ranks=RankSpec(quiet=True),
-        output=OutputSpec(str(log), recording=False),
-    ))  # fmt: skip
+    result = run_in_process(
+        RunSpec(
+            script[0],
+            script[1:],
+            cluster=cluster,
+            host=DEFAULT_HOST,
+            ranks=RankSpec(quiet=True),
+            output=OutputSpec(str(log), recording=False),
+        )
+    )
     if result.status:
         raise PhantoraError(f"{script[0]} failed under simulation: {first_line(result.message)[:300]}")
     return log
@@ -123,9 +129,7 @@ def _gpu(found: Calibration, table: Path) -> list[tuple[str, str]]:
         operators += f"; {found.differing} left out: their times differ between calls"
     low, high = found.products.quartiles
     products = f"{found.products.ratio:.3f} times the simulated time (quartiles {low:.3f} to {high:.3f})"
-    curves = ", ".join(
-        f"{curve.op} of {curve.members} at {len(curve.bytes)} sizes" for curve in found.gpu.collectives
-    )
+    curves = ", ".join(f"{curve.op} of {curve.members} at {len(curve.bytes)} sizes" for curve in found.gpu.collectives)
     return [
         ("operators", operators if found.operators else "left out: profile with record_shapes=True"),
         ("products", products if found.products.consistent else f"left out: {_no_products(found)}"),

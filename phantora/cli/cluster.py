@@ -145,10 +145,16 @@ def _shown(described: Cluster, facts: _Facts) -> ShownCluster:
     from phantora.cli.printed import CollectiveTime, ShownCluster
 
     return ShownCluster(
-        described.name, described.hosts, described.gpus_per_host, described.gpu.name, described.wiring,
-        described.fabric, list(facts.topology.links), dict(facts.routes),
+        described.name,
+        described.hosts,
+        described.gpus_per_host,
+        described.gpu.name,
+        described.wiring,
+        described.fabric,
+        list(facts.topology.links),
+        dict(facts.routes),
         [CollectiveTime(*collective) for collective in facts.collectives],
-    )  # fmt: skip
+    )
 
 
 def _print(described: Cluster, facts: _Facts) -> None:

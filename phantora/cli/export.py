@@ -22,9 +22,7 @@ from phantora.trace.export.selection import Selection, parse_kinds, parse_number
 """,
 )
 @click.argument("log", type=click.Path())
-@click.option(
-    "-o", "--output", required=True, metavar="PATH", help="Output; the suffix sets the format (see above)."
-)
+@click.option("-o", "--output", required=True, metavar="PATH", help="Output; the suffix sets the format (see above).")
 @selection_options
 @click.option("--kinds", metavar="LIST", help="Select kinds of rows, such as kernel,collective (docs/log.md).")
 def export(log: str, output: str, ranks: str | None, steps: str | None, kinds: str | None) -> None:

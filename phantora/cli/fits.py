@@ -23,11 +23,23 @@ from phantora.errors import PhantoraError
   phantora fits --cluster 1x4xH100 --largest --batch train.py
 """,
 )
-@click.option("-c", "--cluster", default=defaults.CLUSTER, show_default=True, metavar="SPEC",
-              help="Cluster, as for `phantora trace`.")  # fmt: skip
+@click.option(
+    "-c",
+    "--cluster",
+    default=defaults.CLUSTER,
+    show_default=True,
+    metavar="SPEC",
+    help="Cluster, as for `phantora trace`.",
+)
 @click.option("--largest", metavar="OPTION", help="Find the largest integer value of this option of SCRIPT that fits.")
-@click.option("-o", "--output", default="fits", show_default=True, metavar="FOLDER",
-              help="Folder of the runs; the same command resumes from it.")  # fmt: skip
+@click.option(
+    "-o",
+    "--output",
+    default="fits",
+    show_default=True,
+    metavar="FOLDER",
+    help="Folder of the runs; the same command resumes from it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 @click.argument("target", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
@@ -95,5 +107,3 @@ def _says(tried: Any, capacity: int) -> list[str]:
     measured = tried.result.measured
     advice = measured.advice if measured else ""
     return [f"Does not fit{missing}.", *([advice] if advice else [])]
-
-

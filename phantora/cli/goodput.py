@@ -33,26 +33,63 @@ _MTBF = round(defaults.GPU_MTBF_HOURS), round(defaults.HOST_MTBF_HOURS)
 @click.argument("log", type=click.Path())
 @click.option("--tokens", metavar="N", help="Total tokens of the job (15T).")
 @click.option("--steps", "steps", type=click.IntRange(min=1), metavar="N", help="Total steps, instead of tokens.")
-@click.option("--gpus", type=click.IntRange(min=1), metavar="N",
-              help="GPUs of the job: data-parallel copies of the run. [default: the run's]")  # fmt: skip
-@click.option("--gpu-mtbf", type=click.FloatRange(min=1), default=_MTBF[0], show_default=True,
-              metavar="HOURS", help="Mean time between failures of one GPU. The default is Llama 3's.")  # fmt: skip
-@click.option("--host-mtbf", type=click.FloatRange(min=1), default=_MTBF[1], show_default=True,
-              metavar="HOURS", help="Mean time between other failures of one host.")  # fmt: skip
-@click.option("--checkpoint-cost", "cost", metavar="TIME",
-              help="Training stops for TIME (20s) at a checkpoint. [default: from the log, else 30s]")  # fmt: skip
-@click.option("--checkpoint-lag", "lag", default="0s", show_default=True, metavar="TIME",
-              help="Time until an asynchronous checkpoint is safe.")  # fmt: skip
+@click.option(
+    "--gpus",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="GPUs of the job: data-parallel copies of the run. [default: the run's]",
+)
+@click.option(
+    "--gpu-mtbf",
+    type=click.FloatRange(min=1),
+    default=_MTBF[0],
+    show_default=True,
+    metavar="HOURS",
+    help="Mean time between failures of one GPU. The default is Llama 3's.",
+)
+@click.option(
+    "--host-mtbf",
+    type=click.FloatRange(min=1),
+    default=_MTBF[1],
+    show_default=True,
+    metavar="HOURS",
+    help="Mean time between other failures of one host.",
+)
+@click.option(
+    "--checkpoint-cost",
+    "cost",
+    metavar="TIME",
+    help="Training stops for TIME (20s) at a checkpoint. [default: from the log, else 30s]",
+)
+@click.option(
+    "--checkpoint-lag",
+    "lag",
+    default="0s",
+    show_default=True,
+    metavar="TIME",
+    help="Time until an asynchronous checkpoint is safe.",
+)
 @click.option("--every", metavar="TIME", help="Time between checkpoints. [default: the best]")
-@click.option("--restart", default=_RESTART, show_default=True, metavar="TIME",
-              help="From a failure to the first step. The longer first step of the log comes on top.")  # fmt: skip
-@click.option("--stragglers", default="0%", show_default=True, metavar="SHARE",
-              help="Standard deviation of the GPUs' speeds; a step waits for the slowest.")  # fmt: skip
+@click.option(
+    "--restart",
+    default=_RESTART,
+    show_default=True,
+    metavar="TIME",
+    help="From a failure to the first step. The longer first step of the log comes on top.",
+)
+@click.option(
+    "--stragglers",
+    default="0%",
+    show_default=True,
+    metavar="SHARE",
+    help="Standard deviation of the GPUs' speeds; a step waits for the slowest.",
+)
 @click.option("--spares", type=click.IntRange(min=0), metavar="N", help="Spare hosts. [default: always enough]")
 @click.option("--repair", default="24h", show_default=True, metavar="TIME", help="Until a failed host is back.")
 @click.option("--price", type=click.FloatRange(min=0, min_open=True), metavar="DOLLARS", help="Price per GPU and hour.")
-@click.option("--trials", type=click.IntRange(min=10), default=1000, show_default=True, metavar="N",
-              help="Simulated jobs.")  # fmt: skip
+@click.option(
+    "--trials", type=click.IntRange(min=10), default=1000, show_default=True, metavar="N", help="Simulated jobs."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 def goodput(log: str, as_json: bool, **options: Any) -> None:
     """Estimate days and cost of a long job from a short run's LOG.
@@ -107,9 +144,14 @@ def _job(step: Step, world: int, per_host: int, options: dict[str, Any]) -> tupl
     if gpus > world:
         assumed.append(f"a step takes as long as in the log on {world:,} GPU{'s' * (world > 1)}, {per_host} a host")
     machines = Machines(
-        gpus, min(per_host, gpus), options["gpu_mtbf"], options["host_mtbf"], options["spares"],
-        seconds("--repair", options["repair"]), share("--stragglers", options["stragglers"]),
-    )  # fmt: skip
+        gpus,
+        min(per_host, gpus),
+        options["gpu_mtbf"],
+        options["host_mtbf"],
+        options["spares"],
+        seconds("--repair", options["repair"]),
+        share("--stragglers", options["stragglers"]),
+    )
     cost = seconds("--checkpoint-cost", options["cost"] or "30s")
     restart = seconds("--restart", options["restart"]) + step.first
     every = seconds("--every", options["every"]) if options["every"] else interval_of(cost, restart, machines.mtbf)
@@ -155,20 +197,41 @@ def _print(found: Answer) -> None:
     if found.job.checkpoints.lag:
         best += " without the lag"
     rows += [
-        ("GPUS", f"{machines.gpus:,} on {machines.hosts:,} host{'s' * (machines.hosts > 1)}, {spare}; "
-                 f"{found.spares} are enough for 99.9 % of failures"),
+        (
+            "GPUS",
+            f"{machines.gpus:,} on {machines.hosts:,} host{'s' * (machines.hosts > 1)}, {spare}; "
+            f"{found.spares} are enough for 99.9 % of failures",
+        ),
         ("STEP", duration(1e9 * found.step.time) + (f", {found.step.tokens:,.0f} tokens" if found.step.tokens else "")),
-        ("FAILURES", f"every {spell(found.mtbf)}; {found.failures[0]:,.0f} in the job "
-                     f"({found.failures[1]:,.0f} to {found.failures[2]:,.0f})"),
-        ("CHECKPOINTS", f"every {spell(job.checkpoints.interval)}, stop of {spell(job.checkpoints.cost)}; best every "
-                        f"{best} (Young: {spell(found.young_interval)})"),
-        ("USEFUL", f"{100 * found.useful[0]:.1f} % of the time "
-                   f"({100 * found.useful[1]:.1f} to {100 * found.useful[2]:.1f})"),
-        ("LOST", ", ".join(f"{_WORDS[part]} {100 * value:.1f} %" for part, value in shares.items()
-                           if part != "useful" and value >= 5e-4) or "nothing"),
-        ("JOB", f"{spell(found.time[0])} ({spell(found.time[1])} to {spell(found.time[2])}), "
-                f"{spell(job.work)} without failures"),
-    ]  # fmt: skip
+        (
+            "FAILURES",
+            f"every {spell(found.mtbf)}; {found.failures[0]:,.0f} in the job "
+            f"({found.failures[1]:,.0f} to {found.failures[2]:,.0f})",
+        ),
+        (
+            "CHECKPOINTS",
+            f"every {spell(job.checkpoints.interval)}, stop of {spell(job.checkpoints.cost)}; best every "
+            f"{best} (Young: {spell(found.young_interval)})",
+        ),
+        (
+            "USEFUL",
+            f"{100 * found.useful[0]:.1f} % of the time ({100 * found.useful[1]:.1f} to {100 * found.useful[2]:.1f})",
+        ),
+        (
+            "LOST",
+            ", ".join(
+                f"{_WORDS[part]} {100 * value:.1f} %"
+                for part, value in shares.items()
+                if part != "useful" and value >= 5e-4
+            )
+            or "nothing",
+        ),
+        (
+            "JOB",
+            f"{spell(found.time[0])} ({spell(found.time[1])} to {spell(found.time[2])}), "
+            f"{spell(job.work)} without failures",
+        ),
+    ]
     if found.dollars:
         rows.append(("COST", f"${found.dollars[0]:,.0f} (${found.dollars[1]:,.0f} to ${found.dollars[2]:,.0f})"))
     for word, text in rows:
@@ -177,6 +240,9 @@ def _print(found: Answer) -> None:
 
 
 _WORDS = {
-    "checkpoints": "checkpoints", "lost": "work done again", "restarts": "restarts", "hosts": "waits for hosts",
+    "checkpoints": "checkpoints",
+    "lost": "work done again",
+    "restarts": "restarts",
+    "hosts": "waits for hosts",
     "stragglers": "slowest GPU",
-}  # fmt: skip
+}

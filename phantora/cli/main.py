@@ -98,8 +98,11 @@ def _no_such_option(error: click.ClickException) -> str:
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(version(), prog_name="phantora", message="%(prog)s %(version)s")
-@click.option("--config", metavar="FILE", help="Options by command: [trace] cluster = '1x8xH100'  [default: the "
-              "table [tool.phantora] of pyproject.toml]")  # fmt: skip
+@click.option(
+    "--config",
+    metavar="FILE",
+    help="Options by command: [trace] cluster = '1x8xH100'  [default: the table [tool.phantora] of pyproject.toml]",
+)
 @click.pass_context
 def cli(context: click.Context, config: str | None) -> None:
     """Run unmodified PyTorch training scripts on GPUs you don't have, in virtual time.

@@ -31,15 +31,29 @@ _AMOUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 """,
 )
 @click.option("--gpu", default="H100", show_default=True, metavar="MODEL", help="GPU model.")
-@click.option("--gpus", "most", type=click.IntRange(min=1), default=8, show_default=True, metavar="N",
-              help="Try 1, 2, 4, ... GPUs, up to N.")  # fmt: skip
-@click.option("--per-host", type=click.IntRange(min=1), default=8, show_default=True, metavar="N",
-              help="GPUs per host.")  # fmt: skip
+@click.option(
+    "--gpus",
+    "most",
+    type=click.IntRange(min=1),
+    default=8,
+    show_default=True,
+    metavar="N",
+    help="Try 1, 2, 4, ... GPUs, up to N.",
+)
+@click.option(
+    "--per-host", type=click.IntRange(min=1), default=8, show_default=True, metavar="N", help="GPUs per host."
+)
 @click.option("--rate", metavar="N", help="Target rate in tokens per second (200k). Ends the search.")
 @click.option("--tokens", metavar="N", help="Total tokens of the job (1T), for its time and cost.")
 @click.option("--price", metavar="DOLLARS", help="Price per GPU and hour.")
-@click.option("-o", "--output", default="plan", show_default=True, metavar="FOLDER",
-              help="Folder of the runs; the same command resumes from it.")  # fmt: skip
+@click.option(
+    "-o",
+    "--output",
+    default="plan",
+    show_default=True,
+    metavar="FOLDER",
+    help="Folder of the runs; the same command resumes from it.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 @click.argument("target", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
@@ -108,10 +122,14 @@ def _print(found: list[Offer], enough: Offer | None, rate: str | None) -> None:
             continue
         linear = speed / offer.gpus / (first.rate / first.gpus)
         table.add_row(
-            offer.cluster, counted(speed, measured.error), f"{linear:.0%}",
-            f"{measured.mfu:.0%}" if measured.mfu else "-", f"{measured.memory / measured.capacity:.0%}",
-            _days(offer.seconds) if offer.seconds else "-", f"${offer.dollars:,.0f}" if offer.dollars else "-",
-        )  # fmt: skip
+            offer.cluster,
+            counted(speed, measured.error),
+            f"{linear:.0%}",
+            f"{measured.mfu:.0%}" if measured.mfu else "-",
+            f"{measured.memory / measured.capacity:.0%}",
+            _days(offer.seconds) if offer.seconds else "-",
+            f"${offer.dollars:,.0f}" if offer.dollars else "-",
+        )
     console.print(table)
 
 

@@ -122,7 +122,10 @@ def operators(source: Path | None, out: Path, budget: float | None, quiet: bool)
 )
 @click.option("--name", default="measured", show_default=True, help="Name of the host in reports.")
 @click.option(
-    "--rounds", type=click.IntRange(min=3), default=defaults.PROBE_ROUNDS, show_default=True,
+    "--rounds",
+    type=click.IntRange(min=3),
+    default=defaults.PROBE_ROUNDS,
+    show_default=True,
     help="Rounds of the measurement.",
 )
 @click.option("--gpu/--no-gpu", default=True, help="Measure CUDA calls on this machine's GPU, if it has one.")
@@ -142,7 +145,13 @@ def operators(source: Path | None, out: Path, budget: float | None, quiet: bool)
     help="Write the file for HOST (as in `trace --host`) with SCRIPT's costs, instead of for this machine.",
 )
 def host(
-    out: Path, name: str, rounds: int, gpu: bool, keep: Path | None, script: tuple[str, ...], cluster: str,
+    out: Path,
+    name: str,
+    rounds: int,
+    gpu: bool,
+    keep: Path | None,
+    script: tuple[str, ...],
+    cluster: str,
     target: str | None,
 ) -> None:
     """Measure the host time of PyTorch on this machine, and write a host file.
@@ -153,7 +162,7 @@ def host(
 
     With SCRIPT and its arguments, the file describes the host time of that script. SCRIPT runs once without CUDA and
     once simulated. It needs five optimizer steps.
-    """  # fmt: skip
+    """
     from phantora.hardware import REFERENCE_HOST, host_names, load_host
     from phantora.hardware.hosts import GIVEN_SPREAD, to_toml
     from phantora.profile import host as measuring

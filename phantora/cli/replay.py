@@ -7,14 +7,7 @@ from typing import Any
 
 import click
 
-from phantora.cli.options import (
-    host_option,
-    output_options,
-    output_spec,
-    report_options,
-    what_if_options,
-    what_if_spec,
-)
+from phantora.cli.options import host_option, output_options, output_spec, report_options, what_if_options, what_if_spec
 from phantora.cli.report import Report
 
 
@@ -31,17 +24,26 @@ from phantora.cli.report import Report
 )
 @click.argument("run", metavar="RUN.ARROW", type=click.Path(path_type=Path))
 @click.option(
-    "-c", "--cluster", metavar="SPEC",
+    "-c",
+    "--cluster",
+    metavar="SPEC",
     help="HOSTSxGPUSxMODEL or the path of a .toml file, with one GPU per recorded rank  [default: the run's]",
 )
 @click.option("--gpu", metavar="MODEL", help="GPU model, with its own links, in the recorded hosts.")
 @host_option("as recorded")
 @click.option(
-    "--host-scale", type=click.FloatRange(min=0), default=1.0, show_default=True, metavar="X",
+    "--host-scale",
+    type=click.FloatRange(min=0),
+    default=1.0,
+    show_default=True,
+    metavar="X",
     help="Multiply the recorded host time by X (0: no host time).",
 )
 @click.option(
-    "--stragglers", type=click.Choice(["measured", "none"]), default="measured", show_default=True,
+    "--stragglers",
+    type=click.Choice(["measured", "none"]),
+    default="measured",
+    show_default=True,
     help="Of a real run. none: every launch takes the mean of its kind over ranks and steps.",
 )
 @output_options("replay.arrow")
@@ -52,16 +54,20 @@ def replay(run: Path, **options: Any) -> None:
 
     A replay takes seconds. Kernels, sizes, collectives and host times between waits are those of the recording
     (docs/replay.md).
-    """  # fmt: skip
+    """
     from phantora.runs.replay import ReplaySpec
     from phantora.runs.replay import replay as simulate
 
     spec = ReplaySpec(
-        run, options["cluster"], options["gpu"], options["host"], options["host_scale"],
-        options["stragglers"] == "measured", what_if_spec(options), output_spec(options),
-    )  # fmt: skip
-    summary = options["summary"] and not options["quiet"]
-    report = Report(
-        summary=summary, as_json=options["as_json"], verbose=options["verbose"], price=options["price"]
+        run,
+        options["cluster"],
+        options["gpu"],
+        options["host"],
+        options["host_scale"],
+        options["stragglers"] == "measured",
+        what_if_spec(options),
+        output_spec(options),
     )
+    summary = options["summary"] and not options["quiet"]
+    report = Report(summary=summary, as_json=options["as_json"], verbose=options["verbose"], price=options["price"])
     report.end(simulate(spec, report.analyze))

@@ -7,9 +7,19 @@ import json
 import click
 
 COMMANDS = (
-    "analyze", "cluster-show", "diff", "doctor", "fits", "goodput", "plan", "query", "replay", "sweep", "sweep-dry-run",
+    "analyze",
+    "cluster-show",
+    "diff",
+    "doctor",
+    "fits",
+    "goodput",
+    "plan",
+    "query",
+    "replay",
+    "sweep",
+    "sweep-dry-run",
     "trace",
-)  # fmt: skip
+)
 
 
 @click.command("schema", epilog="Example: phantora schema analyze > analyze.schema.json")

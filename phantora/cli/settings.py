@@ -43,9 +43,11 @@ def _values(where: str, name: str, table: Any, command: click.Command | None) ->
         raise PhantoraError(f"{where}: {name!r} is no command; write options as [trace] cluster = '1x8xH100'")
     options = {
         text.lstrip("-").replace("_", "-"): option
-        for option in command.params if isinstance(option, click.Option)
-        for text in (*option.opts, *option.secondary_opts) if text.startswith("--")
-    }  # fmt: skip
+        for option in command.params
+        if isinstance(option, click.Option)
+        for text in (*option.opts, *option.secondary_opts)
+        if text.startswith("--")
+    }
     found = {}
     for key, value in table.items():
         option = options.get(key.replace("_", "-"))

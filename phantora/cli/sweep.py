@@ -25,39 +25,78 @@ if TYPE_CHECKING:
     options_metavar="[OPTIONS]",
     epilog="Arguments after -- are the script and its arguments; with --preset, more arguments of its script.",
 )
-@click.option("--preset", metavar="NAME|FILE", help="Layouts of a known script (torchtitan, megatron, deepspeed, "
-              "fsdp2, tp, pp), or a preset file.")  # fmt: skip
+@click.option(
+    "--preset",
+    metavar="NAME|FILE",
+    help="Layouts of a known script (torchtitan, megatron, deepspeed, fsdp2, tp, pp), or a preset file.",
+)
 @click.option("--model", metavar="NAME", help="Model of the preset.")
 @click.option("--wide", is_flag=True, help="Include more values of the preset's axes. Use it with --search.")
-@click.option("-c", "--cluster", "clusters", multiple=True, metavar="SPEC",
-              help="Cluster, as for `phantora trace`; repeat it to compare clusters.")  # fmt: skip
-@click.option("--set", "settings", multiple=True, metavar="NAME=V[,V...]",
-              help="Set the values of an axis or of a computed name.")  # fmt: skip
+@click.option(
+    "-c",
+    "--cluster",
+    "clusters",
+    multiple=True,
+    metavar="SPEC",
+    help="Cluster, as for `phantora trace`; repeat it to compare clusters.",
+)
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=V[,V...]", help="Set the values of an axis or of a computed name."
+)
 @click.option("--rule", "rules", multiple=True, metavar="EXPR", help="Add a rule, such as 'tp * pp <= 8'.")
-@click.option("-o", "--output", default="sweep", show_default=True, metavar="FOLDER",
-              help="Folder of the journal, the results and the logs; the same command resumes from it.")  # fmt: skip
+@click.option(
+    "-o",
+    "--output",
+    default="sweep",
+    show_default=True,
+    metavar="FOLDER",
+    help="Folder of the journal, the results and the logs; the same command resumes from it.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the layouts and the excluded ones, with reasons; run none.")
-@click.option("--screen", metavar="SPEC",
-              help="Run all layouts on this smaller cluster, then only the best on the full one.")  # fmt: skip
-@click.option("--finalists", type=click.IntRange(min=1), default=4, show_default=True, metavar="N",
-              help="Layouts that --screen runs on the full cluster.")  # fmt: skip
-@click.option("--search", type=click.IntRange(min=1), default=None, metavar="N",
-              help="Search for the best layout with N runs (Optuna).")  # fmt: skip
+@click.option(
+    "--screen", metavar="SPEC", help="Run all layouts on this smaller cluster, then only the best on the full one."
+)
+@click.option(
+    "--finalists",
+    type=click.IntRange(min=1),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="Layouts that --screen runs on the full cluster.",
+)
+@click.option(
+    "--search",
+    type=click.IntRange(min=1),
+    default=None,
+    metavar="N",
+    help="Search for the best layout with N runs (Optuna).",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the search.")
-@click.option("--by", default="speed", show_default=True,
-              help="Criterion of the ranking: speed, cost, energy, per-gpu, step.")  # fmt: skip
+@click.option(
+    "--by", default="speed", show_default=True, help="Criterion of the ranking: speed, cost, energy, per-gpu, step."
+)
 @click.option("--price", metavar="DOLLARS", help="Price per GPU and hour: 2.5, or H100=2.5,H200=3.5.")
 @click.option("--jobs", type=click.IntRange(min=0), default=0, metavar="N", help="Parallel runs  [default: what fits]")
 @click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster: auto, HOST:PORT, or local.")
 @click.option("--all", "everything", is_flag=True, help="Run also the layouts whose bound is slower than the best.")
 @click.option("--again", is_flag=True, help="Repeat failed runs.")
-@click.option("--needs/--no-needs", default=True, show_default=True,
-              help="Run layouts that do not fit with more memory, to find their need.")  # fmt: skip
-@click.option("--top", type=click.IntRange(min=0), default=0, metavar="N",
-              help="Keep the logs and timelines of the best N.")  # fmt: skip
-@click.option("--fold", type=click.Choice(["one", "ends", "off"]), default="one", show_default=True,
-              help="Ranks that are processes (docs/scale.md). one: one per stage, and representatives for the best "
-              "layout; ends: representatives for all layouts; off: all ranks.")  # fmt: skip
+@click.option(
+    "--needs/--no-needs",
+    default=True,
+    show_default=True,
+    help="Run layouts that do not fit with more memory, to find their need.",
+)
+@click.option(
+    "--top", type=click.IntRange(min=0), default=0, metavar="N", help="Keep the logs and timelines of the best N."
+)
+@click.option(
+    "--fold",
+    type=click.Choice(["one", "ends", "off"]),
+    default="one",
+    show_default=True,
+    help="Ranks that are processes (docs/scale.md). one: one per stage, and representatives for the best "
+    "layout; ends: representatives for all layouts; off: all ranks.",
+)
 @click.option("--trace", "options", multiple=True, metavar="OPTIONS", help="Options of `phantora trace`, as one word.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress.")

@@ -35,10 +35,26 @@ TRAILING = {"cluster": ("-c", "--cluster"), "output": ("-o", "--output")}
 # Headings of --help, with the options below each. Others are below the last.
 SECTIONS = {
     "Cluster and script": (
-        "cluster", "nnodes", "nproc_per_node", "processes_per_gpu", "gpu_memory", "module", "preload", "seed",
+        "cluster",
+        "nnodes",
+        "nproc_per_node",
+        "processes_per_gpu",
+        "gpu_memory",
+        "module",
+        "preload",
+        "seed",
     ),
     "Output": (
-        "output", "force", "recording", "flows", "modules", "missing", "summary", "as_json", "verbose", "quiet",
+        "output",
+        "force",
+        "recording",
+        "flows",
+        "modules",
+        "missing",
+        "summary",
+        "as_json",
+        "verbose",
+        "quiet",
         "price",
     ),
     "Source of times": ("host", "host_time", "host_scale", "profile", "data_loading", "disk", "null"),
@@ -47,10 +63,15 @@ SECTIONS = {
     "Faults of the cluster": tuple(name for name, _, _ in WHAT_IF),
     "Checks": ("check", "fail", "validate", "validate_within", "hang_timeout"),
     "Ranks' output and rendezvous, as torchrun": (
-        "log_dir", "redirects", "tee", "ranks_filter", "run_id", "master_port",
+        "log_dir",
+        "redirects",
+        "tee",
+        "ranks_filter",
+        "run_id",
+        "master_port",
     ),
     "Other": (),
-}  # fmt: skip
+}
 
 
 class TraceCommand(click.Command):
@@ -123,98 +144,141 @@ Examples:
 """,
 )
 @click.option(
-    "-c", "--cluster", default=defaults.CLUSTER, show_default=True, metavar="SPEC",
+    "-c",
+    "--cluster",
+    default=defaults.CLUSTER,
+    show_default=True,
+    metavar="SPEC",
     help="HOSTSxGPUSxMODEL, for example 2x8xH100, or the path of a .toml file.",
 )
 @click.option(
-    "--processes-per-gpu", type=int, default=1, show_default=True, metavar="N",
+    "--processes-per-gpu",
+    type=int,
+    default=1,
+    show_default=True,
+    metavar="N",
     help="Let N processes share each GPU at a time: they take turns, or run concurrently under MPS.",
 )
 @output_options("SCRIPT.arrow, or SCRIPT-2.arrow and so on if it exists")
 @click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
 @host_option("the host of the cluster's file, else default")
 @click.option(
-    "--host-time", type=click.Choice(["modelled", "measured", "none"]), default="modelled", show_default=True,
+    "--host-time",
+    type=click.Choice(["modelled", "measured", "none"]),
+    default="modelled",
+    show_default=True,
     help="Source of the host time: the host model, this machine's CPU time, or none.",
 )
 @click.option(
     "--host-scale", type=float, default=1.0, metavar="X", help="Multiply the CPU time of --host-time measured by X."
 )
 @click.option(
-    loading.OPTION, default=loading.FREE, show_default=True, metavar="COST",
+    loading.OPTION,
+    default=loading.FREE,
+    show_default=True,
+    metavar="COST",
     help="Cost of a DataLoader's batch: free, measured (this machine's CPU time), measured:X (X times as much), or a "
     "time such as 12ms.",
 )
 @click.option(
-    disk.OPTION, default=disk.DEFAULT, show_default=True, metavar="RATE",
+    disk.OPTION,
+    default=disk.DEFAULT,
+    show_default=True,
+    metavar="RATE",
     help="Rate at which checkpoints are written: 2GB/s per host, 20GB/s,shared by the cluster, or free.",
 )
 @click.option(
-    "--moe-routing", default=defaults.MOE_ROUTING, show_default=True, metavar="R",
+    "--moe-routing",
+    default=defaults.MOE_ROUTING,
+    show_default=True,
+    metavar="R",
     help="Tokens per expert of a mixture of experts: balanced, zipf:S, a .json file with shares per layer, or "
     "framework (the framework's own routing, on values of 0).",
 )
 @click.option(
-    ASSUME, multiple=True, metavar="KEY=VALUE",
+    ASSUME,
+    multiple=True,
+    metavar="KEY=VALUE",
     help="Replace unknown values: " + "; ".join(f"{key}={text}" for key, text in KEYS.items()) + ".",
 )
 @click.option(
-    "--unsupported", type=click.Choice(["error", "warn"]), default="error", show_default=True,
+    "--unsupported",
+    type=click.Choice(["error", "warn"]),
+    default="error",
+    show_default=True,
     help="Effect of a call that Phantora does not cover.",
 )
 @click.option(
-    "--hang-timeout", type=click.FloatRange(min=1), default=30.0, show_default=True, metavar="SECONDS",
+    "--hang-timeout",
+    type=click.FloatRange(min=1),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
     help="Report a hang after SECONDS without progress.",
 )
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True,
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
     help="Seed random and NumPy of rank r with SEED + r.",
 )
+@click.option("--preload", multiple=True, metavar="MODULE", help="Import MODULE once, before the ranks fork.")
 @click.option(
-    "--preload", multiple=True, metavar="MODULE", help="Import MODULE once, before the ranks fork."
-)
-@click.option(
-    "--profile", type=click.Choice(["tables", "live"]), default="tables", show_default=True,
+    "--profile",
+    type=click.Choice(["tables", "live"]),
+    default="tables",
+    show_default=True,
     help="Source of kernel times: tables and models, or also this machine's GPU, which measures each unmeasured "
     "operator once.",
 )
 @click.option(
-    "--missing", type=click.Path(dir_okay=False), metavar="FILE",
+    "--missing",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
     help="Write the unmeasured operators to FILE, for `phantora profile`.",
 )
 @click.option(
-    "--gpu-memory", type=click.FloatRange(min=1), metavar="GIB",
+    "--gpu-memory",
+    type=click.FloatRange(min=1),
+    metavar="GIB",
     help="Override the GPU memory in GiB, for example to find the need of a run that does not fit.",
 )
+@click.option("--null", is_flag=True, help="Run on the stubs without simulation or log: the lower bound of benchmarks.")
 @click.option(
-    "--null", is_flag=True, help="Run on the stubs without simulation or log: the lower bound of benchmarks."
-)
-@click.option(
-    "--modules", is_flag=True,
+    "--modules",
+    is_flag=True,
     help="Log time, flops and memory by nn.Module, forward and backward. Costs no virtual time.",
 )
 @click.option(
-    "--check", type=click.Choice(["races"]),
+    "--check",
+    type=click.Choice(["races"]),
     help="Report accesses to memory that nothing orders: reads of pinned memory before a copy has ended, tensors on "
     "other streams without an event or record_stream.",
 )
 @click.option("--fail", is_flag=True, help="End with status 1 if --check finds something.")
 @click.option(
-    "--fold", default="auto", show_default=True, metavar="auto|off|AXES",
+    "--fold",
+    default="auto",
+    show_default=True,
+    metavar="auto|off|AXES",
     help="Run some ranks of a mesh as processes; they represent the others. AXES: the axes of the mesh with their "
     "sizes, largest stride first (pp=4,dp=64,tp=8). A pipeline (pp) runs all its stages. After a size, :all runs all "
     "ranks (tp=8:all), :first runs the first rank, :uneven compares communication only. auto: fold over rank 0's "
     "process groups if the ranks do not fit this machine's memory.",
 )
+@click.option("--real-ranks", metavar="R,...", help="More ranks of a folded run that are processes.")
 @click.option(
-    "--real-ranks", metavar="R,...", help="More ranks of a folded run that are processes."
-)
-@click.option(
-    "--validate", type=click.Path(), metavar="REAL.ARROW",
+    "--validate",
+    type=click.Path(),
+    metavar="REAL.ARROW",
     help="Compare step, classes and memory with the log of a real run (phantora import).",
 )
 @click.option(
-    "--validate-within", default="5%", show_default=True, metavar="SHARE",
+    "--validate-within",
+    default="5%",
+    show_default=True,
+    metavar="SHARE",
     help="End with status 1 if the step or the memory differs by more than SHARE.",
 )
 @torchrun_options
@@ -282,9 +346,7 @@ def _run(ctx: click.Context, spec: RunSpec, options: Mapping[str, Any]) -> int:
     validated = _Validated(options["validate"], options["validate_within"]) if options["validate"] else None
     # JSON shall be all that stands on stdout.
     ranks_out = sys.stderr if as_json else sys.stdout
-    console = Console(
-        ranks_out.buffer, sys.stderr.buffer, not quiet and spec.kind != COMMAND and sys.stderr.isatty()
-    )
+    console = Console(ranks_out.buffer, sys.stderr.buffer, not quiet and spec.kind != COMMAND and sys.stderr.isatty())
     given = [f"--{name}" for name, _ in IGNORED if options["ignored_" + name.replace("-", "_")]]
     if given and not quiet:
         console.message(f"phantora: note: {', '.join(given)}: ignored, since all ranks run on this machine")

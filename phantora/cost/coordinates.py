@@ -52,9 +52,15 @@ def by_size(signature: OperatorSignature, name: str, compute: str, launches: int
 
 
 def by_rows(
-    signature: OperatorSignature, name: str, launches: int, dims: str = "", wider: bool = False, images: bool = False,
-    at: tuple[float, ...] = (), more: tuple[float, ...] = (),
-) -> tuple[Place, ...]:  # fmt: skip
+    signature: OperatorSignature,
+    name: str,
+    launches: int,
+    dims: str = "",
+    wider: bool = False,
+    images: bool = False,
+    at: tuple[float, ...] = (),
+    more: tuple[float, ...] = (),
+) -> tuple[Place, ...]:
     """Kernels that give rows to threads: how many rows, how long, whether these divide evenly.
 
     `dims` keeps apart which dimensions they go along; `wider`: others count as well if none of these is near.
@@ -134,9 +140,7 @@ def tensor_lists(signature: OperatorSignature) -> list[tuple[Any, ...]]:
     return [a for a in signature.args if isinstance(a, tuple) and any(isinstance(t, TensorSpec) for t in a)]
 
 
-def _of_lists(
-    name: str, lists: list[tuple[Any, ...]], given: list[TensorSpec], launches: int
-) -> tuple[Place, ...]:
+def _of_lists(name: str, lists: list[tuple[Any, ...]], given: list[TensorSpec], launches: int) -> tuple[Place, ...]:
     """Multi-tensor kernels give each block a chunk of one tensor: small tensors leave blocks half empty."""
     total = sum(nbytes(t) for a in lists for t in tensors(a))
     dtypes = " ".join(dict.fromkeys(t.dtype for t in given))

@@ -16,8 +16,14 @@ SHARED = 128  # elements that share a scale, in a row or on each side of a block
 _OUT, _FAST = 6, 7  # arguments: dtype of the result, fast accumulation
 _RECIPES, _OUT_NEWER, _FAST_NEWER = (3, 6), 9, 11  # those of the newer operator
 _BY_RECIPE = {
-    "0 0": "tensor", "1 1": "rows", "4 4": "vectors", "4 5": "blocks", "5 4": "blocks",
-    "3 3": "mx", "2 2": "nv", "2 0 2 0": "nv",
+    "0 0": "tensor",
+    "1 1": "rows",
+    "4 4": "vectors",
+    "4 5": "blocks",
+    "5 4": "blocks",
+    "3 3": "mx",
+    "2 2": "nv",
+    "2 0 2 0": "nv",
 }
 """Scaled parts, by the numbers of torch's ``ScalingType`` for both operands."""
 
@@ -49,12 +55,10 @@ class Way:
 
 FORWARD = Way(fast=True)
 WAYS = {
-    "tensor": (
-        FORWARD, Way(), Way(first=E5M2), Way(first=E5M2, out="float32"),
-    ),
+    "tensor": (FORWARD, Way(), Way(first=E5M2), Way(first=E5M2, out="float32")),
     "rows": (Way("rows", fast=True), Way("rows")),
     "blocks": (Way("blocks"), Way("vectors")),
-}  # fmt: skip
+}
 """Ways that training uses: forward passes, and gradients of inputs and of weights."""
 
 

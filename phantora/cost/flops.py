@@ -24,12 +24,7 @@ def convolution(x: Shape, weight: Shape, out: Shape, transposed: bool = False) -
 
 
 def convolution_backward(
-    grad_out: Shape,
-    x: Shape,
-    weight: Shape,
-    transposed: bool,
-    input_wanted: bool,
-    weight_wanted: bool,
+    grad_out: Shape, x: Shape, weight: Shape, transposed: bool, input_wanted: bool, weight_wanted: bool
 ) -> float:
     """As many as the forward pass, once for each gradient that is wanted.
 

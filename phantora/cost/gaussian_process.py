@@ -26,6 +26,7 @@ Bools = npt.NDArray[np.bool_]
 ROWS = 32  # of points' covariances at a time, which stay in the processor's cache
 DIGITS = 9  # of coordinates and values by which two fields differ
 
+
 @dataclass(frozen=True)
 class Tier:
     """Variance of a tier's field, and the octaves over which it changes, for each coordinate."""
@@ -40,9 +41,13 @@ class GaussianProcess:
     `noise` is the variance that no tier explains."""
 
     def __init__(
-        self, tiers: Sequence[Tier], noise: float, at: Sequence[Sequence[float]], kinds: Sequence[Sequence[Hashable]],
+        self,
+        tiers: Sequence[Tier],
+        noise: float,
+        at: Sequence[Sequence[float]],
+        kinds: Sequence[Sequence[Hashable]],
         values: Sequence[float],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._tiers = tiers
         self._scales: dict[tuple[float, ...], list[int]] = {}
         for number, tier in enumerate(tiers):

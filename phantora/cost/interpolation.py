@@ -47,9 +47,7 @@ Model = Callable[[OperatorSignature, str, tuple[KernelLaunch, ...]], float]
 """The analytic time in ns of an operator with its compute mode and kernels."""
 
 
-def places(
-    signature: OperatorSignature, compute: str = "", kernels: Sequence[KernelLaunch] = ()
-) -> tuple[Place, ...]:
+def places(signature: OperatorSignature, compute: str = "", kernels: Sequence[KernelLaunch] = ()) -> tuple[Place, ...]:
     """The places of `signature`, from its narrowest family to the widest; none for what has no sizes to
     compare. `kernels` are those that it launches, their names mangled or not, if they are known."""
     name = base_name(signature.name)
@@ -62,11 +60,7 @@ def places(
         return reduction.places_of_cut(signature, cut, kernels[0].block)
     stems = " ".join(dict.fromkeys(kernel_stem(kernel.name) for kernel in kernels))
     blocks = " ".join(dict.fromkeys(str(kernel.block) for kernel in kernels))
-    return (
-        Place(f"{first.family} {stems} {blocks}", first.at),
-        Place(f"{first.family} {stems}", first.at),
-        *found,
-    )
+    return (Place(f"{first.family} {stems} {blocks}", first.at), Place(f"{first.family} {stems}", first.at), *found)
 
 
 class Neighbours:
@@ -80,9 +74,7 @@ class Neighbours:
         self._predictors: dict[str, Predictor] = {}  # by operator
         self._families: dict[str, Families] = {}  # by operator
 
-    def ratio(
-        self, signature: OperatorSignature, compute: str, kernels: Sequence[KernelLaunch]
-    ) -> Near | None:
+    def ratio(self, signature: OperatorSignature, compute: str, kernels: Sequence[KernelLaunch]) -> Near | None:
         """Measured over analytic time, from the neighbours of `signature`; None without neighbours."""
         name = base_name(signature.name)
         family = family_of(name)

@@ -67,9 +67,7 @@ class WarmRatios:
         return self._found[name]
 
 
-def write_back_saved_ns(
-    gpu: Gpu, signature: OperatorSignature, price: Price, most: float, l2: L2State
-) -> float:
+def write_back_saved_ns(gpu: Gpu, signature: OperatorSignature, price: Price, most: float, l2: L2State) -> float:
     """The ns, at most `most`, by which `price` is shorter with L2 in the state `l2` than after a copy."""
     given = float(sum(nbytes(tensor) for tensor in on_gpu(signature.args)))
     moved = max(price.bytes, given, 1.0)

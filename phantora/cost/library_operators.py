@@ -17,9 +17,13 @@ from phantora.cost.types import OperatorSignature, TensorSpec
 ATTENTION = {"sdpa_fwd": "aten::_cudnn_attention_forward", "sdpa_bwd": "aten::_cudnn_attention_backward"}
 NARROW = ("float8", "float4")
 SCALES = {
-    "row row": "rows", "vec128 vec128": "vectors", "blk128x128 vec128": "blocks", "vec128 blk128x128": "blocks",
-    "vec32 vec32": "mx", "vec16 vec16": "nv",
-}  # fmt: skip
+    "row row": "rows",
+    "vec128 vec128": "vectors",
+    "blk128x128 vec128": "blocks",
+    "vec128 blk128x128": "blocks",
+    "vec32 vec32": "mx",
+    "vec16 vec16": "nv",
+}
 """Scaling of a product in FP8 or FP4, by the modes of cuBLASLt's two operands."""
 
 
@@ -47,9 +51,11 @@ def _product(call: Mapping[str, Any]) -> OperatorSignature | None:
     formats = {first, second}
     narrow = next((dtype for dtype in (float8.E2M1, float8.E5M2) if dtype in formats), float8.E4M3)
     way = float8.Way(
-        SCALES.get(modes, "tensor"), bool(call.get("fast_accumulation")),
-        narrow, library_dtype(str(call.get("c", "bf16"))),
-    )  # fmt: skip
+        SCALES.get(modes, "tensor"),
+        bool(call.get("fast_accumulation")),
+        narrow,
+        library_dtype(str(call.get("c", "bf16"))),
+    )
     return float8.product(n, m, k, way)
 
 

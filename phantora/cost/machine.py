@@ -10,12 +10,27 @@ from phantora.hardware.types import Calibration, Gpu
 REFERENCE_FLOPS_PER_CLOCK = 2048  # bf16 per SM and clock of mma.sync on sm_80 and sm_90
 # The format in which a dtype is multiplied, by the first prefix that fits.
 FORMATS = (
-    ("float4", "float4"), ("float8", "float8"), ("float16", "float16"), ("complex32", "float16"),
-    ("bfloat16", "bfloat16"), ("tfloat32", "tfloat32"), ("float32", "float32"), ("complex64", "float32"),
-    ("float64", "float64"), ("double", "float64"), ("complex128", "float64"),
-    ("int8", "int8"), ("uint8", "int8"), ("qint8", "int8"), ("quint8", "int8"), ("int4", "int8"), ("uint4", "int8"),
-    ("int", "float32"), ("uint", "float32"), ("bool", "float32"),
-)  # fmt: skip
+    ("float4", "float4"),
+    ("float8", "float8"),
+    ("float16", "float16"),
+    ("complex32", "float16"),
+    ("bfloat16", "bfloat16"),
+    ("tfloat32", "tfloat32"),
+    ("float32", "float32"),
+    ("complex64", "float32"),
+    ("float64", "float64"),
+    ("double", "float64"),
+    ("complex128", "float64"),
+    ("int8", "int8"),
+    ("uint8", "int8"),
+    ("qint8", "int8"),
+    ("quint8", "int8"),
+    ("int4", "int8"),
+    ("uint4", "int8"),
+    ("int", "float32"),
+    ("uint", "float32"),
+    ("bool", "float32"),
+)
 # What a GPU without a format uses instead.
 WIDER = {"float4": "float8", "float8": "bfloat16", "int8": "bfloat16", "tfloat32": "float32"}
 
@@ -91,9 +106,7 @@ class Machine:
 
     def index_ns(self, elements: float, moved: float) -> float:
         """Kernels that compute an index (or a cast) per element: bound by the SMs' issue slots."""
-        return self.fit.floor_ns + self.cycles_ns(
-            elements * self.fit.element_cycles + moved * self.fit.byte_cycles
-        )
+        return self.fit.floor_ns + self.cycles_ns(elements * self.fit.element_cycles + moved * self.fit.byte_cycles)
 
     @cached_property
     def clock_ratio(self) -> float:

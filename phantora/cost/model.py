@@ -39,9 +39,14 @@ class GpuCostModel:
     """
 
     def __init__(
-        self, gpu: Gpu, own: Sequence[Table] = (), foreign: TablesOfGpus = (), live: Live | None = None,
-        same_architecture: Callable[[], TablesOfGpus] = tuple, published: Published | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        gpu: Gpu,
+        own: Sequence[Table] = (),
+        foreign: TablesOfGpus = (),
+        live: Live | None = None,
+        same_architecture: Callable[[], TablesOfGpus] = tuple,
+        published: Published | None = None,
+    ) -> None:
         self.gpu = gpu
         self._analytic = AnalyticModel(gpu)
         self._published = published

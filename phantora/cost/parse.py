@@ -105,10 +105,7 @@ def compute_of(kernels: tuple[KernelLaunch, ...]) -> str:
 
 
 def kernel_launch(
-    text: str,
-    grid: tuple[int, int, int] = (1, 1, 1),
-    block: tuple[int, int, int] = (1, 1, 1),
-    shared_bytes: int = 0,
+    text: str, grid: tuple[int, int, int] = (1, 1, 1), block: tuple[int, int, int] = (1, 1, 1), shared_bytes: int = 0
 ) -> KernelLaunch:
     """A launch from the text of its name record: a kernel name or a library call in JSON."""
     library = parse_library(text)
@@ -211,9 +208,17 @@ def _dtype_of_size(size: float, default: str) -> str:
 
 
 _SHORT = {
-    "bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64", "int64": "i64", "int32": "i32",
-    "int16": "i16", "int8": "i8", "uint8": "u8", "bool": "bool",
-}  # fmt: skip
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "float32": "fp32",
+    "float64": "fp64",
+    "int64": "i64",
+    "int32": "i32",
+    "int16": "i16",
+    "int8": "i8",
+    "uint8": "u8",
+    "bool": "bool",
+}
 
 
 def _argument_text(value: Any) -> str:

@@ -41,10 +41,15 @@ SOFTENING = 0.05  # octaves
 SMOOTH_START_NS, REACHED, STREAMED = 2000.0, 0.7, 0.8  # the smooth function: start, shares of peak, bandwidth
 OVERLAP = 3.0  # of work and traffic in it
 LEAST_QUERIES = 16  # of published attention
-SCHEMA = pa.schema([
-    ("format", pa.dictionary(pa.int8(), pa.utf8())), ("m", pa.int32()), ("n", pa.int32()), ("k", pa.int32()),
-    ("time", pa.int16()),
-])  # fmt: skip
+SCHEMA = pa.schema(
+    [
+        ("format", pa.dictionary(pa.int8(), pa.utf8())),
+        ("m", pa.int32()),
+        ("n", pa.int32()),
+        ("k", pa.int32()),
+        ("time", pa.int16()),
+    ]
+)
 
 
 def smooth_ns(machine: Machine, dtype: str, item: float, m: Floats, n: Floats, k: Floats) -> Floats:
@@ -65,9 +70,11 @@ class Format:
 
 
 FORMATS = {
-    "bfloat16": Format("bfloat16", 2.0), "float8": Format("float8", 1.0), "mxfp8": Format("float8", 1.0),
+    "bfloat16": Format("bfloat16", 2.0),
+    "float8": Format("float8", 1.0),
+    "mxfp8": Format("float8", 1.0),
     "nvfp4": Format("float4", 0.5),
-}  # fmt: skip
+}
 
 
 class Grid:
@@ -124,18 +131,26 @@ class AttentionFit:
         beyond = max(0.0, a.moved - l2_bytes)
         sequences = a.batch * a.heads
         return (
-            self.start + self.token_head * sequences * a.queries + self.beyond * beyond + self.head * sequences
-            + self.row * a.queries + self.square * squares
-        )  # fmt: skip
+            self.start
+            + self.token_head * sequences * a.queries
+            + self.beyond * beyond
+            + self.head * sequences
+            + self.row * a.queries
+            + self.square * squares
+        )
 
 
 class Published:
     """The published products and attention of one GPU; attention by head."""
 
     def __init__(
-        self, gpu: Gpu, about: dict[str, str], errors: dict[str, float], rows: pa.Table,
+        self,
+        gpu: Gpu,
+        about: dict[str, str],
+        errors: dict[str, float],
+        rows: pa.Table,
         attention: dict[int, AttentionFit],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.about = about
         self._machine = Machine(gpu)
         self._errors = errors

@@ -39,7 +39,11 @@ def analytic_ns(analytic: AnalyticModel, signature: OperatorSignature, compute: 
 
 
 def scaled_ns(
-    ns: float, source: AnalyticModel, target: AnalyticModel, signature: OperatorSignature, compute: str,
+    ns: float,
+    source: AnalyticModel,
+    target: AnalyticModel,
+    signature: OperatorSignature,
+    compute: str,
     kernels: Kernels,
 ) -> float:
     """Time on `target` of work that takes `ns` on the GPU of `source`."""

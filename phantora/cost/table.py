@@ -31,27 +31,28 @@ FORMAT = 1
 SUFFIX = ".parquet"
 _KEY = b"phantora.kernel_times"
 _TEXT = pa.dictionary(pa.int32(), pa.utf8())
-_SCHEMA = pa.schema([
-    ("signature", _TEXT),
-    ("compute", _TEXT),
-    ("position", pa.int16()),
-    ("name", _TEXT),
-    ("kind", _TEXT),
-    ("grid", pa.list_(pa.int32(), 3)),
-    ("block", pa.list_(pa.int32(), 3)),
-    ("cold", pa.int64()),
-    ("warm", pa.int64()),
-    ("spread", pa.float32()),
-    ("clock_mhz", pa.int16()),
-])  # fmt: skip
+_SCHEMA = pa.schema(
+    [
+        ("signature", _TEXT),
+        ("compute", _TEXT),
+        ("position", pa.int16()),
+        ("name", _TEXT),
+        ("kind", _TEXT),
+        ("grid", pa.list_(pa.int32(), 3)),
+        ("block", pa.list_(pa.int32(), 3)),
+        ("cold", pa.int64()),
+        ("warm", pa.int64()),
+        ("spread", pa.float32()),
+        ("clock_mhz", pa.int16()),
+    ]
+)
 # Columns that repeat values are dictionaries; the bytes of times are stored by their place, which compresses best.
 _STORED: dict[str, Any] = {
-    "compression": "brotli", "compression_level": 11,
-    "use_dictionary": [
-        "signature", "compute", "position", "name", "kind", "block.list.element", "spread", "clock_mhz",
-    ],
+    "compression": "brotli",
+    "compression_level": 11,
+    "use_dictionary": ["signature", "compute", "position", "name", "kind", "block.list.element", "spread", "clock_mhz"],
     "column_encoding": {"cold": "BYTE_STREAM_SPLIT", "warm": "BYTE_STREAM_SPLIT"},
-}  # fmt: skip
+}
 _OF_ENTRIES = ("signature", "compute", "clock_mhz")
 _OF_KERNELS = ("name", "kind", "grid", "block", "cold", "warm", "spread")
 # Numbers that choose another kernel or another amount of work; others stand in a key as "x".
@@ -90,9 +91,13 @@ class Table:
     """Entries by :func:`signature_key`, and what they were measured with. Entries are made when asked for."""
 
     def __init__(
-        self, about: Mapping[str, str], entries: Iterable[Entry] = (), path: str = "", digest: str = "",
+        self,
+        about: Mapping[str, str],
+        entries: Iterable[Entry] = (),
+        path: str = "",
+        digest: str = "",
         rows: Rows | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.about = dict(about)
         self.path = path
         self.digest = digest  # SHA-256 of the file; empty for a table that is in none
@@ -212,9 +217,18 @@ def write_table(path: Path, about: Mapping[str, str], entries: Iterable[Entry]) 
     for entry in entries:
         for position, kernel in enumerate(entry.kernels):
             values = (
-                entry.signature, entry.compute, position, kernel.name, kernel.kind, kernel.grid, kernel.block,
-                kernel.cold, kernel.warm, round(kernel.spread, 2), entry.clock_mhz,
-            )  # fmt: skip
+                entry.signature,
+                entry.compute,
+                position,
+                kernel.name,
+                kernel.kind,
+                kernel.grid,
+                kernel.block,
+                kernel.cold,
+                kernel.warm,
+                round(kernel.spread, 2),
+                entry.clock_mhz,
+            )
             for name, value in zip(_SCHEMA.names, values, strict=True):
                 columns[name].append(value)
     text = orjson.dumps({"format": FORMAT, **about})

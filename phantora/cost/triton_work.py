@@ -214,9 +214,15 @@ def _cycles(work: Work, n: Mapping[str, float], c: Constants) -> float:
     """Cycles of an SM that issues the instructions of one program and nothing else."""
     alu, scanned = (c.product_alu, c.product_scanned) if work.dots else (c.alu, c.scanned)
     elements = (
-        n["alu"] * alu + n["mufu"] * c.mufu + n["integer"] * c.integer + n["convert"] * c.convert
-        + n["reduced"] * c.reduced + n["scanned"] * scanned + n["cubed"] * c.cubed + n["instructions"] * 1e3 / LANES
-    )  # fmt: skip
+        n["alu"] * alu
+        + n["mufu"] * c.mufu
+        + n["integer"] * c.integer
+        + n["convert"] * c.convert
+        + n["reduced"] * c.reduced
+        + n["scanned"] * scanned
+        + n["cubed"] * c.cubed
+        + n["instructions"] * 1e3 / LANES
+    )
     memory = n["accesses"] * c.access + n["scattered"] * c.scattered + n["atomics"] * c.atomic
     spill = c.spill_several if _several(work) else c.spill
     spilled = work.spills * min(1.0, work.spills / SPILLED) * work.warps * max(1.0, n["steps"]) * spill

@@ -13,8 +13,22 @@ PROVENANCES = ("measured", CALIBRATED, "interpolated", "scaled", "fitted", "anal
 neighbours; another GPU's measurements; a formula whose constants were fitted to measurements of this GPU; the GPU's
 limits."""
 CLASSES = (
-    "gemm", "attention", "convolution", "normalization", "elementwise", "reduction", "embedding",
-    "loss", "optimizer", "random", "sort", "fill", "copy", "memset", "communication", "other",
+    "gemm",
+    "attention",
+    "convolution",
+    "normalization",
+    "elementwise",
+    "reduction",
+    "embedding",
+    "loss",
+    "optimizer",
+    "random",
+    "sort",
+    "fill",
+    "copy",
+    "memset",
+    "communication",
+    "other",
 )
 
 

@@ -35,11 +35,20 @@ LAYOUTS = ("nchw", "nhwc")
 _KEY = b"phantora.workspaces"
 _WORD = pa.dictionary(pa.int8(), pa.utf8())
 _EXTENTS = pa.list_(pa.int32())
-_SCHEMA = pa.schema([
-    ("form", _WORD), ("type", _WORD), ("layout", _WORD),
-    ("x", _EXTENTS), ("w", _EXTENTS), ("stride", _EXTENTS), ("padding", _EXTENTS), ("dilation", _EXTENTS),
-    ("usual", pa.int64()), ("largest", pa.int64()),
-])  # fmt: skip
+_SCHEMA = pa.schema(
+    [
+        ("form", _WORD),
+        ("type", _WORD),
+        ("layout", _WORD),
+        ("x", _EXTENTS),
+        ("w", _EXTENTS),
+        ("stride", _EXTENTS),
+        ("padding", _EXTENTS),
+        ("dilation", _EXTENTS),
+        ("usual", pa.int64()),
+        ("largest", pa.int64()),
+    ]
+)
 _WORDS = {"form": FORMS, "type": TYPES, "layout": LAYOUTS}
 _FLOATS = {"bfloat16": "bf16", "float16": "f16"}
 

@@ -127,9 +127,7 @@ class Fold:
             if axis.name == PIPELINE and axis.size > STAGES and not axis.full_group
         ]
         return [
-            place
-            for place in self._places
-            if all(place[number] in (0, self.axes[number].size - 1) for number in long)
+            place for place in self._places if all(place[number] in (0, self.axes[number].size - 1) for number in long)
         ]
 
     def _full_groups_of(self, point: Point) -> Iterable[Point]:
@@ -183,8 +181,10 @@ class Fold:
     @cached_property
     def _represented(self) -> Counter[int]:
         found: Counter[int] = Counter()
-        known = [sorted({*axis.ends, *(self.coordinates(rank)[number] for rank in self.named), axis.representative})
-                 for number, axis in enumerate(self.axes)]  # fmt: skip
+        known = [
+            sorted({*axis.ends, *(self.coordinates(rank)[number] for rank in self.named), axis.representative})
+            for number, axis in enumerate(self.axes)
+        ]
         for point in product(*known):
             others = [
                 axis.size - len(at_axis) if (at == 0 if axis.first_only else at and at == axis.representative) else 0
@@ -221,8 +221,9 @@ class Fold:
         points = np.array(np.unravel_index(np.asarray(ranks, np.int64), self.sizes))
         moves = [not axis.expanded and bool((row == row[0]).all()) for axis, row in zip(self.axes, points, strict=True)]
         found: list[Point] = []
-        for place in product(*(range(axis.size) if free else (at,)
-                               for axis, free, at in zip(self.axes, moves, point, strict=True))):  # fmt: skip
+        for place in product(
+            *(range(axis.size) if free else (at,) for axis, free, at in zip(self.axes, moves, point, strict=True))
+        ):
             there = self.rank(place)
             moved = tuple(rank + there - lowest for rank in ranks)
             if self.process_of(there) in ranks and self._real.isdisjoint(moved):

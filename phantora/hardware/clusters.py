@@ -129,9 +129,7 @@ def _from_file(path: Path) -> Cluster:
         str(table.get("name", path.stem)),
     )
     cluster = replace(
-        cluster,
-        host=_host(table, place, cluster.host.name),
-        wiring=_section(cluster.wiring, table, "wiring", place),
+        cluster, host=_host(table, place, cluster.host.name), wiring=_section(cluster.wiring, table, "wiring", place)
     )
     if "gpus_per_pcie_switch" not in table.get("wiring", {}) and cluster.wiring.kind == "nvswitch":
         shared = math.ceil(cluster.gpus_per_host / max(cluster.wiring.nics, 1))  # GPUs sit next to their NIC
@@ -221,10 +219,13 @@ def _check(cluster: Cluster, place: toml.Place, nvlink_given: bool) -> None:
         if number <= 0:
             raise PhantoraError(f"{place / section / key} must be positive, in bytes/s per direction")
     for section, key, least in (
-        ("wiring", "nics", 1), ("wiring", "gpus_per_pcie_switch", 1), ("wiring", "sockets", 1),
+        ("wiring", "nics", 1),
+        ("wiring", "gpus_per_pcie_switch", 1),
+        ("wiring", "sockets", 1),
         ("wiring", "nvlink_hosts", 1),
-        ("fabric", "leaves_per_pod", 1), ("fabric", "oversubscription", 1),
-    ):  # fmt: skip
+        ("fabric", "leaves_per_pod", 1),
+        ("fabric", "oversubscription", 1),
+    ):
         if getattr(wiring if section == "wiring" else fabric, key) < least:
             raise PhantoraError(f"{place / section / key} must be at least {least}")
     if wiring.nics > cluster.gpus_per_host:

@@ -16,8 +16,10 @@ from phantora.hardware.types import Calibration, CommunicationSlowdown, Gpu, Int
 DATA = Path(__file__).parent / "data"
 # Tables that a GPU without a calibration of its own takes over with it.
 _MEASURED: dict[str, type[Any]] = {
-    "interference": Interference, "communication_slowdown": CommunicationSlowdown, "power": Power,
-}  # fmt: skip
+    "interference": Interference,
+    "communication_slowdown": CommunicationSlowdown,
+    "power": Power,
+}
 
 
 @cache
@@ -107,9 +109,7 @@ def _build(path: Path, table: dict[str, Any]) -> Gpu:
     gpu = toml.build(Gpu, {**table, **built}, where)
     for required in ("bfloat16", "float16", "float32", "float64"):
         if gpu.peak_flops.get(required, 0.0) <= 0:
-            raise PhantoraError(
-                f"{where / 'peak_flops'}.{required} is missing; give the dense FLOP/s of the datasheet"
-            )
+            raise PhantoraError(f"{where / 'peak_flops'}.{required} is missing; give the dense FLOP/s of the datasheet")
     idle = gpu.power.idle * gpu.power_watts
     if gpu.limit_watts and gpu.limit_watts <= idle:
         raise PhantoraError(

@@ -114,11 +114,20 @@ def to_toml(host: HostProfile) -> str:
     usual = load_host(REFERENCE_HOST).slower(host.factor).api_ns
     own = {name: ns for name, ns in host.api_ns.items() if abs(ns - usual[name]) > max(1, ns // 1000)}
     lines = [
-        f"name = {json.dumps(host.name)}", f"cpu = {json.dumps(host.cpu)}",
-        f"sources = {json.dumps(list(host.sources))}", f"base = {json.dumps(REFERENCE_HOST)}",
-        f"factor = {host.factor}", f"spread = [{host.spread[0]}, {host.spread[1]}]",
-        f"measured = {str(host.measured).lower()}", f"rank_spread = {host.rank_spread}",
-        "", "[api_ns]", *(f"{name} = {ns}" for name, ns in own.items()),
-        "", "[probe_ns]", *(f"{json.dumps(name)} = {ns}" for name, ns in host.probe_ns.items()), "",
-    ]  # fmt: skip
+        f"name = {json.dumps(host.name)}",
+        f"cpu = {json.dumps(host.cpu)}",
+        f"sources = {json.dumps(list(host.sources))}",
+        f"base = {json.dumps(REFERENCE_HOST)}",
+        f"factor = {host.factor}",
+        f"spread = [{host.spread[0]}, {host.spread[1]}]",
+        f"measured = {str(host.measured).lower()}",
+        f"rank_spread = {host.rank_spread}",
+        "",
+        "[api_ns]",
+        *(f"{name} = {ns}" for name, ns in own.items()),
+        "",
+        "[probe_ns]",
+        *(f"{json.dumps(name)} = {ns}" for name, ns in host.probe_ns.items()),
+        "",
+    ]
     return "\n".join(lines)

@@ -17,7 +17,7 @@ else:
 
 T = TypeVar("T")
 MOST_PARTS = 64  # of a dotted key: tomllib takes time and memory as their square, 10 s for one of 40,000
-_LONG_KEY = re.compile(rb'''(?<![\w."'-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){%d}''' % MOST_PARTS)
+_LONG_KEY = re.compile(rb"""(?<![\w."'-])(?:(?:[\w-]+|"[^"\n]*"|'[^'\n]*')[ \t]*\.[ \t]*){%d}""" % MOST_PARTS)
 LARGEST = 2.0**62
 """Largest number in a data file: values derived from it still fit 64 bits."""
 

@@ -161,9 +161,7 @@ def _collectives(parts: dict[int, Rows], links: dict[int, Links], matches: Seque
     return matched
 
 
-def _communicators(
-    traces: dict[int, RankTrace], words: Vocabulary, tables: Tables, parts: dict[int, Rows]
-) -> Rows:  # fmt: skip
+def _communicators(traces: dict[int, RankTrace], words: Vocabulary, tables: Tables, parts: dict[int, Rows]) -> Rows:
     """A row for each group that a rank uses, at the beginning of the log."""
     made: list[Rows] = []
     for rank, trace in traces.items():
@@ -185,7 +183,7 @@ def _communicators(
 
 def _write(
     output: str, metadata: RunMetadata, tables: Tables, parts: Sequence[Rows], recordings: Mapping[int, Records]
-) -> None:  # fmt: skip
+) -> None:
     """All rows in order of their end, then the recordings of the ranks."""
     ends = np.concatenate([part["end"] for part in parts])
     ranks = np.concatenate([part["rank"] for part in parts])

@@ -18,9 +18,13 @@ from phantora.wire.layout import Coll
 
 _MOST_SHIFT = 256  # transfers by which one side's recording may begin later than the other's
 _BY_NAME = {
-    "all_reduce": Coll.ALL_REDUCE, "all_gather": Coll.ALL_GATHER, "reduce_scatter": Coll.REDUCE_SCATTER,
-    "broadcast": Coll.BROADCAST, "reduce": Coll.REDUCE, "all_to_all": Coll.ALL_TO_ALL,
-}  # fmt: skip
+    "all_reduce": Coll.ALL_REDUCE,
+    "all_gather": Coll.ALL_GATHER,
+    "reduce_scatter": Coll.REDUCE_SCATTER,
+    "broadcast": Coll.BROADCAST,
+    "reduce": Coll.REDUCE,
+    "all_to_all": Coll.ALL_TO_ALL,
+}
 
 
 Joints = dict[int, dict[int, Joint]]
@@ -47,9 +51,12 @@ def complete_calls(trace: RankTrace, links: Links, words: Vocabulary) -> None:
 
 
 def join(
-    traces: Mapping[int, RankTrace], links: Mapping[int, Links], matches: Sequence[Matches], words: Vocabulary,
+    traces: Mapping[int, RankTrace],
+    links: Mapping[int, Links],
+    matches: Sequence[Matches],
+    words: Vocabulary,
     ranks_per_host: int,
-) -> Joints:  # fmt: skip
+) -> Joints:
     """The kernels of all ranks whose partners are known."""
     found: Joints = {rank: {} for rank in traces}
     for each in matches:
@@ -72,8 +79,9 @@ def _collectives(found: Matches, traces: Mapping[int, RankTrace], words: Vocabul
     stop = min(found.first[rank] + len(found.sequences[rank].rows) for rank in group.ranks)
     if stop <= begin:
         return
-    places = {rank: found.sequences[rank].rows[begin - found.first[rank] : stop - found.first[rank]]
-              for rank in group.ranks}  # fmt: skip
+    places = {
+        rank: found.sequences[rank].rows[begin - found.first[rank] : stop - found.first[rank]] for rank in group.ranks
+    }
     starts = np.stack([traces[rank].rows["start"][rows] + traces[rank].base for rank, rows in places.items()])
     ends = np.stack([traces[rank].rows["end"][rows] + traces[rank].base for rank, rows in places.items()])
     took = np.maximum(np.median(ends, 0).astype(np.int64) - starts.max(0), LEAST_NS)
@@ -102,17 +110,18 @@ def _part(detail: int, name: int, size: int, group: int, words: Vocabulary) -> P
     return Part(group, size, call.dtype if call is not None else "", kind)
 
 
-def _count_crowds(
-    traces: Mapping[int, RankTrace], words: Vocabulary, joints: Joints, ranks_per_host: int
-) -> None:  # fmt: skip
+def _count_crowds(traces: Mapping[int, RankTrace], words: Vocabulary, joints: Joints, ranks_per_host: int) -> None:
     for rank, own in joints.items():
         ends = traces[rank].rows["end"]
         for within in (True, False):
-            _crowd([
-                (int(ends[row]), joint) for row, joint in own.items()
-                if joint.parts[0].collective >= 0
-                and within == _in_a_host(words.groups.words[joint.parts[0].group], ranks_per_host)
-            ])  # fmt: skip
+            _crowd(
+                [
+                    (int(ends[row]), joint)
+                    for row, joint in own.items()
+                    if joint.parts[0].collective >= 0
+                    and within == _in_a_host(words.groups.words[joint.parts[0].group], ranks_per_host)
+                ]
+            )
 
 
 def _in_a_host(group: Group, ranks_per_host: int) -> bool:
@@ -152,9 +161,7 @@ class _Side:
     end: int
 
 
-def _transfers(
-    traces: Mapping[int, RankTrace], links: Mapping[int, Links], words: Vocabulary, joints: Joints
-) -> None:  # fmt: skip
+def _transfers(traces: Mapping[int, RankTrace], links: Mapping[int, Links], words: Vocabulary, joints: Joints) -> None:
     ways: dict[tuple[int, int, int], tuple[list[_Side], list[_Side]]] = {}
     for rank, trace in traces.items():
         for row, parts in _calls_of_pairs(trace, links[rank], words):
@@ -206,11 +213,9 @@ def _calls_of_pairs(trace: RankTrace, links: Links, words: Vocabulary) -> list[t
             own.append(waiting.pop()[1])
         group, share = int(rows["comm"][kernel]), int(rows["bytes"][kernel]) // max(1, len(own))
         parts = [
-            Part(
-                call.group if call.group >= 0 else group, call.bytes or share, call.dtype, -1, call.peer, call.sends
-            )
+            Part(call.group if call.group >= 0 else group, call.bytes or share, call.dtype, -1, call.peer, call.sends)
             for call in own
-        ]  # fmt: skip
+        ]
         found.append((kernel, parts))
     return found
 

@@ -54,10 +54,11 @@ def join_execution_trace(path: str, words: Vocabulary, traces: Sequence[RankTrac
     for trace in traces:
         names = trace.rows["name"]
         same = {
-            position: node for number, node in described.items()
+            position: node
+            for number, node in described.items()
             if (position := trace.functions.get(number, -1)) >= 0
             and words.names.words[names[position]] == str(node["name"])
-        }  # fmt: skip
+        }
         if len(same) > most:
             best, most, joined = trace, len(same), same
     if best is None or most < _LEAST_JOINED * len(described):

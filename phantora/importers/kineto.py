@@ -26,18 +26,31 @@ from phantora.importers.rank import (
     Rows,
     Vocabulary,
     is_device,
-)  # fmt: skip
+)
 from phantora.importers.signatures import SHAPE, collective_dtype, key, signature
 from phantora.importers.spelling import COLLECTIVES, PARAMETERS, communicates, number_streams, synchronizes
 from phantora.trace.export.chrome import LANE, PRODUCER
 
 _KERNEL, _COPY, _SET, _CALL, _OPERATOR, _ANNOTATION, _PYTHON, _SPAN, _SYNC = range(9)
 _CATEGORIES = {
-    "kernel": _KERNEL, "gpu_memcpy": _COPY, "memcpy": _COPY, "gpu_memset": _SET, "memset": _SET,
-    "cuda_runtime": _CALL, "cuda_driver": _CALL, "runtime": _CALL, "driver": _CALL, "hip_runtime": _CALL,
-    "hip_driver": _CALL, "cpu_op": _OPERATOR, "operator": _OPERATOR, "user_annotation": _ANNOTATION,
-    "python_function": _PYTHON, "trace": _SPAN, "cuda_sync": _SYNC,
-}  # fmt: skip
+    "kernel": _KERNEL,
+    "gpu_memcpy": _COPY,
+    "memcpy": _COPY,
+    "gpu_memset": _SET,
+    "memset": _SET,
+    "cuda_runtime": _CALL,
+    "cuda_driver": _CALL,
+    "runtime": _CALL,
+    "driver": _CALL,
+    "hip_runtime": _CALL,
+    "hip_driver": _CALL,
+    "cpu_op": _OPERATOR,
+    "operator": _OPERATOR,
+    "user_annotation": _ANNOTATION,
+    "python_function": _PYTHON,
+    "trace": _SPAN,
+    "cuda_sync": _SYNC,
+}
 _RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
 _ON_CUDA = 1  # c10::DeviceType
 _ON_HIP = 6
@@ -75,9 +88,15 @@ class _Reader:
         self._threads: dict[tuple[Any, Any], int] = {}
         self._batch: list[Record] = []
         self._row = {
-            _KERNEL: self._kernel, _COPY: self._copy, _SET: self._copy, _CALL: self._call, _OPERATOR: self._operator,
-            _ANNOTATION: self._annotation, _PYTHON: self._python, _SYNC: self._stream_wait,
-        }  # fmt: skip
+            _KERNEL: self._kernel,
+            _COPY: self._copy,
+            _SET: self._copy,
+            _CALL: self._call,
+            _OPERATOR: self._operator,
+            _ANNOTATION: self._annotation,
+            _PYTHON: self._python,
+            _SYNC: self._stream_wait,
+        }
 
     def read(self) -> None:
         """Reads the whole file."""
@@ -118,11 +137,23 @@ class _Reader:
         sig, comm, size, value, detail = more
         stream, device = place
         correlation, external = args.get("correlation", -1), args.get("External id", args.get("external id", -1))
-        self._batch.append((
-            CODES[kind], stream, name, sig, comm, start, end, size, value,
-            correlation if isinstance(correlation, int) else -1, external if isinstance(external, int) else -1, device,
-            detail,
-        ))  # fmt: skip
+        self._batch.append(
+            (
+                CODES[kind],
+                stream,
+                name,
+                sig,
+                comm,
+                start,
+                end,
+                size,
+                value,
+                correlation if isinstance(correlation, int) else -1,
+                external if isinstance(external, int) else -1,
+                device,
+                detail,
+            )
+        )
 
     # ------------------------------------------------------------------ work of the GPU
 

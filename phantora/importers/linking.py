@@ -159,7 +159,7 @@ def _blocking(rows: Rows, device: Ints, call: Ints, words: Vocabulary) -> Ints:
 
 def _syncs(
     rows: Rows, kind: npt.NDArray[np.uint8], device: npt.NDArray[np.intp], launch: Ints, number: Ints, linked: Ints
-) -> None:  # fmt: skip
+) -> None:
     """A wait of the host is linked to the work of the GPU that ended last before it."""
     syncs = np.flatnonzero(kind == CODES["sync"])
     if not len(syncs) or not len(device):

@@ -114,13 +114,16 @@ class _Reader:
         self._calls()
         shapes = self._ranges()
         found = sorted(
-            (device, process, self._processes[process]) for process in self._processes
+            (device, process, self._processes[process])
+            for process in self._processes
             for device in self._processes[process].devices
-        )  # fmt: skip
+        )
         if not found:
             raise PhantoraError(f"{path}: no kernel was traced; profile with `nsys profile --trace cuda,nvtx`")
-        gpus = {gpu: (name, memory) for gpu, name, memory in self._database.rows("TARGET_INFO_GPU", "id", "name",
-                "totalMemory")}  # fmt: skip
+        gpus = {
+            gpu: (name, memory)
+            for gpu, name, memory in self._database.rows("TARGET_INFO_GPU", "id", "name", "totalMemory")
+        }
         missing = {"memory": "profile_memory=True of torch.profiler"}
         if not shapes:
             missing["shapes"] = "torch.autograd.profiler.emit_nvtx(record_shapes=True)"
@@ -150,9 +153,25 @@ class _Reader:
         return next((str(self._text[n]) for n in numbers if n is not None and n in self._text), "")
 
     def _kernels(self) -> None:
-        columns = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid", "demangledName", "shortName",
-                   "mangledName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
-                   "staticSharedMemory", "dynamicSharedMemory")  # fmt: skip
+        columns = (
+            "start",
+            "end",
+            "deviceId",
+            "streamId",
+            "correlationId",
+            "globalPid",
+            "demangledName",
+            "shortName",
+            "mangledName",
+            "gridX",
+            "gridY",
+            "gridZ",
+            "blockX",
+            "blockY",
+            "blockZ",
+            "staticSharedMemory",
+            "dynamicSharedMemory",
+        )
         for start, end, device, stream, correlation, process, *more in self._database.rows(
             "CUPTI_ACTIVITY_KIND_KERNEL", *columns
         ):
@@ -216,14 +235,32 @@ class _Reader:
         return shapes
 
     def _record(
-        self, kind: str, stream: int | None, name: str, start: int, end: int, correlation: int | None = None,
-        size: int | None = 0, sig: int = -1,
-    ) -> Record:  # fmt: skip
+        self,
+        kind: str,
+        stream: int | None,
+        name: str,
+        start: int,
+        end: int,
+        correlation: int | None = None,
+        size: int | None = 0,
+        sig: int = -1,
+    ) -> Record:
         number = self._words.names.number(name)
         return (
-            CODES[kind], stream or 0, number, sig, -1, start, max(start, end), size or 0, -1,
-            -1 if correlation is None else correlation, -1, -1, -1,
-        )  # fmt: skip
+            CODES[kind],
+            stream or 0,
+            number,
+            sig,
+            -1,
+            start,
+            max(start, end),
+            size or 0,
+            -1,
+            -1 if correlation is None else correlation,
+            -1,
+            -1,
+            -1,
+        )
 
 
 def _copy_name(kind: int | None, source: int | None, target: int | None) -> str:

@@ -42,9 +42,12 @@ _EMBEDDING, _CLIP, _OPTIMIZER = "embedding-grads-all-reduce", "optimizer-clip-ma
 _TAIL = ("gc", "layernorm-grads-all-reduce", _EMBEDDING, _SEPARATE, _GRADIENTS, _CLIP, _OPTIMIZER)
 """End of a step, in this order; gradients come earlier if they overlap the backward passes."""
 _COLLECTIVES = {
-    _PARAMETERS: Coll.ALL_GATHER, _GRADIENTS: Coll.REDUCE_SCATTER, _SEPARATE: Coll.ALL_REDUCE,
-    _EMBEDDING: Coll.ALL_REDUCE, _CLIP: Coll.ALL_REDUCE,
-}  # fmt: skip
+    _PARAMETERS: Coll.ALL_GATHER,
+    _GRADIENTS: Coll.REDUCE_SCATTER,
+    _SEPARATE: Coll.ALL_REDUCE,
+    _EMBEDDING: Coll.ALL_REDUCE,
+    _CLIP: Coll.ALL_REDUCE,
+}
 _PAIRS = {"forward-send": 1, "forward-recv": -1, "backward-send": -1, "backward-recv": 1}
 """Sends and receives, and to which stage."""
 _COMPUTE, _REPLICAS = 0, 5
@@ -181,9 +184,7 @@ def _chain(ops: Sequence[_Op]) -> None:
         after.follows(before)
 
 
-def _match(
-    path: str, rank: _Rank, kind: str, of: dict[str, list[_Op]], stages: int, chunks: int
-) -> list[_Op]:  # fmt: skip
+def _match(path: str, rank: _Rank, kind: str, of: dict[str, list[_Op]], stages: int, chunks: int) -> list[_Op]:
     """Ties sends or receives to their passes, the k-th to the k-th; those that have a partner."""
     passes = of[_FORWARD if kind.startswith("forward") else _BACKWARD]
     receives = kind.endswith("recv")
@@ -226,7 +227,7 @@ def _first_backward(passes: list[_Op], of: dict[str, list[_Op]]) -> None:
 
 def _meet(
     ranks: dict[int, _Rank], step: int, pairs: dict[tuple[int, str], list[_Op]], stages: int, words: Vocabulary
-) -> None:  # fmt: skip
+) -> None:
     """Joins the operators of ranks that run together."""
     number_of = {(rank.replica, rank.stage): number for number, rank in ranks.items()}
     for (number, kind), sends in pairs.items():
@@ -296,9 +297,13 @@ def _trace(
     rows.add(marks)
     line = Timeline(np.arange(count), np.array(launch, np.int64), np.array(delay, np.int64), waits, syncs)
     return RankTrace(
-        rank=number, source=path, rows=rows.rows(), world_size=world, schedule=Schedule(line, joints),
+        rank=number,
+        source=path,
+        rows=rows.rows(),
+        world_size=world,
+        schedule=Schedule(line, joints),
         missing={"kernels": "torch.profiler"},
-    )  # fmt: skip
+    )
 
 
 def _in_order(ops: Sequence[_Op]) -> list[_Op]:

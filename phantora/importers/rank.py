@@ -15,11 +15,23 @@ from phantora.trace.schema import DEVICE_KINDS, KIND_CODE
 
 Rows = npt.NDArray[np.void]
 
-ROW = np.dtype([
-    ("kind", "<u1"), ("stream", "<i4"), ("name", "<i4"), ("sig", "<i4"), ("comm", "<i4"), ("start", "<i8"),
-    ("end", "<i8"), ("bytes", "<i8"), ("value", "<i8"), ("correlation", "<i8"), ("external", "<i8"),
-    ("device", "<i2"), ("detail", "<i4"),
-])  # fmt: skip
+ROW = np.dtype(
+    [
+        ("kind", "<u1"),
+        ("stream", "<i4"),
+        ("name", "<i4"),
+        ("sig", "<i4"),
+        ("comm", "<i4"),
+        ("start", "<i8"),
+        ("end", "<i8"),
+        ("bytes", "<i8"),
+        ("value", "<i8"),
+        ("correlation", "<i8"),
+        ("external", "<i8"),
+        ("device", "<i2"),
+        ("detail", "<i4"),
+    ]
+)
 """A row as a trace gives it. `stream` is the thread's index for rows of the host. `correlation` is shared by a call and
 what it launches, `external` names the operator that launches or is; both are -1 where the trace has none. `device` is
 the number of the GPU, -1 for rows of the host. `detail` is the number of a :class:`KernelForm` or a

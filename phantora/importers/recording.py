@@ -34,9 +34,7 @@ _LEAST_LAUNCHED = 0.5  # of the kernels must have a launch
 _DEFINES, _OPENS, _WAITS, _LAUNCHES, _SYNCS, _ENDS = range(6)
 
 
-def missing_for_replay(
-    traces: Mapping[int, RankTrace], links: Mapping[int, Links], metadata: RunMetadata
-) -> str:  # fmt: skip
+def missing_for_replay(traces: Mapping[int, RankTrace], links: Mapping[int, Links], metadata: RunMetadata) -> str:
     """Facts that a replay needs and the traces do not have, and how to get them; empty for none."""
     work = {rank: is_device(link.kind) for rank, link in links.items()}
     bare = [rank for rank, device in work.items() if not device.any()]
@@ -144,9 +142,13 @@ class _Recorder:
             found: Group = self._words.groups.words[group]
             label = self._text("COMM_CREATE", number, found.purpose or found.name)
             label[-1] = self._make(
-                "COMM_CREATE", 0, id=number, key_lo=group, members=len(found.ranks),
+                "COMM_CREATE",
+                0,
+                id=number,
+                key_lo=group,
+                members=len(found.ranks),
                 rank=found.ranks.index(self._trace.rank),
-            )  # fmt: skip
+            )
             self._put((0, _DEFINES), *label)
 
     # ------------------------------------------------------------------ the host
@@ -171,9 +173,13 @@ class _Recorder:
         instance = self._operators[position] = len(self._operators) + 1
         signature = self._signature(int(rows["sig"][position]))
         opened = self._make(
-            "OP_BEGIN", begin, op=instance, id=signature, start=self._time(start),
+            "OP_BEGIN",
+            begin,
+            op=instance,
+            id=signature,
+            start=self._time(start),
             thread=min(255, int(rows["stream"][position])),
-        )  # fmt: skip
+        )
         self._put((begin, _OPENS), opened)
         self._put((stop, _ENDS), self._make("OP_END", stop, op=instance, id=signature))
 
@@ -249,13 +255,20 @@ class _Recorder:
         detail = rows["detail"][row]
         form = self._words.details.words[detail] if detail >= 0 else None
         form = form if isinstance(form, KernelForm) else _ONE_BLOCK
-        sizes = {f"{part}_{axis}": min(max(1, n), _MOST_GRID if (part, axis) == ("grid", "x") else _MOST_OTHER)
-                 for part, three in (("grid", form.grid), ("block", form.block))
-                 for axis, n in zip("xyz", three, strict=True)}  # fmt: skip
+        sizes = {
+            f"{part}_{axis}": min(max(1, n), _MOST_GRID if (part, axis) == ("grid", "x") else _MOST_OTHER)
+            for part, three in (("grid", form.grid), ("block", form.block))
+            for axis, n in zip("xyz", three, strict=True)
+        }
         return self._make(
-            "KERNEL", time, stream=stream, op=operator, id=self._name_of(row), shared_bytes=max(0, form.shared_bytes),
+            "KERNEL",
+            time,
+            stream=stream,
+            op=operator,
+            id=self._name_of(row),
+            shared_bytes=max(0, form.shared_bytes),
             **sizes,
-        )  # fmt: skip
+        )
 
     def _communication(self, time: int, stream: int, operator: int, joint: Joint) -> list[Records]:
         made = [self._part(time, stream, operator, part) for part in joint.parts]
@@ -266,8 +279,14 @@ class _Recorder:
         width = layout.NCCL_DTYPE_BYTES[dtype]
         if part.bytes % width:
             dtype, width = _BYTES, 1
-        common = {"stream": stream, "op": operator, "id": self._communicators[part.group], "dtype": dtype,
-                  "count": part.bytes // width, "bytes": part.bytes}  # fmt: skip
+        common = {
+            "stream": stream,
+            "op": operator,
+            "id": self._communicators[part.group],
+            "dtype": dtype,
+            "count": part.bytes // width,
+            "bytes": part.bytes,
+        }
         if part.collective >= 0:
             return self._make("COLLECTIVE", time, coll=part.collective, redop=_SUM, **common)
         return self._make("SEND" if part.sends else "RECV", time, peer=part.peer, **common)

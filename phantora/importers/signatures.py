@@ -10,19 +10,47 @@ from phantora.cost.tensors import contiguous_strides
 from phantora.cost.types import OperatorSignature, TensorSpec
 
 _DTYPES = {
-    "float": "float32", "double": "float64", "c10::half": "float16", "c10::bfloat16": "bfloat16", "long": "int64",
-    "long int": "int64", "int": "int32", "short": "int16", "short int": "int16", "signed char": "int8", "char": "int8",
-    "unsigned char": "uint8", "bool": "bool", "c10::float8_e4m3fn": "float8_e4m3fn", "c10::float8_e5m2": "float8_e5m2",
-    "c10::complex<float>": "complex64", "c10::complex<double>": "complex128", "unsigned short": "uint16",
-    "unsigned int": "uint32", "unsigned long": "uint64", "c10::float8_e4m3fnuz": "float8_e4m3fnuz",
-    "c10::float8_e5m2fnuz": "float8_e5m2fnuz", "c10::qint8": "qint8", "c10::quint8": "quint8",
-}  # fmt: skip
+    "float": "float32",
+    "double": "float64",
+    "c10::half": "float16",
+    "c10::bfloat16": "bfloat16",
+    "long": "int64",
+    "long int": "int64",
+    "int": "int32",
+    "short": "int16",
+    "short int": "int16",
+    "signed char": "int8",
+    "char": "int8",
+    "unsigned char": "uint8",
+    "bool": "bool",
+    "c10::float8_e4m3fn": "float8_e4m3fn",
+    "c10::float8_e5m2": "float8_e5m2",
+    "c10::complex<float>": "complex64",
+    "c10::complex<double>": "complex128",
+    "unsigned short": "uint16",
+    "unsigned int": "uint32",
+    "unsigned long": "uint64",
+    "c10::float8_e4m3fnuz": "float8_e4m3fnuz",
+    "c10::float8_e5m2fnuz": "float8_e5m2fnuz",
+    "c10::qint8": "qint8",
+    "c10::quint8": "quint8",
+}
 """torch's names by those of C++, which Kineto writes."""
 _COLLECTIVE_DTYPES = {
-    "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16", "long": "int64",
-    "int": "int32", "short": "int16", "char": "int8", "byte": "uint8", "bool": "bool",
-    "float8_e4m3fn": "float8_e4m3fn", "float8_e5m2": "float8_e5m2", "unsigned char": "uint8",
-}  # fmt: skip
+    "float": "float32",
+    "double": "float64",
+    "half": "float16",
+    "bfloat16": "bfloat16",
+    "long": "int64",
+    "int": "int32",
+    "short": "int16",
+    "char": "int8",
+    "byte": "uint8",
+    "bool": "bool",
+    "float8_e4m3fn": "float8_e4m3fn",
+    "float8_e5m2": "float8_e5m2",
+    "unsigned char": "uint8",
+}
 """torch's names by those of ``c10::ScalarType``."""
 SHAPE = "shape"
 """The argument in which our own exports keep the text of an operator's arguments."""

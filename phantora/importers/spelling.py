@@ -15,14 +15,27 @@ _SYNCHRONIZES = re.compile(r"^(?:cuda|cu|hip)\w*Synchronize\w*$")
 PARAMETERS = "record_param_comms"
 """The operator around the launches of a call of torch.distributed, whose arguments describe the call."""
 COLLECTIVES = {
-    "allreduce": Coll.ALL_REDUCE, "allreduce_coalesced": Coll.ALL_REDUCE, "all_reduce": Coll.ALL_REDUCE,
-    "_allgather_base": Coll.ALL_GATHER, "allgather": Coll.ALL_GATHER, "all_gather": Coll.ALL_GATHER,
-    "allgather_into_tensor_coalesced": Coll.ALL_GATHER, "all_gather_into_tensor_coalesced": Coll.ALL_GATHER,
-    "_reduce_scatter_base": Coll.REDUCE_SCATTER, "reduce_scatter": Coll.REDUCE_SCATTER,
-    "reduce_scatter_tensor_coalesced": Coll.REDUCE_SCATTER, "broadcast": Coll.BROADCAST, "reduce": Coll.REDUCE,
-    "all_to_all": Coll.ALL_TO_ALL, "all_to_allv": Coll.ALL_TO_ALL, "alltoall": Coll.ALL_TO_ALL,
-    "alltoall_base": Coll.ALL_TO_ALL, "gather": Coll.GATHER, "scatter": Coll.SCATTER, "barrier": Coll.BARRIER,
-}  # fmt: skip
+    "allreduce": Coll.ALL_REDUCE,
+    "allreduce_coalesced": Coll.ALL_REDUCE,
+    "all_reduce": Coll.ALL_REDUCE,
+    "_allgather_base": Coll.ALL_GATHER,
+    "allgather": Coll.ALL_GATHER,
+    "all_gather": Coll.ALL_GATHER,
+    "allgather_into_tensor_coalesced": Coll.ALL_GATHER,
+    "all_gather_into_tensor_coalesced": Coll.ALL_GATHER,
+    "_reduce_scatter_base": Coll.REDUCE_SCATTER,
+    "reduce_scatter": Coll.REDUCE_SCATTER,
+    "reduce_scatter_tensor_coalesced": Coll.REDUCE_SCATTER,
+    "broadcast": Coll.BROADCAST,
+    "reduce": Coll.REDUCE,
+    "all_to_all": Coll.ALL_TO_ALL,
+    "all_to_allv": Coll.ALL_TO_ALL,
+    "alltoall": Coll.ALL_TO_ALL,
+    "alltoall_base": Coll.ALL_TO_ALL,
+    "gather": Coll.GATHER,
+    "scatter": Coll.SCATTER,
+    "barrier": Coll.BARRIER,
+}
 """NCCL's collectives by Kineto's names."""
 
 

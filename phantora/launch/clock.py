@@ -277,11 +277,7 @@ def _calendar(runtime: Runtime, real: ModuleType, now: Callable[[], float]) -> d
 
 def _clock_gettime(runtime: Runtime, real: ModuleType, new: Mapping[str, Any]) -> dict[str, Any]:
     wall = {real.CLOCK_REALTIME}
-    steady = {
-        real.CLOCK_MONOTONIC,
-        real.CLOCK_MONOTONIC_RAW,
-        getattr(real, "CLOCK_BOOTTIME", real.CLOCK_MONOTONIC),
-    }
+    steady = {real.CLOCK_MONOTONIC, real.CLOCK_MONOTONIC_RAW, getattr(real, "CLOCK_BOOTTIME", real.CLOCK_MONOTONIC)}
 
     def clock_gettime(clock: int, /) -> Any:
         if runtime.is_virtual() and clock in wall | steady:

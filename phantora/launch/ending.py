@@ -79,7 +79,6 @@ class Outcome:
     """Seconds from the start of the fork server to the first rank's fork."""
     wall_seconds: float = 0.0
 
-
     def fail(self, status: int, reason: Reason, message: str, rank: int | None = None) -> None:
         """Keeps the first failure."""
         if not self.status:

@@ -20,8 +20,10 @@ from phantora.spec import rank_spec
 _LONGEST = 500  # characters of a message
 _OTHERS = (
     *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")),
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep, "<frozen ", "<string>",
-)  # fmt: skip
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    "<frozen ",
+    "<string>",
+)
 _COMPILER = re.compile(
     r"\AError building extension[\s\S]*?^(\S+: (?:fatal )?error: .*|\S*ld: cannot find .*)$", re.MULTILINE
 )
@@ -74,9 +76,13 @@ def note(error: BaseException) -> None:
     rank = os.environ.get("RANK", "")
     message = _with_assertion(message_of(error))[:_LONGEST]
     failure = Failure(
-        int(rank) if rank.isdigit() else -1, type(error).__name__, message, _place(error), reason_of(error),
+        int(rank) if rank.isdigit() else -1,
+        type(error).__name__,
+        message,
+        _place(error),
+        reason_of(error),
         _refused_call(),
-    )  # fmt: skip
+    )
     with suppress(OSError), open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(failure)) + "\n")
 

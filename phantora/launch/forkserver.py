@@ -237,9 +237,7 @@ class ForkServer:
         with open(read, encoding="utf-8") as pipe:
             answer = pipe.read()
         if not answer.isdigit():
-            raise PhantoraError(
-                f"cannot host the TCPStore on port {port}: {answer or 'no answer; try another port'}"
-            )
+            raise PhantoraError(f"cannot host the TCPStore on port {port}: {answer or 'no answer; try another port'}")
         self._store = pid
         self._notify("store", port=int(answer), pid=pid)
 

@@ -213,10 +213,7 @@ class Outputs:
     def log_path(self, rank: int, number: int) -> Path | None:
         """The file that keeps stdout (`number` 1) or stderr (2) of a rank; None if it is not kept."""
         local = rank % self._plan.ranks_per_host
-        if (
-            self._plan.log_dir is None
-            or not (self._tee.get(local, 0) | self._redirect.get(local, 0)) & number
-        ):
+        if self._plan.log_dir is None or not (self._tee.get(local, 0) | self._redirect.get(local, 0)) & number:
             return None
         return rank_log_dir(self._plan, rank) / ("stdout.log" if number == STDOUT else "stderr.log")
 

@@ -24,10 +24,16 @@ STDOUT, STDERR = 1, 2  # bits of torchrun's --redirects and --tee
 PRELOADS = {
     "deepspeed": ("torch._inductor.compile_fx",),  # in its first optimizer step: 0.8 s of each rank
     "torchtitan": (
-        "datasets", "sympy", "torch._inductor.compile_fx", "torch.distributed.checkpoint",
-        "torch.distributed.pipelining", "torch.utils.tensorboard", "torchdata.stateful_dataloader", "tyro",
+        "datasets",
+        "sympy",
+        "torch._inductor.compile_fx",
+        "torch.distributed.checkpoint",
+        "torch.distributed.pipelining",
+        "torch.utils.tensorboard",
+        "torchdata.stateful_dataloader",
+        "tyro",
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -124,9 +130,7 @@ def refuse_shares(inherited: Mapping[str, str]) -> None:
             "CUDA_VISIBLE_DEVICES names a part of a GPU: MIG is not simulated; unset it, --cluster has the GPUs"
         )
     if named := [name for name in _SHARES if name in inherited]:
-        raise PhantoraError(
-            f"{named[0]} gives processes a part of a GPU: shares of MPS are not simulated; unset it"
-        )
+        raise PhantoraError(f"{named[0]} gives processes a part of a GPU: shares of MPS are not simulated; unset it")
 
 
 def server_environment(inherited: Mapping[str, str]) -> dict[str, str]:
@@ -134,9 +138,7 @@ def server_environment(inherited: Mapping[str, str]) -> dict[str, str]:
     environment = dict(inherited)
     environment["PHANTORA"] = "1"
     environment.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
-    environment.setdefault(
-        "PYTHONHASHSEED", "0"
-    )  # the order of sets decides what some frameworks launch first
+    environment.setdefault("PYTHONHASHSEED", "0")  # the order of sets decides what some frameworks launch first
     environment.setdefault("MALLOC_ARENA_MAX", "1")
     # A thread of pyarrow's allocator would not survive the fork.
     environment.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")

@@ -119,9 +119,7 @@ def parse_routing(spec: str) -> Routing:
         except ValueError:
             exponent = math.nan
         if not 0 <= exponent <= 10:
-            raise PhantoraError(
-                f"{OPTION} {spec}: the exponent is a number from 0 (balanced) to 10, such as zipf:1.2"
-            )
+            raise PhantoraError(f"{OPTION} {spec}: the exponent is a number from 0 (balanced) to 10, such as zipf:1.2")
         return Routing(spec, exponent)
     return Routing(os.path.abspath(spec), layers=_read(spec))
 

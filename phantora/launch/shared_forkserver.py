@@ -58,9 +58,12 @@ class WarmServer:
             with process.fixed_addresses():
                 self._process = subprocess.Popen(
                     [sys.executable, "-c", _BOOTSTRAP, str(os.getpid()), str(listener.fileno()), root, str(kept)],
-                    pass_fds=(listener.fileno(),), stdin=subprocess.DEVNULL, stdout=quiet, stderr=quiet,
+                    pass_fds=(listener.fileno(),),
+                    stdin=subprocess.DEVNULL,
+                    stdout=quiet,
+                    stderr=quiet,
                     start_new_session=True,
-                )  # fmt: skip
+                )
 
     def close(self) -> None:
         """Ends it, and the servers that it has forked."""
@@ -145,11 +148,14 @@ def wanted(data: bytes) -> Wanted:
         message = json.loads(data)
         environment = message.pop("environment")
         good = {
-            message["do"] == "load", isinstance(message["stubs"], str | None), type(message["devices"]) is int,
-            type(message["folder"]) is str, type(message["ranks"]) is str,
+            message["do"] == "load",
+            isinstance(message["stubs"], str | None),
+            type(message["devices"]) is int,
+            type(message["folder"]) is str,
+            type(message["ranks"]) is str,
             *(_are_texts(message[name]) for name in ("imports", "shared", "argv")),
             all(_is_variable(*entry) for entry in (environment | message["of_shell"]).items()),
-        }  # fmt: skip
+        }
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise PhantoraError(f"this is no message of a run: {type(error).__name__}: {error}") from error
     if good != {True}:
@@ -207,7 +213,9 @@ def _start_base(environment: Mapping[str, str]) -> socket.socket:
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     with theirs:
         subprocess.Popen(
-            command(os.getpid(), theirs.fileno(), many=True), pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL,
+            command(os.getpid(), theirs.fileno(), many=True),
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
             env=environment,
-        )  # fmt: skip
+        )
     return ours

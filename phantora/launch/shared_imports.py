@@ -14,10 +14,19 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-PACKAGES = frozenset((
-    "accelerate", "datasets", "deepspeed", "diffusers", "lightning", "megatron", "torch_geometric", "torchvision",
-    "transformers",
-))  # fmt: skip
+PACKAGES = frozenset(
+    (
+        "accelerate",
+        "datasets",
+        "deepspeed",
+        "diffusers",
+        "lightning",
+        "megatron",
+        "torch_geometric",
+        "torchvision",
+        "transformers",
+    )
+)
 _HARMLESS = frozenset((*sys.stdlib_module_names, "numpy", "torch"))
 
 

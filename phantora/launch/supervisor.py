@@ -59,10 +59,14 @@ class RankSupervisor:
         self._plan = plan
         self._console = console
         self._load = {
-            "do": "load", "stubs": str(stubs) if stubs else None, "devices": plan.ranks.devices,
-            "argv": [plan.spec.target, *plan.spec.arguments], "imports": list(plan.imports),
-            "shared": list(plan.shared), "ranks": plan.ranks.to_json(),
-        }  # fmt: skip
+            "do": "load",
+            "stubs": str(stubs) if stubs else None,
+            "devices": plan.ranks.devices,
+            "argv": [plan.spec.target, *plan.spec.arguments],
+            "imports": list(plan.imports),
+            "shared": list(plan.shared),
+            "ranks": plan.ranks.to_json(),
+        }
         self._stubs = stubs
         self._status_line = status_line
         self._outputs = Outputs(plan)
@@ -110,9 +114,7 @@ class RankSupervisor:
     def _send(self, link: socket.socket, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
         data = json.dumps(message).encode()
         if len(data) > MESSAGE_BYTES:
-            raise PhantoraError(
-                f"the script's arguments are too long ({len(data)} bytes); put them in a file"
-            )
+            raise PhantoraError(f"the script's arguments are too long ({len(data)} bytes); put them in a file")
         with suppress(BrokenPipeError):  # the loop reports the end of the link
             socket.send_fds(link, [data], fds)
 
@@ -185,9 +187,7 @@ class RankSupervisor:
             timeouts.append(0.1)
         return min(timeouts, default=None)
 
-    def _fail(
-        self, status: int, message: str, *, reason: Reason, grace: float = 0.0, rank: int | None = None
-    ) -> None:
+    def _fail(self, status: int, message: str, *, reason: Reason, grace: float = 0.0, rank: int | None = None) -> None:
         """Notes the first failure and starts ending the rest."""
         self._outcome.fail(status, reason, message, rank)
         self._ending.begin(grace)
@@ -220,8 +220,7 @@ class RankSupervisor:
             now = time.monotonic()
             self._ended.update(dict.fromkeys(self._streams, now))
             self._fail(
-                process.shell_status(code) or 1, f"the fork server {process.describe_exit(code)}",
-                reason=Reason.REFUSED,
+                process.shell_status(code) or 1, f"the fork server {process.describe_exit(code)}", reason=Reason.REFUSED
             )
             return
         message: dict[str, Any] = json.loads(data)
@@ -268,9 +267,7 @@ class RankSupervisor:
         streams, ends = self._outputs.open(rank)
         self._streams[rank] = streams
         for stream in streams:
-            self._selector.register(
-                stream.fd, selectors.EVENT_READ, lambda s=stream, r=rank: self._on_output(r, s)
-            )
+            self._selector.register(stream.fd, selectors.EVENT_READ, lambda s=stream, r=rank: self._on_output(r, s))
         task = {
             "do": "rank",
             "rank": rank,

@@ -44,9 +44,12 @@ class Zygote:
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _BOOTSTRAP, str(os.getpid()), str(theirs.fileno()), root, *modules],
-                pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                stderr=None if os.environ.get("PHANTORA_DEBUG") else subprocess.DEVNULL, start_new_session=True,
-            )  # fmt: skip
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=None if os.environ.get("PHANTORA_DEBUG") else subprocess.DEVNULL,
+                start_new_session=True,
+            )
 
     def start(
         self, module: str, arguments: Sequence[str], environment: Mapping[str, str], out: int, err: int
@@ -54,9 +57,11 @@ class Zygote:
         """``python -m module arguments`` in this process' folder, with its environment and `environment`; `out` and
         `err` are descriptors. Raises PhantoraError if the zygote was ended."""
         message = {
-            "module": module, "arguments": list(arguments), "folder": os.getcwd(),
+            "module": module,
+            "arguments": list(arguments),
+            "folder": os.getcwd(),
             "environment": {**os.environ, **environment},
-        }  # fmt: skip
+        }
         read, report = os.pipe()
         try:
             socket.send_fds(self._link, [json.dumps(message).encode()], [out, err, report])

@@ -63,9 +63,7 @@ def cudnn(b: int, s: int, h: int, kv: int, d: int, causal: bool, dropout: float 
     )
 
 
-def efficient(
-    b: int, s: int, h: int, d: int, dtype: str, causal: bool, dropout: float = 0.0
-) -> Iterator[Wanted]:
+def efficient(b: int, s: int, h: int, d: int, dtype: str, causal: bool, dropout: float = 0.0) -> Iterator[Wanted]:
     """Memory-efficient attention, both directions."""
     q, unused = tensor(b, s, h, d, dtype=dtype), TensorSpec("int64", (), (), "cpu")
     lse = tensor(b, h, -(-s // 32) * 32, dtype="float32")

@@ -18,13 +18,23 @@ CONTENDED = 1.15  # elapsed over CPU time in one thread: others take the process
 # Rows of the probe whose time on the GPU's machine less that under the stubs is a CUDA call's; of several the median.
 # Launches are those of operators, whose kernels have more arguments than `torch.cuda._sleep`'s (row "launch").
 DRIVER_ROWS = {
-    "LAUNCH": ("add", "add_", "mul scalar", "softmax", "cat"), "EVENT_RECORD": ("event record",),
-    "EVENT_QUERY": ("event query",), "STREAM_WAIT": ("stream wait_event",), "MEMSET": ("zero_",),
-    "MEMCPY_ASYNC": ("h2d pinned",), "GEMM": ("mm",),
-}  # fmt: skip
+    "LAUNCH": ("add", "add_", "mul scalar", "softmax", "cat"),
+    "EVENT_RECORD": ("event record",),
+    "EVENT_QUERY": ("event query",),
+    "STREAM_WAIT": ("stream wait_event",),
+    "MEMSET": ("zero_",),
+    "MEMCPY_ASYNC": ("h2d pinned",),
+    "GEMM": ("mm",),
+}
 WITHOUT_CUDA = {
-    "python": 1.0, "nn.Identity": 1.0, "view": 1.348, "slice": 1.23, "split": 1.471, "empty": 1.179, "20x view": 1.346,
-}  # fmt: skip
+    "python": 1.0,
+    "nn.Identity": 1.0,
+    "view": 1.348,
+    "slice": 1.23,
+    "split": 1.471,
+    "empty": 1.179,
+    "20x view": 1.346,
+}
 """Rows without CUDA's calls, and how many times as long they take under stubs, which watch operators: CPU times with
 watching and without, in turns, 15 rounds (the second was a build of the
 tracer that gave its observers back under ``--null``, on two cores of an AMD EPYC)."""
@@ -147,9 +157,7 @@ def _quantile(values: Iterable[float], share: float) -> float:
     return ordered[round(share * (len(ordered) - 1))]
 
 
-def profile_of(
-    name: str, stubbed: Probe, real: Probe | None, least: tuple[float, float] = GIVEN_SPREAD
-) -> HostProfile:
+def profile_of(name: str, stubbed: Probe, real: Probe | None, least: tuple[float, float] = GIVEN_SPREAD) -> HostProfile:
     """The host that the probes describe: the reference host times the factor, and what CUDA calls cost where there is
     a GPU. Its spread is `least`, or more where the rounds of the probe differ by more."""
     base = load_host(REFERENCE_HOST)
@@ -162,10 +170,7 @@ def profile_of(
     if real is not None:
         costs = {api: round(ns * _in_steps(api)) for api, ns in costs.items()} | driver_costs(stubbed, real)
         sources.append(f"CUDA calls on {real.machine['gpu']}")
-    spread = (
-        round(min(found.low / found.factor, least[0]), 3),
-        round(max(found.high / found.factor, least[1]), 3),
-    )
+    spread = (round(min(found.low / found.factor, least[0]), 3), round(max(found.high / found.factor, least[1]), 3))
     rows = {row: round(ns, 1) for row, ns in stubbed.typical().items()}
     return HostProfile(name, costs, factor, spread, cpu_of(about), tuple(sources), rows, measured=True)
 

@@ -163,8 +163,11 @@ def autograd_rows() -> list[Row]:
         return call
 
     functions: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-        "mul": lambda y: y * x, "silu": F.silu, "view": lambda y: y.view(64, 64), "custom": Double.apply,
-    }  # fmt: skip
+        "mul": lambda y: y * x,
+        "silu": F.silu,
+        "view": lambda y: y.view(64, 64),
+        "custom": Double.apply,
+    }
     rows = []
     for name, f in functions.items():
         rows.append(Row(f"20x {name}", "cpu", chain(f, False), 20))
@@ -191,6 +194,7 @@ def list_rows() -> list[Row]:
 
 def step(model: nn.Module, x: torch.Tensor, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
     """A training step of `model` on `x`, as a call."""
+
     def call() -> None:
         model(x).float().mean().backward()
         optimizer.step()
@@ -290,11 +294,16 @@ def machine() -> dict[str, object]:
     clocks = sorted(float(value) for value in facts.get("cpu MHz", []))
     numbers = [facts.get(key, ["?"])[0] for key in ("cpu family", "model", "stepping", "cache size", "microcode")]
     return {
-        "cpu": facts.get("model name", ["unknown"])[0], "numbers": numbers, "cores": os.cpu_count(),
-        "usable": len(os.sched_getaffinity(0)), "mhz": [clocks[0], clocks[-1]] if clocks else [],
-        "load": os.getloadavg()[0], "torch": torch.__version__, "python": sys.version.split()[0],
+        "cpu": facts.get("model name", ["unknown"])[0],
+        "numbers": numbers,
+        "cores": os.cpu_count(),
+        "usable": len(os.sched_getaffinity(0)),
+        "mhz": [clocks[0], clocks[-1]] if clocks else [],
+        "load": os.getloadavg()[0],
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
         "gpu": torch.cuda.get_device_name(),
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

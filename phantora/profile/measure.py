@@ -218,10 +218,15 @@ def _kernels(
         grid, block = event["args"].get("grid", (1, 1, 1)), event["args"].get("block", (1, 1, 1))
         kernels.append(
             KernelTime(
-                event["name"], (grid[0], grid[1], grid[2]), (block[0], block[1], block[2]),
-                _KINDS[event["cat"]], round(middle), round(statistics.median(again)), round(spread, 4),
+                event["name"],
+                (grid[0], grid[1], grid[2]),
+                (block[0], block[1], block[2]),
+                _KINDS[event["cat"]],
+                round(middle),
+                round(statistics.median(again)),
+                round(spread, 4),
             )
-        )  # fmt: skip
+        )
     return tuple(kernels)
 
 

@@ -53,11 +53,16 @@ class Rates:
     def costs(self) -> dict[str, int]:
         """ns by name of ``wire.layout.Api``."""
         found = {
-            "HOST_MOVE_GIB": self.move, "HOST_SATURATED_GIB": self.saturated, "HOST_FAULT_GIB": self.fault,
-            "HOST_FAULT_SATURATED_GIB": self.fault_saturated, "FILE_WRITE_GIB": self.write, "FILE_SUM_GIB": self.sums,
-            "FILE_REPLACE_GIB": self.replace, "FILE_READ_GIB": self.read,
+            "HOST_MOVE_GIB": self.move,
+            "HOST_SATURATED_GIB": self.saturated,
+            "HOST_FAULT_GIB": self.fault,
+            "HOST_FAULT_SATURATED_GIB": self.fault_saturated,
+            "FILE_WRITE_GIB": self.write,
+            "FILE_SUM_GIB": self.sums,
+            "FILE_REPLACE_GIB": self.replace,
+            "FILE_READ_GIB": self.read,
             "FILE_TENSOR": self.tensor,
-        }  # fmt: skip
+        }
         return {name: round(seconds * 1e9) for name, seconds in found.items()}
 
     def disk_option(self) -> str:
@@ -153,10 +158,17 @@ def measure(folder: Path) -> Rates:
     saves = [timed(lambda: torch.save(saved, path)) for _ in range(1 + FILE_ROUNDS)]
     size = FILE / GIB
     return Rates(
-        by_threads[1], shared(by_threads), faults[1], shared(faults), written / size,
-        max(saves[0] - written, 0.0) / size, max(statistics.median(saves[1:]) - saves[0], 0.0) / size,
-        seconds(read, FILE_ROUNDS) / size, python_of_checkpoints(folder), disk / size,
-    )  # fmt: skip
+        by_threads[1],
+        shared(by_threads),
+        faults[1],
+        shared(faults),
+        written / size,
+        max(saves[0] - written, 0.0) / size,
+        max(statistics.median(saves[1:]) - saves[0], 0.0) / size,
+        seconds(read, FILE_ROUNDS) / size,
+        python_of_checkpoints(folder),
+        disk / size,
+    )
 
 
 def main() -> None:

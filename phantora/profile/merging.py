@@ -57,10 +57,13 @@ def merge(paths: Sequence[Path], out: Path) -> tuple[Table, list[Part]]:
         ratios = [_ns(entry) / _ns(merged[key]) for key, entry in entries.items() if key in merged and _ns(merged[key])]
         parts.append(
             Part(
-                path, len(entries), len(entries.keys() - merged.keys()), statistics.median(ratios) if ratios else None,
+                path,
+                len(entries),
+                len(entries.keys() - merged.keys()),
+                statistics.median(ratios) if ratios else None,
                 sum(not 0.8 <= ratio <= 1.25 for ratio in ratios),
             )
-        )  # fmt: skip
+        )
         merged |= entries
     write_table(out, first.about, merged.values())
     return read_table(out), parts

@@ -26,27 +26,33 @@ MOST_ELEMENTS = 1 << 28
 LEAST_FLOPS = 5e9  # of products in FP8: below, nobody uses them
 
 _TOKENS = (256, 512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768)
+# fmt: off
 _WIDTHS = (
     128, 256, 512, 768, 1024, 1280, 1536, 2048, 2560, 2752, 3072, 3584, 4096, 4608, 5120, 5504, 6144, 6912,
     7168, 8192, 9216, 10240, 11008, 12288, 13824, 14336, 16384, 18944, 21504, 28672, 32000, 32064, 50304,
     128256, 151936,
-)  # fmt: skip
+)
+# fmt: on
 # Of FP8 products: any may be a number of tokens, a width, or a shard of one.
+# fmt: off
 _SIDES = (
     512, 1024, 1280, 1536, 2048, 2560, 3072, 3584, 4096, 5120, 5504, 6144, 7168, 8192, 8192, 10240, 11008, 12288,
     13824, 14336, 16384, 16384, 18432, 20480, 24576, 28672, 32768,
-)  # fmt: skip
+)
+# fmt: on
 _MAGNITUDES = (*tuple(1 << power for power in range(8, 29, 2)), 3 << 10, 3 << 14, 3 << 18, 3 << 22, 3 << 25)
 
 
 def sweep() -> list[Wanted]:
     """All of it, the groups interleaved."""
+    # fmt: off
     groups = [list(group) for group in (
         _gemm("bfloat16", 900, 1), _gemm("float32", 130, 3, "tf32"), _gemm("float16", 60, 2), _gemm("float32", 60, 4),
         _batched(), _scaled(), _grouped(), _flash(), _cudnn(), _efficient(), _heads(), _elementwise(), _norms(), _softmax(),
         _losses(), _lookups(), _lists(), _convolutions(), _networks(), _images(), _moves(), _transfers(), _rest(), _scattered(),
         _depthwise(), _group_norms(), _extents(), _tables(), _sorts(), _dropouts(), _patches(),
-    )]  # fmt: skip
+    )]
+    # fmt: on
     merged = [entry for row in zip_longest(*groups) for entry in row if entry is not None]
     return list(dict.fromkeys(merged))
 
@@ -81,8 +87,14 @@ def _patches() -> Iterator[Wanted]:
     generator = random.Random(29)
     seen: set[tuple[int, int, int, str, str]] = set()
     while len(seen) < 500:
-        batch, each = generator.choice((8, 16, 24, 32, 48, 64, 96, 128)), generator.choice((49, 64, 144, 196, 197, 256, 257, 577, 784, 3136))
-        width, times = generator.choice((96, 128, 192, 320, 384, 512, 640, 768, 1024, 1152, 1280, 1408)), generator.choice((1, 2, 3, 4, 4))
+        batch, each = (
+            generator.choice((8, 16, 24, 32, 48, 64, 96, 128)),
+            generator.choice((49, 64, 144, 196, 197, 256, 257, 577, 784, 3136)),
+        )
+        width, times = (
+            generator.choice((96, 128, 192, 320, 384, 512, 640, 768, 1024, 1152, 1280, 1408)),
+            generator.choice((1, 2, 3, 4, 4)),
+        )
         layout, dtype = generator.choice(("nt", "nn", "tn")), "float32" if generator.random() < 0.15 else "bfloat16"
         tokens, (inner, outer) = batch * each, generator.sample((width, times * width), 2)
         m, n, k = {"nt": (tokens, outer, inner), "nn": (tokens, inner, outer)}.get(layout, (outer, inner, tokens))
@@ -106,8 +118,14 @@ def _batched() -> Iterator[Wanted]:
                     yield wanted("aten::bmm", tensor(batch, s, d), tensor(batch, d, s, order=(0, 2, 1)))
                     yield wanted("aten::bmm", tensor(batch, s, s), tensor(batch, s, d))
                     yield wanted("aten::bmm", tensor(batch, s, s, order=(0, 2, 1)), tensor(batch, s, d))
-                    yield wanted("aten::baddbmm", tensor(batch, s, s), tensor(batch, s, d),
-                                  tensor(batch, d, s, order=(0, 2, 1)), 0, 0.1)  # fmt: skip
+                    yield wanted(
+                        "aten::baddbmm",
+                        tensor(batch, s, s),
+                        tensor(batch, s, d),
+                        tensor(batch, d, s, order=(0, 2, 1)),
+                        0,
+                        0.1,
+                    )
 
 
 def _scaled() -> Iterator[Wanted]:
@@ -140,6 +158,7 @@ def _grouped() -> Iterator[Wanted]:
 
 
 # (batch, sequence, heads, kv heads, head size)
+# fmt: off
 _ATTENTION = tuple(
     (b, s, h, kv, d)
     for s in (512, 1024, 2048, 4096, 8192, 16384)
@@ -148,7 +167,8 @@ _ATTENTION = tuple(
         (8, 32, 8, 64), (1, 64, 8, 128), (4, 32, 8, 128), (2, 16, 16, 64), (8, 16, 4, 128), (1, 24, 8, 128),
     )
     if b * h * s * s <= 32 * 16384 * 16384
-)  # fmt: skip
+)
+# fmt: on
 
 
 def _flash() -> Iterator[Wanted]:
@@ -257,8 +277,17 @@ def _elementwise() -> Iterator[Wanted]:
         yield wanted("aten::gelu_backward", tensor(n), tensor(n), "none", backward=True)
         yield wanted("aten::bernoulli_.float", tensor(n, dtype="float32"), 0.5, None)
         yield wanted("aten::uniform_", tensor(n, dtype="float32"), 0.0, 1.0, None)
-    for sizes in ((1, 512, 8, 128), (1, 2048, 16, 128), (1, 4096, 8, 128), (1, 4096, 32, 128), (2, 4096, 32, 128),
-                  (4, 2048, 32, 64), (1, 8192, 32, 128), (8, 4096, 8, 128), (1, 16384, 32, 128)):  # fmt: skip
+    for sizes in (
+        (1, 512, 8, 128),
+        (1, 2048, 16, 128),
+        (1, 4096, 8, 128),
+        (1, 4096, 32, 128),
+        (2, 4096, 32, 128),
+        (4, 2048, 32, 64),
+        (1, 8192, 32, 128),
+        (8, 4096, 8, 128),
+        (1, 16384, 32, 128),
+    ):
         yield from forms.rotary(*sizes)
     for rows in (512, 2048, 4096, 8192, 16384):
         for width in (1024, 4096, 8192, 14336):
@@ -362,13 +391,15 @@ def _lists() -> Iterator[Wanted]:
 
 
 # (channels in, out, image, taps, stride)
+# fmt: off
 RESNET = (
     (3, 64, 224, 7, 2), (64, 64, 56, 1, 1), (64, 64, 56, 3, 1), (64, 256, 56, 1, 1), (256, 64, 56, 1, 1), (256, 128, 56, 1, 1),
     (128, 128, 56, 3, 2), (128, 512, 28, 1, 1), (256, 512, 56, 1, 2), (512, 128, 28, 1, 1), (128, 128, 28, 3, 1),
     (512, 256, 28, 1, 1), (256, 256, 28, 3, 2), (256, 1024, 14, 1, 1), (512, 1024, 28, 1, 2), (1024, 256, 14, 1, 1),
     (256, 256, 14, 3, 1), (1024, 512, 14, 1, 1), (512, 512, 14, 3, 2), (512, 2048, 7, 1, 1), (1024, 2048, 14, 1, 2),
     (2048, 512, 7, 1, 1), (512, 512, 7, 3, 1),
-)  # fmt: skip
+)
+# fmt: on
 
 
 def _convolutions() -> Iterator[Wanted]:
@@ -380,6 +411,7 @@ def _convolutions() -> Iterator[Wanted]:
 
 
 # The same of ResNet-18 and 34, Wide ResNet-50-2, VGG-16, a U-Net's levels, ViT's patches.
+# fmt: off
 _NETWORKS = (
     (64, 128, 56, 3, 2), (64, 128, 56, 1, 2), (128, 256, 28, 3, 2), (128, 256, 28, 1, 2), (256, 512, 14, 3, 2), (256, 512, 14, 1, 2),
     (64, 128, 56, 1, 1), (128, 256, 56, 1, 1), (128, 128, 56, 3, 1), (256, 256, 56, 3, 2), (256, 256, 28, 3, 1),
@@ -388,16 +420,19 @@ _NETWORKS = (
     (3, 64, 224, 3, 1), (64, 64, 224, 3, 1), (64, 128, 112, 3, 1), (128, 128, 112, 3, 1), (128, 256, 56, 3, 1), (256, 256, 56, 3, 1),
     (256, 512, 28, 3, 1), (512, 512, 28, 3, 1), (320, 320, 64, 3, 1), (320, 640, 32, 3, 1), (640, 640, 32, 3, 1),
     (640, 1280, 16, 3, 1), (1280, 1280, 16, 3, 1), (1280, 1280, 8, 3, 1), (3, 768, 224, 16, 16), (3, 1024, 224, 16, 16), (3, 96, 224, 4, 4),
-)  # fmt: skip
+)
+# fmt: on
 
 
 def _networks() -> Iterator[Wanted]:
     """Convolutions of other networks, and ResNet's between its regular batches: cuDNN's choice of a kernel jumps."""
+    # fmt: off
     resnet = (
         (64, 64, 56, 1, 1), (64, 64, 56, 3, 1), (64, 256, 56, 1, 1), (256, 64, 56, 1, 1), (128, 128, 28, 3, 1), (128, 512, 28, 1, 1),
         (512, 128, 28, 1, 1), (256, 256, 14, 3, 1), (256, 1024, 14, 1, 1), (1024, 256, 14, 1, 1), (512, 512, 7, 3, 1),
         (512, 2048, 7, 1, 1), (2048, 512, 7, 1, 1), (128, 128, 56, 3, 2), (256, 512, 56, 1, 2), (512, 1024, 28, 1, 2),
-    )  # fmt: skip
+    )
+    # fmt: on
     for layers, batches in ((_NETWORKS, (32, 128, 64, 256)), (resnet, (32, 128, 256, 48, 96))):
         for batch in batches:
             for dtype, last in (("bfloat16", True), ("float32", False), ("bfloat16", False), ("float32", True)):
@@ -554,8 +589,12 @@ def _rest() -> Iterator[Wanted]:
         yield wanted("aten::random_.from", tensor(n, dtype="int64"), 0, 32000, None)
         yield wanted("aten::arange.start_out", 0, n, 1, tensor(n, dtype="int64"))
         yield wanted("aten::cumsum", tensor(n, dtype="int64"), 0, None)
-        yield wanted("aten::_amp_foreach_non_finite_check_and_unscale_", (tensor(n, dtype="float32"),) * 8,
-                      tensor(dtype="float32"), tensor(dtype="float32"))  # fmt: skip
+        yield wanted(
+            "aten::_amp_foreach_non_finite_check_and_unscale_",
+            (tensor(n, dtype="float32"),) * 8,
+            tensor(dtype="float32"),
+            tensor(dtype="float32"),
+        )
 
 
 # ---------------------------------------------------------------------- between the regular sizes

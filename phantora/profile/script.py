@@ -105,9 +105,12 @@ def _marks(command: Sequence[str], cluster: str, host: HostProfile | None) -> li
     with tempfile.TemporaryDirectory() as folder:
         out, described = Path(folder) / "marks.jsonl", Path(folder) / "host.toml"
         spec = RunSpec(
-            str(Path(host_script.__file__)), (str(out), str(len(Api.names())), *command), cluster=cluster,
-            ranks=RankSpec(quiet=True), output=OutputSpec(str(Path(folder) / "run.arrow"), recording=False),
-        )  # fmt: skip
+            str(Path(host_script.__file__)),
+            (str(out), str(len(Api.names())), *command),
+            cluster=cluster,
+            ranks=RankSpec(quiet=True),
+            output=OutputSpec(str(Path(folder) / "run.arrow"), recording=False),
+        )
         if host is None:
             spec = replace(spec, null=True)
         else:

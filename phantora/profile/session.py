@@ -37,13 +37,14 @@ class Worker:
 
     def __init__(self) -> None:
         """Raises PhantoraError when this machine has no GPU that torch can use."""
-        environment = {
-            k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("PHANTORA_RANK")
-        }
+        environment = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD" and not k.startswith("PHANTORA_RANK")}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "phantora.profile.worker"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
         first = self._line()
         if first is None or "fatal" in first:
             self.close()

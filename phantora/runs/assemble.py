@@ -78,9 +78,7 @@ def _packed(workspaces: Workspaces) -> np.ndarray[Any, np.dtype[np.void]]:
     return pack([Block(**columns) for columns in workspaces.columns()])
 
 
-def create_session(
-    setup: Setup, workspaces: Workspaces | None, *, alone: bool = False, ends: bool = False
-) -> Session:
+def create_session(setup: Setup, workspaces: Workspaces | None, *, alone: bool = False, ends: bool = False) -> Session:
     """The shared memory of a run, for all its ranks.
 
     `alone`: for rank 0 by itself; `ends`: which ends with its first large communication.
@@ -187,11 +185,22 @@ def assemble(
         if recorded is not None and recorded.measured is not None and not recorded.measured.known:
             described.peak_flops = {}  # of the model that stands for the GPU
         config = SimulatorConfig(
-            engine, setup.used, model, prices.known, nccl, setup.what_if,
-            setup.fold, recorded.measured if recorded else None, output.flows, recorded is not None and recorded.brief,
-            output.recording, setup.spec.hang_timeout, progress,
-            notice, setup.places if setup.places.shared else None,
-        )  # fmt: skip
+            engine,
+            setup.used,
+            model,
+            prices.known,
+            nccl,
+            setup.what_if,
+            setup.fold,
+            recorded.measured if recorded else None,
+            output.flows,
+            recorded is not None and recorded.brief,
+            output.recording,
+            setup.spec.hang_timeout,
+            progress,
+            notice,
+            setup.places if setup.places.shared else None,
+        )
         log = LogWriter(log_path, described, Tables())
         try:
             if recorded is None:
@@ -278,6 +287,9 @@ def host_facts(setup: Setup) -> dict[str, Any]:
     """Facts about the host for a log's metadata."""
     host = setup.cluster.host
     return {
-        "name": host.name, "factor": host.factor, "spread": list(host.spread), "measured": host.measured,
+        "name": host.name,
+        "factor": host.factor,
+        "spread": list(host.spread),
+        "measured": host.measured,
         "pace": round(pace_of(setup), 3),
     }

@@ -162,9 +162,11 @@ class _Run:
     def _assemble(self, stub_set: StubSet) -> Simulation:
         ranks = self.prepared.spec.ranks
         extra: dict[str, Any] = {
-            "moe_routing": ranks.moe_routing, "assume": ",".join(ranks.assume), "data_loading": ranks.data_loading,
+            "moe_routing": ranks.moe_routing,
+            "assume": ",".join(ranks.assume),
+            "data_loading": ranks.data_loading,
             "disk": ranks.disk,
-        }  # fmt: skip
+        }
         if self.setup.spec.host_time == "modelled":
             extra["host"] = host_facts(self.setup)
         simulation = assemble(
@@ -238,9 +240,12 @@ class _Run:
 
     def _report(self, outcome: Outcome, simulation: Simulation) -> RunReport:
         known: dict[str, Any] = {
-            "status": outcome.status, "ranks": self.plan.world_size, "error": outcome.message,
-            "startup_seconds": round(outcome.startup_seconds, 3), "wall_seconds": round(outcome.wall_seconds, 3),
-        }  # fmt: skip
+            "status": outcome.status,
+            "ranks": self.plan.world_size,
+            "error": outcome.message,
+            "startup_seconds": round(outcome.startup_seconds, 3),
+            "wall_seconds": round(outcome.wall_seconds, 3),
+        }
         if self.setup.fold:
             known |= {"processes": len(self.setup.fold.real), "fold": describe(self.setup.fold)}
         if simulation.simulator is None:

@@ -57,11 +57,16 @@ def prepare(spec: RunSpec) -> Prepared:
         )
     loading.parse(spec.ranks.data_loading)
     disk.parse(spec.ranks.disk)
-    spec = replace(spec, ranks=replace(
-        spec.ranks, moe_routing=parse_routing(spec.ranks.moe_routing).spec, assume=parse_assumptions(spec.ranks.assume),
-        threads=_threads(os.environ.get("OMP_NUM_THREADS", "")),
-        devices=min(here, cluster.gpus_per_host) if hosts > 1 else cluster.gpus_per_host,
-    ))  # fmt: skip
+    spec = replace(
+        spec,
+        ranks=replace(
+            spec.ranks,
+            moe_routing=parse_routing(spec.ranks.moe_routing).spec,
+            assume=parse_assumptions(spec.ranks.assume),
+            threads=_threads(os.environ.get("OMP_NUM_THREADS", "")),
+            devices=min(here, cluster.gpus_per_host) if hosts > 1 else cluster.gpus_per_host,
+        ),
+    )
     if here > cluster.gpus_per_host:
         spec = _not_folded(spec)
     fold = folding.choose(spec.fold, hosts * here, is_command=spec.kind == COMMAND)
@@ -163,9 +168,7 @@ def _count(option: str, text: str, have: int, what: str, spec: str) -> int:
         low, _, high = text.partition(":")
         least, most = int(low), int(high or low)
     except ValueError:
-        raise PhantoraError(
-            f"{option} {text!r} is not a number; the cluster {spec} has {have} {what}"
-        ) from None
+        raise PhantoraError(f"{option} {text!r} is not a number; the cluster {spec} has {have} {what}") from None
     if not 1 <= least <= most:
         raise PhantoraError(f"{option} {text!r} must be at least 1")
     if least > have:
@@ -182,9 +185,7 @@ def _filter(text: str, ranks: int) -> tuple[int, ...] | None:
     try:
         chosen = tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise PhantoraError(
-            f"--local-ranks-filter {text!r} is not a list of local ranks such as 0,1"
-        ) from None
+        raise PhantoraError(f"--local-ranks-filter {text!r} is not a list of local ranks such as 0,1") from None
     if any(not 0 <= rank < ranks for rank in chosen):
         raise PhantoraError(f"--local-ranks-filter {text}: local ranks go from 0 to {ranks - 1}")
     return chosen

@@ -125,9 +125,11 @@ def _setup(log: Log, cluster: Cluster, spec: ReplaySpec) -> Setup:
             "as many in a host"
         )
     again = RunSpec(
-        run.command[0] if run.command else "", tuple(run.command[1:]),
-        host_time="measured" if run.real else run.host_mode, output=spec.output,
-    )  # fmt: skip
+        run.command[0] if run.command else "",
+        tuple(run.command[1:]),
+        host_time="measured" if run.real else run.host_mode,
+        output=spec.output,
+    )
     what_if = parse_what_if(spec.what_if.degrade, spec.what_if.straggler, spec.what_if.background)
     fold = from_dict(run.extra["fold"]) if run.extra.get("fold") else None
     return Setup(again, cluster, run.world_size // here, here, what_if, fold, run.places.mps)

@@ -38,11 +38,15 @@ class Stats:
     def facts(self) -> dict[str, Any]:
         """Fields of a :class:`phantora.result.RunReport`."""
         return {
-            "simulated_seconds": self.virtual_ns * 1e-9, "records": self.records,
-            "simulator_cpu_seconds": round(self.cpu_seconds, 3), "sleepers_released": self.releases,
-            "late_launches": self.late, "device_memory_bytes": self.device_peak,
-            "host_memory_bytes": self.host_memory, "host_pinned_bytes": self.host_pinned,
-        }  # fmt: skip
+            "simulated_seconds": self.virtual_ns * 1e-9,
+            "records": self.records,
+            "simulator_cpu_seconds": round(self.cpu_seconds, 3),
+            "sleepers_released": self.releases,
+            "late_launches": self.late,
+            "device_memory_bytes": self.device_peak,
+            "host_memory_bytes": self.host_memory,
+            "host_pinned_bytes": self.host_pinned,
+        }
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,14 @@ class Links:
     """
 
     def __init__(
-        self, engine: native.Engine, topology: Topology, world_size: int, what_if: WhatIf, fold: Fold | None = None,
+        self,
+        engine: native.Engine,
+        topology: Topology,
+        world_size: int,
+        what_if: WhatIf,
+        fold: Fold | None = None,
         places: Places | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._engine = engine
         self._links = topology.links
         self._names: dict[tuple[int, ...], int] = {}

@@ -53,24 +53,27 @@ class Measured:
         ratios = [now / max(1, old) for now, old in zip(here.durations, before.durations, strict=True)]
         errors = [price.error for price in (here, before) if price.error is not None]
         return replace(
-            here, durations=tuple(max(1, round(ratio * SAME_TIME)) for ratio in ratios), provenance=SCALED,
+            here,
+            durations=tuple(max(1, round(ratio * SAME_TIME)) for ratio in ratios),
+            provenance=SCALED,
             error=max(errors, default=None),
-        )  # fmt: skip
+        )
 
 
-def as_measured(
-    price: CollectivePrice, took: Took, before: CollectivePrice, topology: Topology
-) -> CollectivePrice:  # fmt: skip
+def as_measured(price: CollectivePrice, took: Took, before: CollectivePrice, topology: Topology) -> CollectivePrice:
     """`price` times the ratio of what an operation took to `before`, its price on the run's links, of `topology`. What
     it lost there to others on its links is taken off."""
     crowded = max(1.0, took.crowd * _most_used(before, topology))
     factor = took.ns / crowded / max(1, before.duration_ns)
     same = abs(price.duration_ns / max(1, before.duration_ns) - 1) < _ROUNDING
     return replace(
-        price, duration_ns=round(price.duration_ns * factor), latency_ns=round(price.latency_ns * factor),
+        price,
+        duration_ns=round(price.duration_ns * factor),
+        latency_ns=round(price.latency_ns * factor),
         flows=tuple(replace(flow, bytes=flow.bytes * factor) for flow in price.flows),
-        provenance=REAL if same else SCALED, own_error=0.0 if same else price.error,
-    )  # fmt: skip
+        provenance=REAL if same else SCALED,
+        own_error=0.0 if same else price.error,
+    )
 
 
 def _most_used(price: CollectivePrice, topology: Topology) -> float:

@@ -17,14 +17,7 @@ from phantora.cost.types import CostModel, KernelLaunch, L2State, OperatorSignat
 from phantora.cost.wanted import Wanted
 from phantora.errors import PhantoraError
 from phantora.hardware import Flow
-from phantora.sim.collectives import (
-    SEND_RECV_KERNEL,
-    CollectiveModel,
-    CollectivePrice,
-    Rows,
-    kernel_name,
-    signal_name,
-)
+from phantora.sim.collectives import SEND_RECV_KERNEL, CollectiveModel, CollectivePrice, Rows, kernel_name, signal_name
 from phantora.sim.config import SimulatorConfig
 from phantora.sim.engine import library as native
 from phantora.sim.kernel_profile import communication_feels, profile_of
@@ -108,7 +101,7 @@ class Pricing:
                 self._engine.set_price(request.id, price.durations)
                 self._prices[request.id] = PriceRow(
                     price.cls, price.provenance, price.flops, price.bytes, main, "", price.error
-                )  # fmt: skip
+                )
 
     def _signature(self, index: int) -> OperatorSignature:
         if index not in self._signatures:
@@ -146,10 +139,19 @@ class Pricing:
         signed = request.kind == native.OPERATOR and request.sig >= 0
         signature = self._engine.text(native.SIGNATURES, request.sig) if signed else ""
         kernels = tuple(
-            (self._engine.text(native.NAMES, k.name) if k.name >= 0 else "", k.library, k.grid_x, k.grid_y, k.grid_z,
-             k.block_x, k.block_y, k.block_z, k.shared_bytes)
+            (
+                self._engine.text(native.NAMES, k.name) if k.name >= 0 else "",
+                k.library,
+                k.grid_x,
+                k.grid_y,
+                k.grid_z,
+                k.block_x,
+                k.block_y,
+                k.block_z,
+                k.shared_bytes,
+            )
             for k in (self._engine.price_kernels(request) if request.kernels else ())
-        )  # fmt: skip
+        )
         about = (request.kind, request.sub, request.part, request.bytes, request.l2_hits, request.l2_written)
         return (about, signature, kernels)
 
@@ -159,9 +161,15 @@ class Pricing:
         signature = self._signature(request.sig)
         kernels = tuple(self._kernel(kernel) for kernel in self._engine.price_kernels(request))
         self._operators[request.id] = Wanted(
-            self._engine.text(native.SIGNATURES, request.sig), compute_of(kernels), signature.name,
-            signature_text(signature), price.cls, price.provenance, price.error, tuning=signature.tuning,
-        )  # fmt: skip
+            self._engine.text(native.SIGNATURES, request.sig),
+            compute_of(kernels),
+            signature.name,
+            signature_text(signature),
+            price.cls,
+            price.provenance,
+            price.error,
+            tuning=signature.tuning,
+        )
 
     def _price_by(self, cost: CostModel, request: native.PriceRequest) -> Price:
         if request.kind == native.COPY:
@@ -177,9 +185,12 @@ class Pricing:
             prices = [cost.kernel(kernel) for kernel in kernels]
         return Price(
             tuple(duration for price in prices for duration in price.durations),
-            prices[0].cls, prices[0].provenance,
-            sum(price.flops for price in prices), sum(price.bytes for price in prices), prices[0].error,
-        )  # fmt: skip
+            prices[0].cls,
+            prices[0].provenance,
+            sum(price.flops for price in prices),
+            sum(price.bytes for price in prices),
+            prices[0].error,
+        )
 
     def _serve_communication(self, request: native.PriceRequest) -> None:
         joined: tuple[int, ...] = (request.src, request.dst)
@@ -188,23 +199,22 @@ class Pricing:
         gpus = self._gpus(joined)
         if request.kind == native.COLLECTIVE:
             price = self._communication(
-                request, lambda model: model.collective(
+                request,
+                lambda model: model.collective(
                     request.sub, gpus, request.bytes, request.dtype, request.root, request.blocks, _rows(request)
                 ),
-            )  # fmt: skip
-            name = kernel_name(
-                request.sub, request.redop, request.dtype, price.algorithm, price.protocol, len(gpus)
-            )  # fmt: skip
+            )
+            name = kernel_name(request.sub, request.redop, request.dtype, price.algorithm, price.protocol, len(gpus))
         elif request.sub != native.PAIR:
             price, name = self._one_sided(request, gpus)
         else:
             members = len(self._engine.comm_ranks(request.comm))
             price = self._communication(
-                request, lambda model: model.transfer(
-                    gpus[0], gpus[1], request.bytes, request.concurrent, members=members,
-                    duplex=bool(request.duplex),
+                request,
+                lambda model: model.transfer(
+                    gpus[0], gpus[1], request.bytes, request.concurrent, members=members, duplex=bool(request.duplex)
                 ),
-            )  # fmt: skip
+            )
             name = SEND_RECV_KERNEL
         topology = self._collectives.topology
         price = replace(price, flows=(*price.flows, *self._flows_of_siblings(request)))
@@ -282,9 +292,13 @@ class Pricing:
                 flows += self._collectives.peer_copy(ranks[0], ranks[1], request.bytes, request.blocks).flows
             elif request.sub == native.PAIR:
                 flows += self._collectives.transfer(
-                    ranks[0], ranks[1], request.bytes, request.concurrent, members=len(joined),
+                    ranks[0],
+                    ranks[1],
+                    request.bytes,
+                    request.concurrent,
+                    members=len(joined),
                     duplex=bool(request.duplex),
-                ).flows  # fmt: skip
+                ).flows
         return flows
 
     def count(self, rows: npt.NDArray[np.void]) -> None:

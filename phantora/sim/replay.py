@@ -58,9 +58,14 @@ class Replayer(Simulator):
     `power`: from which state the power limiter of each rank's GPU goes on when its first step ends; None: its own."""
 
     def __init__(
-        self, session: Session, log: LogWriter, config: SimulatorConfig, records: Mapping[int, Iterable[Records]],
-        host_scale: float = 1, power: Powers | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        session: Session,
+        log: LogWriter,
+        config: SimulatorConfig,
+        records: Mapping[int, Iterable[Records]],
+        host_scale: float = 1,
+        power: Powers | None = None,
+    ) -> None:
         super().__init__(session, log, config)
         self._engine.play(host_scale)
         for rank, state in (power or {}).items():
@@ -79,10 +84,7 @@ class Replayer(Simulator):
                 return
             # Only ranks whose recording has it are asleep.
             if reason == native.IDLE and not self._end_killed() and not self._engine.release_sleepers([]):
-                raise PhantoraError(
-                    "deadlock of the recorded ranks:\n"
-                    + self._engine.diagnose().rstrip("\n")
-                )
+                raise PhantoraError("deadlock of the recorded ranks:\n" + self._engine.diagnose().rstrip("\n"))
 
     def _end_killed(self) -> bool:
         """Ranks that run on where their recording ends were killed there. True if there was one."""

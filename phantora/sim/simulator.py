@@ -304,8 +304,15 @@ class Simulator:
     def _refresh(self) -> None:
         status = self._engine.status()
         self._stats = Stats(
-            status.final_time, status.records, self._rows + status.rows, status.alive, status.exited, status.marks,
-            status.late, status.releases, max(status.device_peak, int(self._session.control["memory_peak"].max())),
+            status.final_time,
+            status.records,
+            self._rows + status.rows,
+            status.alive,
+            status.exited,
+            status.marks,
+            status.late,
+            status.releases,
+            max(status.device_peak, int(self._session.control["memory_peak"].max())),
             *self._session.host_memory(),
             time.thread_time() - self._began,
-        )  # fmt: skip
+        )

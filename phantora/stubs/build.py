@@ -41,22 +41,42 @@ CLOCK_FOLDER = "clock"
 TRACER_FOLDER = "tracer"
 # Folder of the stub of each NVIDIA library; one without a folder is all traps.
 FOLDERS = {
-    "libcudart": "cuda/runtime", "libcuda": "cuda/driver", "libnvidia-ml": "cuda/nvml", "libnvrtc": "cuda/nvrtc",
-    "libcupti": "cuda/cupti", "libcublas": "cublas", "libcublasLt": "cublaslt", "libcudnn": "cudnn",
-    "libnccl": "nccl", "libcusolver": "cusolver", "libcusparse": "cusparse", "libcusparseLt": "cusparselt",
-    "libcufft": "cufft", "libcurand": "curand", "libcufile": "cufile", "libnvshmem_host": "nvshmem",
-}  # fmt: skip
+    "libcudart": "cuda/runtime",
+    "libcuda": "cuda/driver",
+    "libnvidia-ml": "cuda/nvml",
+    "libnvrtc": "cuda/nvrtc",
+    "libcupti": "cuda/cupti",
+    "libcublas": "cublas",
+    "libcublasLt": "cublaslt",
+    "libcudnn": "cudnn",
+    "libnccl": "nccl",
+    "libcusolver": "cusolver",
+    "libcusparse": "cusparse",
+    "libcusparseLt": "cusparselt",
+    "libcufft": "cufft",
+    "libcurand": "curand",
+    "libcufile": "cufile",
+    "libnvshmem_host": "nvshmem",
+}
 # What a trapped call returns under `--unsupported warn`: the library's own "not supported".
 _NOT_SUPPORTED = {
-    "libcudart": 801, "libcuda": 801, "libcublas": 15, "libcublasLt": 15, "libcudnn": 3000, "libnccl": 5,
-    "libcufft": 16, "libcurand": 999, "libcusparse": 10, "libcusparseLt": 10, "libcusolver": 9,
+    "libcudart": 801,
+    "libcuda": 801,
+    "libcublas": 15,
+    "libcublasLt": 15,
+    "libcudnn": 3000,
+    "libnccl": 5,
+    "libcufft": 16,
+    "libcurand": 999,
+    "libcusparse": 10,
+    "libcusparseLt": 10,
+    "libcusolver": 9,
     "libcupti": 27,
-    "libnvrtc": 11, "libnvidia-ml": 3,
-}  # fmt: skip
+    "libnvrtc": 11,
+    "libnvidia-ml": 3,
+}
 # Warnings are not errors here: a compiler newer than ours may have new ones. The tests forbid them.
-_FLAGS = (
-    "-O2", "-g1", "-fPIC", "-fno-semantic-interposition", "-fvisibility=hidden", "-Wall", "-Wextra",
-)  # fmt: skip
+_FLAGS = ("-O2", "-g1", "-fPIC", "-fno-semantic-interposition", "-fvisibility=hidden", "-Wall", "-Wextra")
 _C = ("gcc", "-std=gnu11", *_FLAGS)
 _CXX = ("g++", *_FLAGS)
 
@@ -108,11 +128,7 @@ def file_name(soname: str) -> str:
     torch preloads NVIDIA's own libraries, over 100 MB per process, when it finds ``libcudart.so``
     in /proc/self/maps, where links appear resolved. So that one file is named otherwise.
     """
-    return (
-        soname.replace("libcudart.so.", "libcudart-") + ".so"
-        if soname.startswith("libcudart.so.")
-        else soname
-    )
+    return soname.replace("libcudart.so.", "libcudart-") + ".so" if soname.startswith("libcudart.so.") else soname
 
 
 def compilers() -> dict[str, str | None]:
@@ -136,8 +152,7 @@ def read_set(directory: Path) -> StubSet | None:
     except (OSError, ValueError):
         return None
     coverage = tuple(
-        Coverage(item["soname"], tuple(item["implemented"]), tuple(item["trapped"]))
-        for item in data["libraries"]
+        Coverage(item["soname"], tuple(item["implemented"]), tuple(item["trapped"])) for item in data["libraries"]
     )
     return StubSet(directory, data["torch"], data["cuda"], coverage, data.get("keys", {}))
 
@@ -221,13 +236,16 @@ def build(
         if file_name(item.soname) != item.soname:
             (work / item.soname).symlink_to(file_name(item.soname))
     (work / "build.json").write_text(
-        json.dumps({
-            "torch": torch.version, "cuda": torch.cuda,
-            "libraries": [vars(item) for item in stubs],
-            "files": {part.file: (work / part.file).stat().st_size for part in parts},
-            "keys": {part.file: part.key for part in parts},
-        })
-    )  # fmt: skip
+        json.dumps(
+            {
+                "torch": torch.version,
+                "cuda": torch.cuda,
+                "libraries": [vars(item) for item in stubs],
+                "files": {part.file: (work / part.file).stat().st_size for part in parts},
+                "keys": {part.file: part.key for part in parts},
+            }
+        )
+    )
 
 
 def _parts(torch: Torch, work: Path) -> list[_Part]:
@@ -273,14 +291,30 @@ def _tracer(torch: Torch, work: Path, include: list[str], link_rank: list[str], 
     def make() -> None:
         headers = torch.directory / "include"
         torch_flags = [
-            "-DNDEBUG", f"-D_GLIBCXX_USE_CXX11_ABI={int(_cxx11_abi(torch))}", "-Wno-unused-parameter",
-            f"-std=c++{cxx_standard(torch)}", "-I", str(sources / "abi" / "torch_shim"),
-            "-isystem", str(cuda_headers(torch)), "-isystem", str(headers),
-            "-isystem", str(headers / "torch" / "csrc" / "api" / "include"),
-        ]  # fmt: skip
-        torch_libs = ["-L", str(torch.libraries), "-Wl,--no-as-needed",
-                      "-lc10", "-ltorch_cpu", "-lc10_cuda", "-ltorch_cuda", "-Wl,--allow-shlib-undefined",
-                      "-Wl,--unresolved-symbols=ignore-in-shared-libs"]  # fmt: skip
+            "-DNDEBUG",
+            f"-D_GLIBCXX_USE_CXX11_ABI={int(_cxx11_abi(torch))}",
+            "-Wno-unused-parameter",
+            f"-std=c++{cxx_standard(torch)}",
+            "-I",
+            str(sources / "abi" / "torch_shim"),
+            "-isystem",
+            str(cuda_headers(torch)),
+            "-isystem",
+            str(headers),
+            "-isystem",
+            str(headers / "torch" / "csrc" / "api" / "include"),
+        ]
+        torch_libs = [
+            "-L",
+            str(torch.libraries),
+            "-Wl,--no-as-needed",
+            "-lc10",
+            "-ltorch_cpu",
+            "-lc10_cuda",
+            "-ltorch_cuda",
+            "-Wl,--allow-shlib-undefined",
+            "-Wl,--unresolved-symbols=ignore-in-shared-libs",
+        ]
         whole = _together("tracer", files, work)
         target = str(work / "libphantora_tracer.so")
         _run(
@@ -323,9 +357,7 @@ def defines(torch: Torch) -> list[str]:
         found.append(f"-DPH_NCCL_VERSION={version[0]}")
     elif version := header_version(torch, "*", "nccl.h", ("NCCL_MAJOR", "NCCL_MINOR", "NCCL_PATCH")):
         found.append(f"-DPH_NCCL_VERSION={version[0] * 10000 + version[1] * 100 + version[2]}")
-    if version := header_version(
-        torch, "*", "cudnn_version.h", ("CUDNN_MAJOR", "CUDNN_MINOR", "CUDNN_PATCHLEVEL")
-    ):
+    if version := header_version(torch, "*", "cudnn_version.h", ("CUDNN_MAJOR", "CUDNN_MINOR", "CUDNN_PATCHLEVEL")):
         found.append(f"-DPH_CUDNN_VERSION={version[0] * 10000 + version[1] * 100 + version[2]}")
     numbers = ("CUBLAS_VER_MAJOR", "CUBLAS_VER_MINOR", "CUBLAS_VER_PATCH")
     if version := header_version(torch, "*", "cublas_api.h", numbers):
@@ -337,9 +369,7 @@ def _cxx11_abi(torch: Torch) -> bool:
     return any("__cxx11" in item.name for item in elf.read_dynamic(torch.libraries / "libc10.so").defined)
 
 
-def _stub(
-    library: Library, sources: list[Path], work: Path, options: list[str], link_rank: list[str]
-) -> Coverage:
+def _stub(library: Library, sources: list[Path], work: Path, options: list[str], link_rank: list[str]) -> Coverage:
     """One stub library: its sources, traps for the rest, under the real library's names and versions."""
     objects: list[str] = []
     defined: set[str] = set()
@@ -370,15 +400,26 @@ def _stub(
         )
     else:
         script.write_text(
-            "{ global: "
-            + "; ".join(sorted(defined | set(trapped)) or ["phantora_nothing"])
-            + "; local: *; };\n"
+            "{ global: " + "; ".join(sorted(defined | set(trapped)) or ["phantora_nothing"]) + "; local: *; };\n"
         )
     target = work / file_name(library.soname)
-    _run([
-        *_C, *options, "-shared", f"-Wl,-soname,{library.soname}", f"-Wl,--version-script={script}",
-        "-o", str(target), *objects, str(traps), *link_rank, "-lpthread", "-ldl", "-lm",
-    ])  # fmt: skip
+    _run(
+        [
+            *_C,
+            *options,
+            "-shared",
+            f"-Wl,-soname,{library.soname}",
+            f"-Wl,--version-script={script}",
+            "-o",
+            str(target),
+            *objects,
+            str(traps),
+            *link_rank,
+            "-lpthread",
+            "-ldl",
+            "-lm",
+        ]
+    )
     for leftover in (traps, script, *map(Path, objects)):
         leftover.unlink(missing_ok=True)
     implemented = tuple(sorted(set(library.symbols) & defined))

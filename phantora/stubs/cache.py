@@ -74,8 +74,7 @@ def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
                 shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
         raise PhantoraError(
-            f"cannot build the stub libraries in {cache}: {cause_of(error)}; "
-            "make it writable or set XDG_CACHE_HOME"
+            f"cannot build the stub libraries in {cache}: {cause_of(error)}; make it writable or set XDG_CACHE_HOME"
         ) from error
     found = build.read_set(target)
     assert found is not None

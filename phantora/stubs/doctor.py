@@ -52,9 +52,7 @@ class Report:
             total = len(item.implemented) + len(item.trapped)
             if not total:
                 continue
-            lines.append(
-                f"           {item.soname:<{wide}}{total:>8}{len(item.implemented):>13}{len(item.trapped):>9}"
-            )
+            lines.append(f"           {item.soname:<{wide}}{total:>8}{len(item.implemented):>13}{len(item.trapped):>9}")
         if self.libraries:
             lines.append("           a trapped call ends the rank with its name; --json lists the calls")
         if self.transformer_engine:
@@ -98,7 +96,15 @@ def doctor() -> Report:
     except OSError:
         free = 0
     return Report(
-        found, torch.version if torch else None, torch.cuda if torch else None,
-        str(torch.directory) if torch else None, str(cache), built, libraries, engine, free,
-        _available_memory(), tuple(problems),
-    )  # fmt: skip
+        found,
+        torch.version if torch else None,
+        torch.cuda if torch else None,
+        str(torch.directory) if torch else None,
+        str(cache),
+        built,
+        libraries,
+        engine,
+        free,
+        _available_memory(),
+        tuple(problems),
+    )

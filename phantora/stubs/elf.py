@@ -70,21 +70,14 @@ class _File:
             try:
                 self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             except ValueError as error:  # an empty file
-                raise PhantoraError(
-                    f"{path} is not an ELF file; reinstall the package it belongs to"
-                ) from error
+                raise PhantoraError(f"{path} is not an ELF file; reinstall the package it belongs to") from error
         header = self.data[:64]
         if header[:6] != b"\x7fELF\x02\x01":
             raise PhantoraError(f"{path} is not a 64-bit little-endian ELF file; reinstall its package")
-        offset, size, count = (
-            struct.unpack_from("<Q", header, 40)[0],
-            *struct.unpack_from("<HH", header, 58),
-        )
+        offset, size, count = (struct.unpack_from("<Q", header, 40)[0], *struct.unpack_from("<HH", header, 58))
         self.sections = []
         for i in range(count):
-            _, kind, _, _, start, length, link, info, _, _ = _SECTION.unpack_from(
-                self.data, offset + i * size
-            )
+            _, kind, _, _, start, length, link, info, _, _ = _SECTION.unpack_from(self.data, offset + i * size)
             self.sections.append(_Section(kind, start, length, link, info))
 
     def section(self, kind: int) -> _Section | None:
@@ -152,9 +145,7 @@ def read_dynamic(path: Path) -> Dynamic:
     symbols, names = loaded
     versym = file.section(SHT_GNU_VERSYM)
     versions = (
-        np.frombuffer(file.data, "<u2", len(symbols), versym.offset)
-        if versym
-        else np.ones(len(symbols), np.uint16)
+        np.frombuffer(file.data, "<u2", len(symbols), versym.offset) if versym else np.ones(len(symbols), np.uint16)
     )
     needs, defines = _needed_versions(file), _defined_versions(file)
     undefined, defined = [], []

@@ -15,15 +15,35 @@ from phantora.stubs import elf, imports
 # Libraries that a stub takes the place of, by the name before `.so`; unversioned symbols are
 # assigned by prefix. In the order in which they are loaded.
 NVIDIA = (
-    "libcuda", "libnvidia-ml", "libcudart", "libnvrtc", "libcublasLt", "libcublas", "libcudnn", "libnccl",
+    "libcuda",
+    "libnvidia-ml",
+    "libcudart",
+    "libnvrtc",
+    "libcublasLt",
+    "libcublas",
+    "libcudnn",
+    "libnccl",
     "libcufft",
-    "libcurand", "libcusparse", "libcusparseLt", "libcusolver", "libcupti", "libcufile", "libnvshmem_host",
-    "libnvJitLink", "libnvToolsExt", "libnvtx3interop",
-)  # fmt: skip
+    "libcurand",
+    "libcusparse",
+    "libcusparseLt",
+    "libcusolver",
+    "libcupti",
+    "libcufile",
+    "libnvshmem_host",
+    "libnvJitLink",
+    "libnvToolsExt",
+    "libnvtx3interop",
+)
 CUDNN_PARTS = (
-    "libcudnn_graph", "libcudnn_engines_runtime_compiled", "libcudnn_engines_precompiled", "libcudnn_heuristic",
-    "libcudnn_ops", "libcudnn_cnn", "libcudnn_adv",
-)  # fmt: skip
+    "libcudnn_graph",
+    "libcudnn_engines_runtime_compiled",
+    "libcudnn_engines_precompiled",
+    "libcudnn_heuristic",
+    "libcudnn_ops",
+    "libcudnn_cnn",
+    "libcudnn_adv",
+)
 """Libraries of cuDNN. Transformer Engine requires them, and imports nothing from them."""
 
 CURAND = "libcurand.so.10"  # with CUDA 12 and 13; torch up to 2.14 links it, CuPy with any torch
@@ -68,9 +88,7 @@ def find_torch() -> Torch:
     """Raises PhantoraError if torch is absent or built without CUDA."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
-        raise PhantoraError(
-            f"torch is not installed in this environment; install it: pip install torch=={TESTED}"
-        )
+        raise PhantoraError(f"torch is not installed in this environment; install it: pip install torch=={TESTED}")
     directory = Path(spec.origin).parent
     try:
         text = (directory / "version.py").read_text()

@@ -14,12 +14,23 @@ from phantora.stubs import elf
 
 FOLDER = Path(__file__).parent / "imported"
 PREFIXES = (
-    ("nccl", "libnccl"), ("nvml", "libnvidia-ml"), ("nvshmem", "libnvshmem_host"), ("nvrtc", "libnvrtc"),
-    ("cuFile", "libcufile"), ("cuda", "libcudart"), ("cudnn", "libcudnn"), ("cublasLt", "libcublasLt"),
-    ("cublas", "libcublas"), ("cufft", "libcufft"), ("curand", "libcurand"), ("cusparseLt", "libcusparseLt"),
-    ("cusparse", "libcusparse"), ("cusolver", "libcusolver"), ("cupti", "libcupti"),
+    ("nccl", "libnccl"),
+    ("nvml", "libnvidia-ml"),
+    ("nvshmem", "libnvshmem_host"),
+    ("nvrtc", "libnvrtc"),
+    ("cuFile", "libcufile"),
+    ("cuda", "libcudart"),
+    ("cudnn", "libcudnn"),
+    ("cublasLt", "libcublasLt"),
+    ("cublas", "libcublas"),
+    ("cufft", "libcufft"),
+    ("curand", "libcurand"),
+    ("cusparseLt", "libcusparseLt"),
+    ("cusparse", "libcusparse"),
+    ("cusolver", "libcusolver"),
+    ("cupti", "libcupti"),
     ("nvtx", "libnvToolsExt"),
-)  # fmt: skip
+)
 STEMS = frozenset(library for _, library in PREFIXES) | {"libcuda"}
 
 

@@ -26,9 +26,7 @@ def source_directory() -> Path:
     for location in (spec.submodule_search_locations or ()) if spec else ():
         if (Path(location) / "rank" / "rank.h").exists():
             return Path(location)
-    raise PhantoraError(
-        "the sources of the stub libraries are missing from the installation; install phantora again"
-    )
+    raise PhantoraError("the sources of the stub libraries are missing from the installation; install phantora again")
 
 
 def engine_directory() -> Path:

@@ -94,8 +94,11 @@ def answer(entries: Sequence[Entry], objective: Objective, axes: Sequence[str], 
     ran = [row for row in rows if row.measured is not None]
     units = {objective.work(row.entry.point, row.measured)[1] for row in ran if row.measured}
     unit = units.pop() if len(units) == 1 else "steps"
-    compared = objective if unit != "steps" else Objective("step" if objective.by == "speed" else objective.by,
-                                                           objective.prices)  # fmt: skip
+    compared = (
+        objective
+        if unit != "steps"
+        else Objective("step" if objective.by == "speed" else objective.by, objective.prices)
+    )
     for row in ran:
         assert row.measured is not None
         point = row.entry.point
@@ -111,8 +114,9 @@ def answer(entries: Sequence[Entry], objective: Objective, axes: Sequence[str], 
         row.surely = rank > 1 and row.value * (1 + (row.measured.error or 0.0)) < ran[0].value / (1 + _above(ran[0]))
         row.pareto = not any(_dominates(other, row) for other in ran)
     order = {"out of memory": 1, "failed": 2, SKIPPED: 3}
-    rest = sorted((row for row in rows if row.measured is None),
-                  key=lambda row: (order[row.status], row.entry.point.number))  # fmt: skip
+    rest = sorted(
+        (row for row in rows if row.measured is None), key=lambda row: (order[row.status], row.entry.point.number)
+    )
     return Answer([*ran, *rest], unit, compared, list(axes), folder)
 
 
@@ -180,9 +184,20 @@ class Record:
 
 
 _MEASURED = (
-    "step_time", "error", "error_above", "lowest", "highest", "steps", "mfu", "exposed", "idle", "overlap", "watts",
-    "roles", "holds_up",
-)  # fmt: skip
+    "step_time",
+    "error",
+    "error_above",
+    "lowest",
+    "highest",
+    "steps",
+    "mfu",
+    "exposed",
+    "idle",
+    "overlap",
+    "watts",
+    "roles",
+    "holds_up",
+)
 
 
 def _record(row: Row, names: Sequence[str], unit: str) -> dict[str, Any]:
@@ -190,22 +205,38 @@ def _record(row: Row, names: Sequence[str], unit: str) -> dict[str, Any]:
     point = entry.point
     seen = result.measured if result is not None else None
     numbers = {name: getattr(measured, name) if measured else None for name in _MEASURED}
-    columns = encode(Record(
-        rank=row.rank, tie=row.tie, behind=row.behind if row.rank else None, surely_slower=row.surely,
-        pareto=row.pareto, status=row.status, gpus=point.world, **numbers,
-        memory=seen.memory if seen else None, capacity=point.capacity,
-        peak_allocated=seen.peak_allocated if seen else None, peak_reserved=seen.peak_reserved if seen else None,
-        needs=result.needs if result else None, least_memory=point.least_memory or None,
-        least_time=point.least_time or None, error_text=(result.error if result else entry.skipped) or None,
-        wall=result.seconds if result else None, steps_run=result.steps if result else None,
-        processes=result.processes if result else None, fold=result.fold or None if result else None,
-        fold_refused=result.refused or None if result else None, key=entry.task.key,
-        log=str(entry.task.log) if entry.task.log.exists() else None,
-        command=list(result.command) if result else None,
-    ))  # fmt: skip
+    columns = encode(
+        Record(
+            rank=row.rank,
+            tie=row.tie,
+            behind=row.behind if row.rank else None,
+            surely_slower=row.surely,
+            pareto=row.pareto,
+            status=row.status,
+            gpus=point.world,
+            **numbers,
+            memory=seen.memory if seen else None,
+            capacity=point.capacity,
+            peak_allocated=seen.peak_allocated if seen else None,
+            peak_reserved=seen.peak_reserved if seen else None,
+            needs=result.needs if result else None,
+            least_memory=point.least_memory or None,
+            least_time=point.least_time or None,
+            error_text=(result.error if result else entry.skipped) or None,
+            wall=result.seconds if result else None,
+            steps_run=result.steps if result else None,
+            processes=result.processes if result else None,
+            fold=result.fold or None if result else None,
+            fold_refused=result.refused or None if result else None,
+            key=entry.task.key,
+            log=str(entry.task.log) if entry.task.log.exists() else None,
+            command=list(result.command) if result else None,
+        )
+    )
     first = {name: columns.pop(name) for name in ("rank", "tie", "behind", "surely_slower", "pareto", "status")}
     rates = {
-        f"{unit}_per_second": row.rate, f"dollars_per_million_{unit}": row.cost,
+        f"{unit}_per_second": row.rate,
+        f"dollars_per_million_{unit}": row.cost,
         f"joules_per_{unit.removesuffix('s')}": row.joules,
-    }  # fmt: skip
+    }
     return {**first, **{name: point.values.get(name) for name in names}, **rates, **columns}

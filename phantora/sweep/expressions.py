@@ -25,17 +25,23 @@ GRAMMAR = (
     "a rule may use numbers, texts in quotes, names, + - * / // %, < <= > >= == !=, in, and, or, not, "
     "`a if c else b`, min(), max(), ceil(), floor(), abs()"
 )
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "min": min, "max": max, "ceil": math.ceil, "floor": math.floor, "abs": abs,
-}  # fmt: skip
+FUNCTIONS: dict[str, Callable[..., Any]] = {"min": min, "max": max, "ceil": math.ceil, "floor": math.floor, "abs": abs}
 _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv, ast.Mod: operator.mod,
-}  # fmt: skip
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
 _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
     ast.GtE: operator.ge,
-}  # fmt: skip
+}
 
 
 class _Refused(Exception):
@@ -119,9 +125,19 @@ class Expression:
                 case ast.UnaryOp(op=op) if not isinstance(op, ast.USub | ast.UAdd | ast.Not):
                     raise _Refused(f"{type(op).__name__} is no operation of it")
                 case (
-                    ast.BinOp() | ast.UnaryOp() | ast.BoolOp() | ast.IfExp() | ast.Name() | ast.Tuple() | ast.List()
-                    | ast.operator() | ast.unaryop() | ast.boolop() | ast.cmpop() | ast.expr_context()
-                ):  # fmt: skip
+                    ast.BinOp()
+                    | ast.UnaryOp()
+                    | ast.BoolOp()
+                    | ast.IfExp()
+                    | ast.Name()
+                    | ast.Tuple()
+                    | ast.List()
+                    | ast.operator()
+                    | ast.unaryop()
+                    | ast.boolop()
+                    | ast.cmpop()
+                    | ast.expr_context()
+                ):
                     pass
                 case _:
                     raise _Refused(f"{ast.unparse(node)[:40]!r} is nothing of it")

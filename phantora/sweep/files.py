@@ -85,6 +85,8 @@ def _best(found: Answer) -> bytes:
     ]
     words = best.entry.point.environment
     if words:  # `NAME=VALUE command` needs NAME unquoted
-        lines[-1] = " ".join([f"{n}={shlex.quote(v)}" for n, v in words.items()]
-                             + [shlex.join(best.entry.task.real_words()[len(words):]), '"$@"'])  # fmt: skip
+        lines[-1] = " ".join(
+            [f"{n}={shlex.quote(v)}" for n, v in words.items()]
+            + [shlex.join(best.entry.task.real_words()[len(words) :]), '"$@"']
+        )
     return ("\n".join(lines) + "\n").encode()

@@ -138,11 +138,16 @@ def judge(space: Space, values: dict[str, Value], number: int) -> Point | LeftOu
     value, and a cluster that cannot be."""
     cluster = _cluster(text_of(values.get(CLUSTER, defaults.CLUSTER)))
     names: dict[str, Value] = {
-        **values, CLUSTER: cluster.name, "world": cluster.world_size, "hosts": cluster.hosts,
-        "gpus_per_host": cluster.gpus_per_host, "nvlink_gpus": cluster.domains().gpus_per_host,
-        "gpu_memory": cluster.gpu.memory_bytes, "gpu": cluster.gpu.name,
+        **values,
+        CLUSTER: cluster.name,
+        "world": cluster.world_size,
+        "hosts": cluster.hosts,
+        "gpus_per_host": cluster.gpus_per_host,
+        "nvlink_gpus": cluster.domains().gpus_per_host,
+        "gpu_memory": cluster.gpu.memory_bytes,
+        "gpu": cluster.gpu.name,
         "capability": cluster.gpu.compute_capability[0],
-    }  # fmt: skip
+    }
     needed = _needed(space)
     pending = list(space.rules)
     for name in (None, *space.let):
@@ -164,8 +169,9 @@ def _needed(space: Space) -> dict[str, frozenset[str]]:
 
 def _point(space: Space, values: dict[str, Value], names: Mapping[str, Value], cluster: Cluster, number: int) -> Point:
     def words(table: str) -> tuple[str, ...]:
-        return tuple(word for name, spelling in getattr(space, table).items()
-                     for word in spelled(spelling, name, names))  # fmt: skip
+        return tuple(
+            word for name, spelling in getattr(space, table).items() for word in spelled(spelling, name, names)
+        )
 
     environment: dict[str, str] = {}
     for name, spelling in space.environment.items():

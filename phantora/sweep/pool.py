@@ -177,10 +177,14 @@ def start(command: Command, more: Mapping[str, str] = MappingProxyType({})) -> s
     parent = os.getpid()
     with _output_of(command) as output:
         return subprocess.Popen(
-            command.words, env={**os.environ, **command.environment, **more}, stdin=subprocess.DEVNULL, stdout=output,
-            stderr=subprocess.STDOUT if command.errors_too else subprocess.DEVNULL, start_new_session=True,
+            command.words,
+            env={**os.environ, **command.environment, **more},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT if command.errors_too else subprocess.DEVNULL,
+            start_new_session=True,
             preexec_fn=lambda: die_with_parent(parent),
-        )  # fmt: skip
+        )
 
 
 def _output_of(command: Command) -> BinaryIO:

@@ -129,8 +129,11 @@ def _report_folds(found: Answer, ran: Sequence[Row], console: Console) -> None:
     if folded:
         counts = sorted(result.processes or 0 for result in folded)
         few = str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
-        _line(console, f"Folded: of {len(folded)} of {len(ran)} points {few} ranks ran as processes and stood for the "
-                       "others (docs/scale.md); --fold off runs all.")  # fmt: skip
+        _line(
+            console,
+            f"Folded: of {len(folded)} of {len(ran)} points {few} ranks ran as processes and stood for the "
+            "others (docs/scale.md); --fold off runs all.",
+        )
     refused: dict[str, list[int]] = {}
     for row in ran:
         if row.entry.result is not None and row.entry.result.refused and row.rank:
@@ -162,10 +165,12 @@ def render_plan(plan: Plan, console: Console) -> None:
     for point in plan.points[:MOST_PLANNED]:
         memory = f"> {size(point.least_memory)}" if point.least_memory else "-"
         table.add_row(
-            str(point.number), *(text_of(point.values[axis]) if axis in point.values else "-" for axis in axes),
-            str(point.world), duration(point.least_time) if point.least_time else "-",
+            str(point.number),
+            *(text_of(point.values[axis]) if axis in point.values else "-" for axis in axes),
+            str(point.world),
+            duration(point.least_time) if point.least_time else "-",
             memory if point.fits else f"{memory}: cannot fit",
-        )  # fmt: skip
+        )
     console.print(table)
     if len(plan.points) > MOST_PLANNED:
         _line(console, f"The first {MOST_PLANNED} of {len(plan.points)}; --json has all.")

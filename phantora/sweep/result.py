@@ -78,6 +78,6 @@ def result_of(entry: Mapping[str, Any]) -> Result:
     if not entry.keys() <= known:
         raise TypeError(f"unknown fields {', '.join(sorted(entry.keys() - known))}")
     measured = entry.get("measured")
-    return Result(**{
-        **entry, "measured": Measured(**measured) if measured else None, "command": tuple(entry.get("command", ())),
-    })  # fmt: skip
+    return Result(
+        **{**entry, "measured": Measured(**measured) if measured else None, "command": tuple(entry.get("command", ()))}
+    )

@@ -23,9 +23,25 @@ GIVEN = ("cluster", "world", "hosts", "gpus_per_host", "nvlink_gpus", "gpu_memor
 """Names that every expression may use: the cluster's text, its GPUs, hosts, GPUs of a host and of an NVLink domain,
 bytes of a GPU, the GPU's name and the major number of its compute capability."""
 _KEYS = {
-    "target", "here", "setup", "cluster", "rules", "matrix", "wide", "list", "let", "arguments", "environment",
-    "options", "steps", "bounds", "tokens", "models", "about", "fold",
-}  # fmt: skip
+    "target",
+    "here",
+    "setup",
+    "cluster",
+    "rules",
+    "matrix",
+    "wide",
+    "list",
+    "let",
+    "arguments",
+    "environment",
+    "options",
+    "steps",
+    "bounds",
+    "tokens",
+    "models",
+    "about",
+    "fold",
+}
 
 
 _NAMED = re.compile(r"\{(\w+)\}")
@@ -105,8 +121,11 @@ class Space:
         for one in (*self.rules, self.tokens, bounds.memory, bounds.flops, bounds.bytes, bounds.format):
             if one is not None:
                 _known(one, given)
-        for table, spelled in (("arguments", self.arguments), ("environment", self.environment),
-                               ("options", self.options)):  # fmt: skip
+        for table, spelled in (
+            ("arguments", self.arguments),
+            ("environment", self.environment),
+            ("options", self.options),
+        ):
             for name, spelling in spelled.items():
                 words = " ".join(spelling) if isinstance(spelling, tuple) else ""
                 for one in {name, *_NAMED.findall(words)} - given - {*PLACES}:

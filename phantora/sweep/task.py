@@ -89,11 +89,18 @@ class Task:
         """The task of a point; its key depends on all that can change the result: version, cluster, options, script."""
         files = [name for name in (point.cluster, *shared.target) if name.endswith((".py", ".toml", ".json"))]
         identity = [
-            version(), point.cluster, point.options, sorted(point.environment.items()), shared.options, shared.target,
-            shared.here, point.arguments, [_digest(name) for name in files],
+            version(),
+            point.cluster,
+            point.options,
+            sorted(point.environment.items()),
+            shared.options,
+            shared.target,
+            shared.here,
+            point.arguments,
+            [_digest(name) for name in files],
             (shared.steps.argument, shared.steps.first, shared.steps.most) if shared.steps else None,
             _folding(point, shared).axes,
-        ]  # fmt: skip
+        ]
         return cls(point, shared, hashlib.sha256(orjson.dumps(identity)).hexdigest()[:20])
 
     @property
@@ -123,9 +130,17 @@ class Task:
             axes = OFF
         fold = (*(("--fold", axes) if axes else ()), *(NO_REPLAYS if self.alone else ()))
         return (
-            "trace", "--cluster", point.cluster, "-o", output, *fold, *shared.options, *options, *point.options,
+            "trace",
+            "--cluster",
+            point.cluster,
+            "-o",
+            output,
+            *fold,
+            *shared.options,
+            *options,
+            *point.options,
             *self._script(steps, here=True),
-        )  # fmt: skip
+        )
 
     def _script(self, steps: int | None, here: bool) -> tuple[str, ...]:
         shared = self.shared
@@ -143,10 +158,13 @@ class Task:
         point = self.point
         many = ("--nnodes", str(point.hosts), "--rdzv-backend", "c10d", "--rdzv-endpoint", "HOST:29500")
         return (
-            *(f"{name}={value}" for name, value in point.environment.items()), "torchrun",
-            *(many if point.hosts > 1 else ("--standalone",)), "--nproc-per-node", str(point.gpus_per_host),
+            *(f"{name}={value}" for name, value in point.environment.items()),
+            "torchrun",
+            *(many if point.hosts > 1 else ("--standalone",)),
+            "--nproc-per-node",
+            str(point.gpus_per_host),
             *self._script(None, here=False),
-        )  # fmt: skip
+        )
 
 
 def _folding(point: Point, shared: Shared) -> Folding:
@@ -230,8 +248,9 @@ def _evaluate(task: Task, read: Read) -> Generator[Command, int, Result]:
     if ran.reason == Reason.DISK_FULL or shutil.disk_usage(task.folder).free < (1 << 20):
         raise PhantoraError(
             f"{task.folder}: {os.strerror(errno.ENOSPC)}; free space and start the same sweep again: it goes on where "
-            "it was", Reason.DISK_FULL,
-        )  # fmt: skip
+            "it was",
+            Reason.DISK_FULL,
+        )
     return _result(task, steps, FAILED, None, message or "its log has no steps")
 
 

@@ -383,9 +383,7 @@ def _mapped(path: str) -> pa.MemoryMappedFile:
         source = pa.memory_map(path, "r")
     except OSError as error:
         reason = cause_of(error)
-        raise PhantoraError(
-            f"{path}: cannot open the log: {reason}; give the path of a run's .arrow file"
-        ) from error
+        raise PhantoraError(f"{path}: cannot open the log: {reason}; give the path of a run's .arrow file") from error
     if source.read(len(_MAGIC)) != _MAGIC:
         raise _not_a_log(path)
     return source
@@ -448,6 +446,4 @@ def _damaged(path: str, what: str) -> PhantoraError:
 
 
 def _not_a_log(path: str) -> PhantoraError:
-    return PhantoraError(
-        f"{path}: not a Phantora log; give the .arrow file that `phantora trace -o run.arrow` wrote"
-    )
+    return PhantoraError(f"{path}: not a Phantora log; give the .arrow file that `phantora trace -o run.arrow` wrote")

@@ -16,15 +16,7 @@ from phantora.errors import PhantoraError, cause_of
 from phantora.outputs import is_unnamed
 from phantora.trace.locking import lock_for_writing, was_deleted
 from phantora.trace.recording import Chunk, RecordingWriter
-from phantora.trace.schema import (
-    BATCH_ROWS,
-    COPY_NAMES,
-    KINDS,
-    TRAILER_KEY,
-    RunMetadata,
-    Tables,
-    arrow_schema,
-)
+from phantora.trace.schema import BATCH_ROWS, COPY_NAMES, KINDS, TRAILER_KEY, RunMetadata, Tables, arrow_schema
 from phantora.wire import layout
 from phantora.wire.layout import opaque
 
@@ -98,9 +90,7 @@ class LogWriter:
         self._closed = False
         self._recording = RecordingWriter(os.path.dirname(os.path.abspath(self.path)))
         self._kinds = pa.array(KINDS, pa.utf8())
-        self._text = {
-            column: _Dictionary() for column in ("name", "op", "shape", "cls", "provenance", "algorithm")
-        }
+        self._text = {column: _Dictionary() for column in ("name", "op", "shape", "cls", "provenance", "algorithm")}
         self._prices = np.empty(0, [("flops", "<f8"), ("bytes", "<i8"), ("main", "<i4"), ("error", "<f4")])
         try:
             self._lock = lock_for_writing(self.path)
@@ -108,9 +98,10 @@ class LogWriter:
             raise self._not_created(error) from error
         # Threads of Arrow's: where the system allows some of them only, pyarrow 26 ends the process with SIGSEGV.
         options = pa.ipc.IpcWriteOptions(
-            emit_dictionary_deltas=True, use_threads=False,
+            emit_dictionary_deltas=True,
+            use_threads=False,
             compression=None if is_unnamed(self._lock.fileno()) else "zstd",  # one in memory is read once
-        )  # fmt: skip
+        )
         try:
             self._sink = pa.OSFile(f"/proc/self/fd/{self._lock.fileno()}", "wb")  # the very file that is locked
             self._file = pa.ipc.new_file(self._sink, self._schema, options=options)
@@ -264,9 +255,7 @@ class LogWriter:
         name = rows["name"].astype(np.int64)
         kind = rows["kind"].astype(np.int64)
         implied = np.where(_IMPLIES[kind], 3 * (256 * kind + rows["sub"]) + 1, -1)
-        return np.where(
-            name >= 0, 3 * name, np.where(implied >= 0, implied, np.where(sig >= 0, 3 * sig + 2, -1))
-        )
+        return np.where(name >= 0, 3 * name, np.where(implied >= 0, implied, np.where(sig >= 0, 3 * sig + 2, -1)))
 
     def _name(self, key: int) -> str:
         value, source = divmod(key, 3)

@@ -15,11 +15,32 @@ EXCHANGED = {"gather": 4.0, "histogram": 8.0}
 """Instructions per element where lanes exchange elements through shared memory: a store and a load, an atomic addition.
 An assumption."""
 FREE = (
-    "tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans", "tt.get_program_id", "tt.get_num_programs",
-    "arith.constant", "tt.make_range", "tt.return", "tt.assert", "tt.print", "gpu.barrier", "tt.unsplat", "tt.join",
-    "ub.poison", "tt.call", "tt.make_tensor_ptr", "tt.make_tensor_descriptor", "tt.advance", "tt.split",
-    "llvm.intr.assume", "tt.cat", "tt.int_to_ptr", "tt.ptr_to_int",
-)  # fmt: skip
+    "tt.splat",
+    "tt.broadcast",
+    "tt.expand_dims",
+    "tt.reshape",
+    "tt.trans",
+    "tt.get_program_id",
+    "tt.get_num_programs",
+    "arith.constant",
+    "tt.make_range",
+    "tt.return",
+    "tt.assert",
+    "tt.print",
+    "gpu.barrier",
+    "tt.unsplat",
+    "tt.join",
+    "ub.poison",
+    "tt.call",
+    "tt.make_tensor_ptr",
+    "tt.make_tensor_descriptor",
+    "tt.advance",
+    "tt.split",
+    "llvm.intr.assume",
+    "tt.cat",
+    "tt.int_to_ptr",
+    "tt.ptr_to_int",
+)
 SHAPES = frozenset((*FREE, "tt.addptr"))
 CONSTANTS = ("arith.constant", "tt.make_range")
 """The same value at each visit."""
@@ -29,15 +50,34 @@ REDUCTIONS = ("tt.reduce", "tt.scan")
 DESCRIPTORS = ("tt.descriptor_", "tt.experimental_descriptor")
 """Beginnings of names."""
 DTYPES = {
-    "bf16": "bfloat16", "f16": "float16", "f32": "tfloat32", "f64": "float64", "i8": "int8",
-    "f8E4M3FN": "float8_e4m3fn", "f8E5M2": "float8_e5m2", "f8E4M3": "float8_e4m3fn",
-}  # fmt: skip
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "f32": "tfloat32",
+    "f64": "float64",
+    "i8": "int8",
+    "f8E4M3FN": "float8_e4m3fn",
+    "f8E5M2": "float8_e5m2",
+    "f8E4M3": "float8_e4m3fn",
+}
 """Torch's names of the element types of products."""
-_COUNTED = frozenset((
-    *SHAPES, *ACCESSES, *DOTS, *REDUCTIONS, "tt.bitcast", "tt.clampf", "tt.elementwise_inline_asm",
-    "tt.extern_elementwise", "tt.fp_to_fp", "tt.map_elementwise", "tt.mulhiui", "tt.precise_divf", "tt.precise_sqrt",
-    *(f"tt.{name}" for name in EXCHANGED),
-))  # fmt: skip
+_COUNTED = frozenset(
+    (
+        *SHAPES,
+        *ACCESSES,
+        *DOTS,
+        *REDUCTIONS,
+        "tt.bitcast",
+        "tt.clampf",
+        "tt.elementwise_inline_asm",
+        "tt.extern_elementwise",
+        "tt.fp_to_fp",
+        "tt.map_elementwise",
+        "tt.mulhiui",
+        "tt.precise_divf",
+        "tt.precise_sqrt",
+        *(f"tt.{name}" for name in EXCHANGED),
+    )
+)
 
 
 def priced(operation: str) -> bool:

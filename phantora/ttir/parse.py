@@ -13,10 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 
-_ENDS = (
-    "scf.yield", "scf.condition", "tt.return", "tt.reduce.return", "tt.scan.return",
-    "tt.map_elementwise.return",
-)
+_ENDS = ("scf.yield", "scf.condition", "tt.return", "tt.reduce.return", "tt.scan.return", "tt.map_elementwise.return")
 
 
 class Unreadable(Exception):

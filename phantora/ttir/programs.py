@@ -73,6 +73,17 @@ def work_of(functions: dict[str, Function], launch: Launch) -> Work:
     dots = tuple(Dot(key[1], key[2], key[3], key[4], n) for key, n in products)
     counted = {key: float(mean[key]) for key in COUNTERS if mean.get(key)}
     return Work(
-        programs, launch.warps, launch.stages, launch.shared, launch.registers, launch.spills, counted,
-        float(longest), moved["read"], moved["written"], dots, bool(mean.get("copied")), tuple(sorted(walker.unknown)),
-    )  # fmt: skip
+        programs,
+        launch.warps,
+        launch.stages,
+        launch.shared,
+        launch.registers,
+        launch.spills,
+        counted,
+        float(longest),
+        moved["read"],
+        moved["written"],
+        dots,
+        bool(mean.get("copied")),
+        tuple(sorted(walker.unknown)),
+    )

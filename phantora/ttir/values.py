@@ -42,18 +42,38 @@ def _shift_left(a: Value, b: Value) -> Value:
 
 
 _BINARY: dict[str, Callable[[Value, Value], Value]] = {
-    "addi": np.add, "subi": np.subtract, "muli": np.multiply, "divsi": _divide, "divui": _divide,
-    "remsi": lambda a, b: a - _divide(a, b) * b, "remui": lambda a, b: a - _divide(a, b) * b,
+    "addi": np.add,
+    "subi": np.subtract,
+    "muli": np.multiply,
+    "divsi": _divide,
+    "divui": _divide,
+    "remsi": lambda a, b: a - _divide(a, b) * b,
+    "remui": lambda a, b: a - _divide(a, b) * b,
     "floordivsi": lambda a, b: np.floor_divide(a, np.where(np.equal(b, 0), 1, b)),
     "ceildivsi": lambda a, b: -np.floor_divide(-a, np.where(np.equal(b, 0), 1, b)),
-    "andi": np.bitwise_and, "ori": np.bitwise_or, "xori": np.bitwise_xor, "shli": _shift_left,
-    "shrsi": np.right_shift, "shrui": np.right_shift, "minsi": np.minimum, "maxsi": np.maximum, "minui": np.minimum,
+    "andi": np.bitwise_and,
+    "ori": np.bitwise_or,
+    "xori": np.bitwise_xor,
+    "shli": _shift_left,
+    "shrsi": np.right_shift,
+    "shrui": np.right_shift,
+    "minsi": np.minimum,
+    "maxsi": np.maximum,
+    "minui": np.minimum,
     "maxui": np.maximum,
-}  # fmt: skip
+}
 _COMPARE: dict[str, Callable[[Value, Value], Value]] = {
-    "eq": np.equal, "ne": np.not_equal, "slt": np.less, "sle": np.less_equal, "sgt": np.greater,
-    "sge": np.greater_equal, "ult": np.less, "ule": np.less_equal, "ugt": np.greater, "uge": np.greater_equal,
-}  # fmt: skip
+    "eq": np.equal,
+    "ne": np.not_equal,
+    "slt": np.less,
+    "sle": np.less_equal,
+    "sgt": np.greater,
+    "sge": np.greater_equal,
+    "ult": np.less,
+    "ule": np.less_equal,
+    "ugt": np.greater,
+    "uge": np.greater_equal,
+}
 _SAME = ("extsi", "extui", "index_cast", "index_castui")
 
 
@@ -102,8 +122,13 @@ def integers(operation: Operation, operands: Sequence[Value]) -> Value:
             found = plain(_BINARY[name](*operands))
         return found if bits != 1 or not isinstance(found, (int, np.ndarray)) else (found != 0)
     if name in _SAME:
-        return operands[0] + 0 if isinstance(operands[0], bool) else np.asarray(operands[0]).astype(np.int64) if (
-            isinstance(operands[0], np.ndarray)) else operands[0]  # fmt: skip
+        return (
+            operands[0] + 0
+            if isinstance(operands[0], bool)
+            else np.asarray(operands[0]).astype(np.int64)
+            if (isinstance(operands[0], np.ndarray))
+            else operands[0]
+        )
     if name == "trunci":
         bits = operation.types[-1].bits
         return operands[0] if bits >= 32 else plain(np.bitwise_and(operands[0], (1 << bits) - 1))

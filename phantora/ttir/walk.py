@@ -424,8 +424,12 @@ class Walker:
             longest = 1
             for axis, extent in enumerate(addresses.shape):
                 apart = np.diff(addresses, axis=axis) != width
-                longest = max(longest, extent if not apart.any() else int(np.argmax(apart.any(tuple(
-                    i for i in range(addresses.ndim) if i != axis)))) + 1)  # fmt: skip
+                longest = max(
+                    longest,
+                    extent
+                    if not apart.any()
+                    else int(np.argmax(apart.any(tuple(i for i in range(addresses.ndim) if i != axis)))) + 1,
+                )
             threads = 32 * self.launch.warps
             most = min(VECTOR // width, longest, max(1, addresses.size // threads))
             found = 1 if id(operation) in self.scalar_operations else 1 << max(0, most.bit_length() - 1)
@@ -569,5 +573,3 @@ def _waits(operation: Operation) -> bool:
     return "tt.atomic_cas" in names and all(
         name.startswith(("tt.atomic_", "arith.", "scf.", "tt.splat")) for name in names
     )
-
-

@@ -10,10 +10,33 @@ SECTOR_BYTES = 32  # what memory is written in: one that is written in part is r
 PAIR_BYTES = 64  # of sectors, which memory and L2 hand out together
 LINE_BYTES = 128  # of L2
 COUNTERS = (
-    "alu", "mufu", "integer", "convert", "again", "load_bytes", "load_sectors", "loads", "store_bytes", "store_sectors",
-    "stores", "atomics", "accesses", "scattered", "cubed", "reduced", "scanned", "reductions", "crossings", "phases",
-    "piped", "flops", "dots", "steps", "instructions", "partial",
-)  # fmt: skip
+    "alu",
+    "mufu",
+    "integer",
+    "convert",
+    "again",
+    "load_bytes",
+    "load_sectors",
+    "loads",
+    "store_bytes",
+    "store_sectors",
+    "stores",
+    "atomics",
+    "accesses",
+    "scattered",
+    "cubed",
+    "reduced",
+    "scanned",
+    "reductions",
+    "crossings",
+    "phases",
+    "piped",
+    "flops",
+    "dots",
+    "steps",
+    "instructions",
+    "partial",
+)
 """Counters of a program (one block of threads), means over programs. Elements: `alu` (additions, products,
 comparisons), `mufu` (exponentials, roots, quotients: the special function units' instructions), `instructions` of
 functions of a library (`functions.py`), `integer`, `convert` (casts), `reduced` (inputs of reductions), `scanned`

@@ -92,9 +92,7 @@ def _add_hosts(log: Log, bounds: dict[int, tuple[int, int]], rows: dict[str, npt
     return {f"{r}:{s}": thread_name(s, PHASES.index(BACKWARD) in own) for (r, s), own in phases.items()}
 
 
-def _modules(
-    log: Log, ranks: list[int], rows: dict[str, npt.NDArray[Any]]
-) -> tuple[npt.NDArray[np.int64], list[str]]:
+def _modules(log: Log, ranks: list[int], rows: dict[str, npt.NDArray[Any]]) -> tuple[npt.NDArray[np.int64], list[str]]:
     """Module that launched each row, as index of the words that are given too; 0 is none."""
     none = np.zeros(len(rows["rank"]), np.int64)
     if not any(word.startswith(MODULE) for word in log.words("name")):

@@ -22,10 +22,16 @@ Int64 = Annotated[int, "int64_t"]
 UInt64 = Annotated[int, "uint64_t"]
 Float64 = Annotated[float, "double"]
 _CTYPES: dict[str, Any] = {
-    "int": ctypes.c_int, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64, "uint32_t": ctypes.c_uint32,
-    "uint64_t": ctypes.c_uint64, "double": ctypes.c_double,
-    "void": None, "void *": ctypes.c_void_p, "const char *": ctypes.c_char_p,
-}  # fmt: skip
+    "int": ctypes.c_int,
+    "int32_t": ctypes.c_int32,
+    "int64_t": ctypes.c_int64,
+    "uint32_t": ctypes.c_uint32,
+    "uint64_t": ctypes.c_uint64,
+    "double": ctypes.c_double,
+    "void": None,
+    "void *": ctypes.c_void_p,
+    "const char *": ctypes.c_char_p,
+}
 _STRUCTS: dict[str, type[ctypes.Structure]] = {}
 _Class = TypeVar("_Class", bound=type[ctypes.Structure])
 
@@ -39,23 +45,46 @@ def _c_struct(cls: _Class) -> _Class:
     return cls
 
 
-Reason = Enum("phe_reason", "PHE_", (
-    ("IDLE", "nothing moved"), ("PRICES", "phe_next_price has requests"),
-    ("ROWS", "many rows wait for phe_take_rows"), ("DONE", "every rank has exited and all their work is done"),
-    ("ERROR", "phe_error has a text"), ("MOVED", "something was consumed or answered"),
-    ("SLEPT", "last of all, a timeout in which no rank spoke"),
-))  # fmt: skip
-PriceKind = Enum("phe_price_kind", "PHE_", (
-    ("OPERATOR", ""), ("KERNEL", ""), ("COPY", ""), ("MEMSET", ""), ("COLLECTIVE", ""), ("TRANSFER", ""),
-))  # fmt: skip
-TransferKind = Enum("phe_transfer_kind", "PHE_", (
-    ("PAIR", "a send and its receive"), ("PEER_COPY", "one side does nothing"), ("PUT_SIGNAL", ""), ("WAIT_SIGNAL", ""),
-))  # fmt: skip
+Reason = Enum(
+    "phe_reason",
+    "PHE_",
+    (
+        ("IDLE", "nothing moved"),
+        ("PRICES", "phe_next_price has requests"),
+        ("ROWS", "many rows wait for phe_take_rows"),
+        ("DONE", "every rank has exited and all their work is done"),
+        ("ERROR", "phe_error has a text"),
+        ("MOVED", "something was consumed or answered"),
+        ("SLEPT", "last of all, a timeout in which no rank spoke"),
+    ),
+)
+PriceKind = Enum(
+    "phe_price_kind",
+    "PHE_",
+    (("OPERATOR", ""), ("KERNEL", ""), ("COPY", ""), ("MEMSET", ""), ("COLLECTIVE", ""), ("TRANSFER", "")),
+)
+TransferKind = Enum(
+    "phe_transfer_kind",
+    "PHE_",
+    (
+        ("PAIR", "a send and its receive"),
+        ("PEER_COPY", "one side does nothing"),
+        ("PUT_SIGNAL", ""),
+        ("WAIT_SIGNAL", ""),
+    ),
+)
 TextTable = Enum("phe_table", "PHE_", (("NAMES", ""), ("SIGNATURES", "")))
-RankState = Enum("phe_rank_state", "PHE_RANK_", (
-    ("NOT_STARTED", ""), ("RUNS", ""), ("WAITS", "for virtual time"), ("WAITS_FOR_BYTES", "or an exchange"),
-    ("EXITED", ""),
-))  # fmt: skip
+RankState = Enum(
+    "phe_rank_state",
+    "PHE_RANK_",
+    (
+        ("NOT_STARTED", ""),
+        ("RUNS", ""),
+        ("WAITS", "for virtual time"),
+        ("WAITS_FOR_BYTES", "or an exchange"),
+        ("EXITED", ""),
+    ),
+)
 FailureKind = Enum("phe_failure", "PHE_FAILURE_", (("OTHER", ""), ("CANNOT_FOLD", "the axes of --fold are wrong")))
 ENUMS = (PriceKind, TransferKind, TextTable, RankState, FailureKind)
 
@@ -273,39 +302,74 @@ FUNCTIONS = (
     Function("phe_set_timing", "void", (("const phe_timing *", "timing"),)),
     Function("phe_set_power", "void", (("const phe_power_limit *", "limit"),)),
     Function("phe_set_power_factor", "void", (_RANK, ("double", "factor")), "factor on the power of its GPUs"),
-    Function("phe_start_power", "void", (_RANK, ("const phe_power_state *", "state")),
-             "its GPU goes on from this at the end of its first step; null: as it is"),
-    Function("phe_get_power", "int", (_RANK, ("phe_power_state *", "out")),
-             "at the end of its last step; 0: none has ended, or nobody asked by phe_start_power"),
+    Function(
+        "phe_start_power",
+        "void",
+        (_RANK, ("const phe_power_state *", "state")),
+        "its GPU goes on from this at the end of its first step; null: as it is",
+    ),
+    Function(
+        "phe_get_power",
+        "int",
+        (_RANK, ("phe_power_state *", "out")),
+        "at the end of its last step; 0: none has ended, or nobody asked by phe_start_power",
+    ),
     Function("phe_record", "void", (), "keep what the ranks say, for phe_take_records"),
     Function("phe_play", "void", (("double", "scale"),), "the rings hold recordings; host time is scaled"),
     Function("phe_take_records", "int64_t", (_RANK, ("void *", "out"), ("int64_t", "capacity"), ("int", "everything"))),
-    Function("phe_run", "int", (("int", "waiting_us"), ("int", "resting_us")),
-             "sleeps up to this while a rank waits for an answer, or none does; returns bits of reasons"),
+    Function(
+        "phe_run",
+        "int",
+        (("int", "waiting_us"), ("int", "resting_us")),
+        "sleeps up to this while a rank waits for an answer, or none does; returns bits of reasons",
+    ),
     Function("phe_next_price", "int", (("phe_price_request *", "out"),), "0: nothing is wanted"),
     Function("phe_price_kernels", "void", (_PRICE, ("phe_price_kernel *", "out"))),
-    Function("phe_set_flows", "void", (
-        _PRICE, ("int64_t", "latency_ns"), ("double", "slowed"), ("const phe_flow *", "flows"), ("int", "count"),
-        (_INTS, "links"), ("int", "link_count"),
-    ), "before phe_set_price; `slowed`: share of the slowdown by kernels that it feels"),
+    Function(
+        "phe_set_flows",
+        "void",
+        (
+            _PRICE,
+            ("int64_t", "latency_ns"),
+            ("double", "slowed"),
+            ("const phe_flow *", "flows"),
+            ("int", "count"),
+            (_INTS, "links"),
+            ("int", "link_count"),
+        ),
+        "before phe_set_price; `slowed`: share of the slowdown by kernels that it feels",
+    ),
     Function("phe_set_profile", "void", (_PRICE, ("const phe_kernel_profile *", "profile")), "before phe_set_price"),
     Function("phe_set_price", "void", (_PRICE, (_SIZES, "durations"), ("int", "count"), ("int32_t", "name"))),
-    Function("phe_add_link", "int", (
-        ("double", "bandwidth"), ("int32_t", "name"), (_INTS, "members"), ("int", "count"),
-    ), "`members`: ranks that can put traffic on it; none: all. Links are numbered from 0"),
+    Function(
+        "phe_add_link",
+        "int",
+        (("double", "bandwidth"), ("int32_t", "name"), (_INTS, "members"), ("int", "count")),
+        "`members`: ranks that can put traffic on it; none: all. Links are numbered from 0",
+    ),
     Function("phe_change_link", "void", (("int", "link"), ("int64_t", "time"), ("double", "bandwidth"))),
     Function("phe_set_mark", "void", (("const char *", "prefix"),), "annotations of such names end at marks"),
     Function("phe_change_link_at_mark", "void", (("int", "link"), ("int", "mark"), ("double", "bandwidth"))),
     Function("phe_background", "void", ((_INTS, "links"), ("int", "hops"), ("double", "rate")), "endless traffic"),
     Function("phe_straggler", "void", (_RANK, ("double", "factor")), "factor on the duration of its kernels"),
-    Function("phe_fold", "void", ((_INTS, "sizes"), (_INTS, "expanded"), (_INTS, "first_only"), ("int", "axes")),
-             "axes of a mesh, outermost first; all ranks of an expanded axis are processes, or its first rank only"),
-    Function("phe_add_pipeline", "void", (
-        (_INTS, "ranks"), (_INTS, "stages"), ("int", "count"), ("const double *", "factors"), ("int", "candidates"),
-    ), "processes that represent pipelines; the power factors of the GPUs of each; stage -1: it follows"),
-    Function("phe_compare", "void", (
-        ("int", "representative"), ("int", "first"), ("int", "last"), ("const char *", "axis"), ("int", "uneven"),
-    ), "the representative must match one of the two others; uneven: in its communication only"),
+    Function(
+        "phe_fold",
+        "void",
+        ((_INTS, "sizes"), (_INTS, "expanded"), (_INTS, "first_only"), ("int", "axes")),
+        "axes of a mesh, outermost first; all ranks of an expanded axis are processes, or its first rank only",
+    ),
+    Function(
+        "phe_add_pipeline",
+        "void",
+        ((_INTS, "ranks"), (_INTS, "stages"), ("int", "count"), ("const double *", "factors"), ("int", "candidates")),
+        "processes that represent pipelines; the power factors of the GPUs of each; stage -1: it follows",
+    ),
+    Function(
+        "phe_compare",
+        "void",
+        (("int", "representative"), ("int", "first"), ("int", "last"), ("const char *", "axis"), ("int", "uneven")),
+        "the representative must match one of the two others; uneven: in its communication only",
+    ),
     Function("phe_log_flows", "void", (), "rows of flows and of what links carry"),
     Function("phe_log_briefly", "void", (), "no rows of memory, of recorded events, and of waits for them"),
     Function("phe_intern", "int32_t", (("int", "table"), ("const char *", "text"), ("int64_t", "length"))),
@@ -322,7 +386,7 @@ FUNCTIONS = (
     Function("phe_rank_died", "void", (_RANK, ("int", "status"))),
     Function("phe_keep_open", "void", (("int", "open"),), "more processes may come when all have gone"),
     Function("phe_get_status", "void", (("phe_status *", "out"),)),
-)  # fmt: skip
+)
 
 
 def c_header() -> str:
@@ -340,7 +404,7 @@ def c_header() -> str:
         lines += [f"  {names[ctype]} {field};" for field, ctype in cls._fields_]  # type: ignore[misc]
         lines += [f"}} {name};", size_check(name, ctypes.sizeof(cls))]
     lines += ["", "#ifdef __cplusplus", 'extern "C" {', "#endif"]
-    lines += ["#define PHE_EXPORT __attribute__((visibility(\"default\")))"]
+    lines += ['#define PHE_EXPORT __attribute__((visibility("default")))']
     lines += ["PHE_EXPORT uint32_t phe_layout(void);", "PHE_EXPORT void *phe_open(void *area);"]
     for function in FUNCTIONS:
         arguments = ", ".join(f"{kind} {name}" for kind, name in (("void *", "engine"), *function.arguments))

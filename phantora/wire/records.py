@@ -16,21 +16,22 @@ import numpy.typing as npt
 from phantora.wire.schema import NUMPY, Enum, Struct, c_field, dtype, size_check
 
 WORDS = 5
-HEAD = Struct("ph_head", (
-    ("uint8_t", "kind", 1, "enum ph_kind"),
-    ("uint8_t", "flags", 1, "PH_F_*"),
-    ("uint8_t", "slot", 1, "reply slot of a request, PH_NO_SLOT otherwise"),
-    ("uint8_t", "thread", 1, "index of the issuing thread in the rank, 0 = main"),
-    ("uint32_t", "id", 1, ""),
-    ("int64_t", "time", 1, "host clock when the call was made (before its own cost)"),
-    ("uint32_t", "stream", 1, "stream id in the rank; 0..devices-1 are the legacy default streams"),
-    ("uint32_t", "op", 1, "operator instance that issued it, 0 = none"),
-))  # fmt: skip
+HEAD = Struct(
+    "ph_head",
+    (
+        ("uint8_t", "kind", 1, "enum ph_kind"),
+        ("uint8_t", "flags", 1, "PH_F_*"),
+        ("uint8_t", "slot", 1, "reply slot of a request, PH_NO_SLOT otherwise"),
+        ("uint8_t", "thread", 1, "index of the issuing thread in the rank, 0 = main"),
+        ("uint32_t", "id", 1, ""),
+        ("int64_t", "time", 1, "host clock when the call was made (before its own cost)"),
+        ("uint32_t", "stream", 1, "stream id in the rank; 0..devices-1 are the legacy default streams"),
+        ("uint32_t", "op", 1, "operator instance that issued it, 0 = none"),
+    ),
+)
 
 # How a record looks where its kind does not matter, as in a recording.
-Record = Struct(
-    "ph_record", HEAD.fields + tuple(("uint64_t", f"word{word}", 1, "") for word in range(WORDS))
-)
+Record = Struct("ph_record", HEAD.fields + tuple(("uint64_t", f"word{word}", 1, "") for word in range(WORDS)))
 
 
 @dataclass(frozen=True)
@@ -47,89 +48,150 @@ class Body:
 
 
 _TRANSFER = (
-    ("int32_t", "peer", "rank in the communicator"), ("uint32_t", "dtype", "ncclDataType_t"),
-    ("uint64_t", "count", "elements"), ("int64_t", "bytes", ""), ("uint64_t", "ticket", "of the payload, or 0"),
-)  # fmt: skip
+    ("int32_t", "peer", "rank in the communicator"),
+    ("uint32_t", "dtype", "ncclDataType_t"),
+    ("uint64_t", "count", "elements"),
+    ("int64_t", "bytes", ""),
+    ("uint64_t", "ticket", "of the payload, or 0"),
+)
 
 BODIES = {
     body.name: body
     for body in (
-        Body("start", (
-            ("uint64_t", "pid", ""), ("uint64_t", "local_rank", ""), ("uint64_t", "devices", "visible"),
-        )),
-        Body("exit", (
-            ("int64_t", "status", ""), ("int64_t", "device_peak", "most bytes that were taken of any device"),
-        )),
+        Body("start", (("uint64_t", "pid", ""), ("uint64_t", "local_rank", ""), ("uint64_t", "devices", "visible"))),
+        Body(
+            "exit", (("int64_t", "status", ""), ("int64_t", "device_peak", "most bytes that were taken of any device"))
+        ),
         Body("op_begin", (("int64_t", "start", "host clock when the operator started"),)),
-        Body("op_end", (
-            ("uint64_t", "l2_hits", "1 + the share of its operands that L2 holds, in PH_L2_STEPS; 0: unknown"),
-            ("uint64_t", "l2_written", "1 + the written share of what they displace, in PH_L2_STEPS; 0: unknown"),
-        )),
+        Body(
+            "op_end",
+            (
+                ("uint64_t", "l2_hits", "1 + the share of its operands that L2 holds, in PH_L2_STEPS; 0: unknown"),
+                ("uint64_t", "l2_written", "1 + the written share of what they displace, in PH_L2_STEPS; 0: unknown"),
+            ),
+        ),
         Body("span", (("int64_t", "start", "host clock; `time` is its end"),)),
-        Body("stream_create", (
-            ("int64_t", "priority", "lower is served first"), ("uint64_t", "device", ""),
-            ("uint64_t", "queues", "CUDA_DEVICE_MAX_CONNECTIONS; 0: not set"),
-        )),
-        Body("kernel", (
-            ("uint32_t", "grid_x", "blocks"), ("uint16_t", "grid_y", ""), ("uint16_t", "grid_z", ""),
-            ("uint16_t", "block_x", "threads"), ("uint16_t", "block_y", ""), ("uint16_t", "block_z", ""),
-            ("uint16_t", "pad", ""), ("uint64_t", "shared_bytes", ""),
-        )),
+        Body(
+            "stream_create",
+            (
+                ("int64_t", "priority", "lower is served first"),
+                ("uint64_t", "device", ""),
+                ("uint64_t", "queues", "CUDA_DEVICE_MAX_CONNECTIONS; 0: not set"),
+            ),
+        ),
+        Body(
+            "kernel",
+            (
+                ("uint32_t", "grid_x", "blocks"),
+                ("uint16_t", "grid_y", ""),
+                ("uint16_t", "grid_z", ""),
+                ("uint16_t", "block_x", "threads"),
+                ("uint16_t", "block_y", ""),
+                ("uint16_t", "block_z", ""),
+                ("uint16_t", "pad", ""),
+                ("uint64_t", "shared_bytes", ""),
+            ),
+        ),
         Body("copy", (("uint64_t", "bytes", ""), ("int64_t", "peer", "device, or -1"))),
         Body("fill", (("uint64_t", "bytes", ""),)),
         Body("host_func", (("int64_t", "duration", "modelled, ns"),)),
         Body("device_sync", (("uint64_t", "device", ""),)),
-        Body("comm", (
-            ("uint64_t", "key_hi", "shared by all members"), ("uint64_t", "key_lo", ""),
-            ("uint64_t", "members", ""), ("uint64_t", "rank", "own one in it"),
-        )),
-        Body("exchange", (
-            ("uint64_t", "key_hi", ""), ("uint64_t", "key_lo", ""), ("uint64_t", "members", ""),
-            ("uint64_t", "ticket", "for further pieces"), ("uint64_t", "index", "own one"),
-        )),
+        Body(
+            "comm",
+            (
+                ("uint64_t", "key_hi", "shared by all members"),
+                ("uint64_t", "key_lo", ""),
+                ("uint64_t", "members", ""),
+                ("uint64_t", "rank", "own one in it"),
+            ),
+        ),
+        Body(
+            "exchange",
+            (
+                ("uint64_t", "key_hi", ""),
+                ("uint64_t", "key_lo", ""),
+                ("uint64_t", "members", ""),
+                ("uint64_t", "ticket", "for further pieces"),
+                ("uint64_t", "index", "own one"),
+            ),
+        ),
         Body("group", (("uint64_t", "records", "that follow and form one launch"),)),
-        Body("collective", (
-            ("uint8_t", "coll", "enum ph_coll"), ("uint8_t", "dtype", "ncclDataType_t"),
-            ("uint8_t", "redop", "ncclRedOp_t; above 4 a pre-multiplied sum"),
-            ("uint8_t", "blocks", "of a kernel on the memory of peers, at most 255; 0: NCCL's"),
-            ("int32_t", "root", ""), ("uint64_t", "count", "elements; of experts' rows: bytes of a row"),
-            ("int64_t", "bytes", "that it moves in this rank's view, see docs/collectives.md"),
-            ("uint64_t", "ticket", "of the payload, or 0"),
-            ("double", "scalar",
-             "of a pre-multiplied sum; of a barrier on symmetric memory the limit; of experts tokens"),
-        )),
+        Body(
+            "collective",
+            (
+                ("uint8_t", "coll", "enum ph_coll"),
+                ("uint8_t", "dtype", "ncclDataType_t"),
+                ("uint8_t", "redop", "ncclRedOp_t; above 4 a pre-multiplied sum"),
+                ("uint8_t", "blocks", "of a kernel on the memory of peers, at most 255; 0: NCCL's"),
+                ("int32_t", "root", ""),
+                ("uint64_t", "count", "elements; of experts' rows: bytes of a row"),
+                ("int64_t", "bytes", "that it moves in this rank's view, see docs/collectives.md"),
+                ("uint64_t", "ticket", "of the payload, or 0"),
+                (
+                    "double",
+                    "scalar",
+                    "of a pre-multiplied sum; of a barrier on symmetric memory the limit; of experts tokens",
+                ),
+            ),
+        ),
         Body("transfer", _TRANSFER),
-        Body("peer_copy", (
-            ("int32_t", "peer", "rank in the communicator"), ("uint32_t", "push", "1: to its memory, 0: from it"),
-            ("uint64_t", "bytes", ""), ("uint64_t", "blocks", "of the kernel that copies, 0: a copy engine does"),
-        )),
-        Body("signal", (
-            ("int32_t", "peer", "rank in the communicator"), ("uint32_t", "channel", ""),
-            ("int64_t", "limit", "ns after which its kernel gives up waiting, 0: never"),
-        )),
+        Body(
+            "peer_copy",
+            (
+                ("int32_t", "peer", "rank in the communicator"),
+                ("uint32_t", "push", "1: to its memory, 0: from it"),
+                ("uint64_t", "bytes", ""),
+                ("uint64_t", "blocks", "of the kernel that copies, 0: a copy engine does"),
+            ),
+        ),
+        Body(
+            "signal",
+            (
+                ("int32_t", "peer", "rank in the communicator"),
+                ("uint32_t", "channel", ""),
+                ("int64_t", "limit", "ns after which its kernel gives up waiting, 0: never"),
+            ),
+        ),
         Body("payload", (("uint64_t", "ticket", ""), ("uint64_t", "offset", "bytes"))),
-        Body("memory", (
-            ("int64_t", "allocated", "bytes"), ("int64_t", "reserved", "bytes"), ("int64_t", "change", "bytes"),
-            ("uint64_t", "address", "in a recording: the row that allocated the block"),
-        )),
-        Body("moved", (
-            ("int64_t", "since", ""), ("uint64_t", "by", "rank whose answer released it"),
-            ("uint64_t", "answer", "which of its answers, counted from 1; 0: none"),
-        )),
+        Body(
+            "memory",
+            (
+                ("int64_t", "allocated", "bytes"),
+                ("int64_t", "reserved", "bytes"),
+                ("int64_t", "change", "bytes"),
+                ("uint64_t", "address", "in a recording: the row that allocated the block"),
+            ),
+        ),
+        Body(
+            "moved",
+            (
+                ("int64_t", "since", ""),
+                ("uint64_t", "by", "rank whose answer released it"),
+                ("uint64_t", "answer", "which of its answers, counted from 1; 0: none"),
+            ),
+        ),
         Body("room", (("uint64_t", "depth", "commands"),)),
-        Body("timed", (
-            ("int64_t", "duration", "ns on the GPU; of communication from the last arrival on"),
-            ("int64_t", "delay", "ns by which it began later than its stream, its launch and its waits explain"),
-            ("double", "crowd", "of communication: how many shared its links meanwhile, itself counted"),
-        )),
+        Body(
+            "timed",
+            (
+                ("int64_t", "duration", "ns on the GPU; of communication from the last arrival on"),
+                ("int64_t", "delay", "ns by which it began later than its stream, its launch and its waits explain"),
+                ("double", "crowd", "of communication: how many shared its links meanwhile, itself counted"),
+            ),
+        ),
         Body("share", (("int64_t", "bytes", "taken; below 0: given back"),)),
         Body("meter", (("uint64_t", "rank", "whose GPU"), ("int64_t", "device", "of it; -1: the one that it uses"))),
-        Body("asked", (
-            ("uint64_t", "pad0", ""), ("uint64_t", "pad1", ""), ("uint64_t", "pad2", ""),
-            ("int64_t", "resumes", "of a request in a recording: host clock after the answer"),
-        )),
+        Body(
+            "asked",
+            (
+                ("uint64_t", "pad0", ""),
+                ("uint64_t", "pad1", ""),
+                ("uint64_t", "pad2", ""),
+                ("int64_t", "resumes", "of a request in a recording: host clock after the answer"),
+            ),
+        ),
     )
-}  # fmt: skip
+}
 
 # (kind, its body or "", meaning). `id`, `stream` and `op` of the head are reported in the meaning.
 KINDS: tuple[tuple[str, str, str], ...] = (
@@ -185,7 +247,7 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("HOME", "", "id = number in the rank of the GPU that its place has, where several processes share GPUs"),
     ("SHARE", "share", "memory of a GPU that processes share; request: status 1: it does not fit, value: free bytes"),
     ("METER", "meter", "request: reply.value = what a GPU drew up to `time`: mJ (id 0), or lately: mW (id 1)"),
-)  # fmt: skip
+)
 
 Kind = Enum("ph_kind", "PH_", tuple((name, meaning) for name, _, meaning in KINDS))
 

@@ -12,9 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 NUMPY = {
-    "uint8_t": "<u1", "uint16_t": "<u2", "uint32_t": "<u4", "int32_t": "<i4", "uint64_t": "<u8",
-    "int64_t": "<i8", "double": "<f8",
-}  # fmt: skip
+    "uint8_t": "<u1",
+    "uint16_t": "<u2",
+    "uint32_t": "<u4",
+    "int32_t": "<i4",
+    "uint64_t": "<u8",
+    "int64_t": "<i8",
+    "double": "<f8",
+}
 
 
 @dataclass(frozen=True)

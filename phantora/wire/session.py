@@ -173,9 +173,7 @@ class Session:
     def _wake(self, offsets: list[int]) -> None:
         libc = ctypes.CDLL(None)
         for offset in offsets:
-            libc.syscall(
-                _SYS_FUTEX, ctypes.c_void_p(self.address + offset), _FUTEX_WAKE, 1 << 30, None, None, 0
-            )
+            libc.syscall(_SYS_FUTEX, ctypes.c_void_p(self.address + offset), _FUTEX_WAKE, 1 << 30, None, None, 0)
 
     def abort(self) -> None:
         """Tells every rank to end at its next call, and wakes those that wait."""

@@ -48,9 +48,9 @@ def keys(block: Block) -> npt.NDArray[np.uint64]:
     """[n]: 64 bits of everything but the batch."""
     n, dims = block.x.shape
     head = np.stack([block.form, block.type, block.layout, np.full(n, dims)], axis=1)
-    words = np.concatenate(
-        [head, block.x[:, 1:], block.w, block.stride, block.padding, block.dilation], axis=1
-    ).astype(np.uint64)
+    words = np.concatenate([head, block.x[:, 1:], block.w, block.stride, block.padding, block.dilation], axis=1).astype(
+        np.uint64
+    )
     mixed = np.zeros(n, np.uint64)
     for column in words.T:
         mixed = (mixed ^ column) * _FACTOR  # modulo 2 ** 64

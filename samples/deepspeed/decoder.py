@@ -16,9 +16,12 @@ from training import add_arguments, dtype_of, settings_of, train
 
 LLAMA2 = {"vocab_size": 32000, "max_position_embeddings": 4096, "rms_norm_eps": 1e-5}
 LLAMA3 = {
-    "vocab_size": 128256, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5, "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
+    "num_key_value_heads": 8,
     "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0},
-}  # fmt: skip
+}
 # As published with each model's weights.
 MODELS: dict[str, PreTrainedConfig] = {
     "llama2-7b": LlamaConfig(
@@ -28,7 +31,11 @@ MODELS: dict[str, PreTrainedConfig] = {
         **LLAMA2, hidden_size=5120, intermediate_size=13824, num_hidden_layers=40, num_attention_heads=40
     ),
     "llama2-70b": LlamaConfig(
-        **LLAMA2, hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64,
+        **LLAMA2,
+        hidden_size=8192,
+        intermediate_size=28672,
+        num_hidden_layers=80,
+        num_attention_heads=64,
         num_key_value_heads=8,
     ),
     "llama3-8b": LlamaConfig(
@@ -38,11 +45,17 @@ MODELS: dict[str, PreTrainedConfig] = {
         **LLAMA3, hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64
     ),
     "qwen3-8b": Qwen3Config(
-        vocab_size=151936, hidden_size=4096, intermediate_size=12288, num_hidden_layers=36, num_attention_heads=32,
-        num_key_value_heads=8, head_dim=128, max_position_embeddings=40960,
+        vocab_size=151936,
+        hidden_size=4096,
+        intermediate_size=12288,
+        num_hidden_layers=36,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        head_dim=128,
+        max_position_embeddings=40960,
     ),
     "gpt-oss-20b": GptOssConfig(num_hidden_layers=24, num_local_experts=32),
-}  # fmt: skip
+}
 
 
 def arguments() -> argparse.Namespace:

@@ -68,9 +68,12 @@ def main() -> None:
         LayerSpec(nn.Linear, config.hidden_size, config.vocab_size, bias=False),
     ]
     model = PipelineModule(
-        layers, num_stages=args.stages, loss_fn=loss_of, partition_method="type:Layer",
+        layers,
+        num_stages=args.stages,
+        loss_fn=loss_of,
+        partition_method="type:Layer",
         activation_checkpoint_interval=int(args.checkpointing),
-    )  # fmt: skip
+    )
     torch.set_default_dtype(torch.float32)
     engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=settings)
     shape = engine.train_micro_batch_size_per_gpu(), args.seq

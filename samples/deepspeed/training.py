@@ -82,9 +82,17 @@ def train(
 
 
 def report(seconds: float, units: int, unit: str, parameters: int, loss: torch.Tensor) -> None:
-    print(json.dumps({
-        "parameters": parameters, "world_size": torch.distributed.get_world_size(), "step_s": seconds,
-        f"{unit}_per_s": units / seconds, "loss": loss.item(),
-        "max_memory_allocated": torch.cuda.max_memory_allocated(),
-        "max_memory_reserved": torch.cuda.max_memory_reserved(),
-    }), flush=True)  # fmt: skip
+    print(
+        json.dumps(
+            {
+                "parameters": parameters,
+                "world_size": torch.distributed.get_world_size(),
+                "step_s": seconds,
+                f"{unit}_per_s": units / seconds,
+                "loss": loss.item(),
+                "max_memory_allocated": torch.cuda.max_memory_allocated(),
+                "max_memory_reserved": torch.cuda.max_memory_reserved(),
+            }
+        ),
+        flush=True,
+    )

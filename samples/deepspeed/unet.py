@@ -32,9 +32,13 @@ def main() -> None:
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     with device:
         model = UNet2DConditionModel(
-            sample_size=LATENT, in_channels=CHANNELS, out_channels=CHANNELS, cross_attention_dim=WIDTH,
-            layers_per_block=args.layers, attention_head_dim=8,
-        )  # fmt: skip
+            sample_size=LATENT,
+            in_channels=CHANNELS,
+            out_channels=CHANNELS,
+            cross_attention_dim=WIDTH,
+            layers_per_block=args.layers,
+            attention_head_dim=8,
+        )
     engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=settings)
     scheduler = DDPMScheduler(beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear")
     batch = engine.train_micro_batch_size_per_gpu()

@@ -41,17 +41,32 @@ def main() -> None:
     set_seed(1234)
     # The shape of Llama 3.2 1B.
     config = LlamaConfig(
-        vocab_size=128256, hidden_size=args.hidden, intermediate_size=4 * args.hidden, num_hidden_layers=args.layers,
-        num_attention_heads=args.hidden // 64, num_key_value_heads=args.hidden // 256, tie_word_embeddings=True,
+        vocab_size=128256,
+        hidden_size=args.hidden,
+        intermediate_size=4 * args.hidden,
+        num_hidden_layers=args.layers,
+        num_attention_heads=args.hidden // 64,
+        num_key_value_heads=args.hidden // 256,
+        tie_word_embeddings=True,
         use_cache=False,
-    )  # fmt: skip
+    )
     with tempfile.TemporaryDirectory() as output:
         settings = TrainingArguments(
-            output, max_steps=args.steps, per_device_train_batch_size=args.batch, logging_steps=1, report_to="none",
-            gradient_accumulation_steps=args.accumulate, bf16=not args.fp16, fp16=args.fp16, save_strategy="no",
-            gradient_checkpointing=args.checkpointing, deepspeed=args.deepspeed, include_num_input_tokens_seen="all",
-            dataloader_num_workers=args.workers, disable_tqdm=True,
-        )  # fmt: skip
+            output,
+            max_steps=args.steps,
+            per_device_train_batch_size=args.batch,
+            logging_steps=1,
+            report_to="none",
+            gradient_accumulation_steps=args.accumulate,
+            bf16=not args.fp16,
+            fp16=args.fp16,
+            save_strategy="no",
+            gradient_checkpointing=args.checkpointing,
+            deepspeed=args.deepspeed,
+            include_num_input_tokens_seen="all",
+            dataloader_num_workers=args.workers,
+            disable_tqdm=True,
+        )
         model = LlamaForCausalLM(config)
         count = args.steps * args.batch * args.accumulate * settings.world_size
         Trainer(model, settings, train_dataset=RandomTokens(count, config.vocab_size, args.seq)).train()

@@ -80,10 +80,17 @@ def main() -> None:
     vocab = 50304
     data = DataLoader(RandomTokens(args.steps * args.batch * world, vocab, args.seq), args.batch)
     trainer = L.Trainer(
-        max_steps=args.steps, devices=world // nodes, num_nodes=nodes, strategy=args.strategy, precision="bf16-mixed",
-        logger=False, enable_checkpointing=False, gradient_clip_val=None if args.strategy == "fsdp" else 1.0,
-        profiler="simple", enable_model_summary=False,
-    )  # fmt: skip
+        max_steps=args.steps,
+        devices=world // nodes,
+        num_nodes=nodes,
+        strategy=args.strategy,
+        precision="bf16-mixed",
+        logger=False,
+        enable_checkpointing=False,
+        gradient_clip_val=None if args.strategy == "fsdp" else 1.0,
+        profiler="simple",
+        enable_model_summary=False,
+    )
     trainer.fit(GPT(vocab, args.width, args.layers, args.seq), data)
 
 

@@ -40,14 +40,14 @@ class SDPACoreAttention(torch.nn.Module):
         self.cp_group = pg_collection.cp
 
     def forward(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None,
-        **_: Any,
-    ) -> torch.Tensor:  # fmt: skip
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None, **_: Any
+    ) -> torch.Tensor:
         ranks, me = self.cp_group.size(), self.cp_group.rank()
         if ranks == 1:
             return _rows(_attend(query, key, value))
-        keys, values = (_in_order(gather_from_sequence_parallel_region(t, group=self.cp_group), ranks)
-                        for t in (key, value))  # fmt: skip
+        keys, values = (
+            _in_order(gather_from_sequence_parallel_region(t, group=self.cp_group), ranks) for t in (key, value)
+        )
         chunk = query.size(0) // 2
         parts = []
         for queries, index in zip(query.split(chunk), (me, 2 * ranks - 1 - me), strict=True):
@@ -105,9 +105,7 @@ def add_gradients_in_products() -> None:
 
 def local_spec(config: TransformerConfig, vp_stage: int | None, sdpa: bool) -> TransformerBlockSubmodules:
     """Megatron-Core's local layers of a pipeline stage with the modules above."""
-    spec = get_gpt_decoder_block_spec(
-        config, use_transformer_engine=False, normalization="RMSNorm", vp_stage=vp_stage
-    )
+    spec = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm", vp_stage=vp_stage)
     spec.layer_norm = RMSNorm
     if config.num_moe_experts and not hasattr(moe_utils, "te_general_gemm"):
         moe_utils.te_general_gemm = None  # Megatron-Core 0.16 forgets it where Transformer Engine is missing

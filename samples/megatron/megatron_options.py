@@ -92,13 +92,15 @@ def _refused(args: argparse.Namespace) -> str | None:
     if args.tp_comm_overlap and not (args.te and args.sequence_parallel):
         return "--tp-comm-overlap needs --te and --sequence-parallel"
     engine = {
-        "--cp-comm-type": args.cp_comm_type != "p2p", "--cpu-offloading-num-layers": args.cpu_offloading_num_layers,
+        "--cp-comm-type": args.cp_comm_type != "p2p",
+        "--cpu-offloading-num-layers": args.cpu_offloading_num_layers,
         "--use-precision-aware-optimizer": args.use_precision_aware_optimizer,
         "--defer-embedding-wgrad-compute": args.defer_embedding_wgrad_compute,
-        "--use-megatron-fsdp with --tp": args.use_megatron_fsdp and args.tp > 1, "--load": args.load,
+        "--use-megatron-fsdp with --tp": args.use_megatron_fsdp and args.tp > 1,
+        "--load": args.load,
         "--init-model-with-meta-device": args.init_model_with_meta_device,
         "--recompute-modules " + " ".join(args.recompute_modules): REPLACED & {*args.recompute_modules},
-    }  # fmt: skip
+    }
     for option, given in engine.items():
         if given and not args.te:
             return f"{option} needs --te"

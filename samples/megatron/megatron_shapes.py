@@ -60,9 +60,7 @@ SHAPES = {
     "llama3-70b": Shape(80, 8192, 28672, 64, 8, 128256, 8192, 500_000),
     "llama3-405b": Shape(126, 16384, 53248, 128, 8, 128256, 8192, 500_000),
     "mixtral-8x7b": Shape(32, 4096, 14336, 32, 8, 32000, 4096, 1_000_000, experts=8, top_k=2),
-    "qwen3-30b-a3b": Shape(
-        48, 2048, 768, 32, 4, 151936, 4096, 1_000_000, experts=128, top_k=8, qk_norm=True
-    ),
+    "qwen3-30b-a3b": Shape(48, 2048, 768, 32, 4, 151936, 4096, 1_000_000, experts=128, top_k=8, qk_norm=True),
     # Of Megatron-LM's table of weak scaling, which has LayerNorm.
     "gpt-1.7b": Shape(24, 2048, 8192, 16, 16, 131072, 4096, gated=False),
     "gpt-7b": Shape(30, 4096, 16384, 32, 32, 131072, 4096, gated=False),
@@ -70,4 +68,4 @@ SHAPES = {
     "gpt-32b": Shape(48, 7168, 28672, 56, 56, 131072, 4096, gated=False),
     "gpt-70b": Shape(84, 8192, 32768, 64, 64, 131072, 4096, gated=False),
     "gpt3-175b": Shape(96, 12288, 49152, 96, 96, 51200, 2048, gated=False),
-}  # fmt: skip
+}

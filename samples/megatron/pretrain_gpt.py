@@ -21,11 +21,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from megatron.core import dist_checkpointing, parallel_state
-from megatron.core.distributed import (
-    DistributedDataParallel,
-    DistributedDataParallelConfig,
-    finalize_model_grads,
-)
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.distributed.fsdp.mcore_fsdp_adapter import FullyShardedDataParallel
 from megatron.core.enums import ModelType
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_mtp_block_spec
@@ -89,14 +85,18 @@ def transformer_config(args: argparse.Namespace, shape: Shape, timers: Timers) -
     moe = {}
     if shape.experts:
         moe = {
-            "num_moe_experts": shape.experts, "moe_router_topk": shape.top_k, "moe_ffn_hidden_size": shape.ffn,
+            "num_moe_experts": shape.experts,
+            "moe_router_topk": shape.top_k,
+            "moe_ffn_hidden_size": shape.ffn,
             "moe_token_dispatcher_type": args.moe_token_dispatcher_type,
             "moe_flex_dispatcher_backend": args.moe_flex_dispatcher_backend,
             "moe_router_dtype": "fp32" if args.moe_token_dispatcher_type == "flex" else None,
-            "moe_router_load_balancing_type": "aux_loss", "moe_aux_loss_coeff": 1e-2,
-            "expert_model_parallel_size": args.ep, "expert_tensor_parallel_size": args.etp,
+            "moe_router_load_balancing_type": "aux_loss",
+            "moe_aux_loss_coeff": 1e-2,
+            "expert_model_parallel_size": args.ep,
+            "expert_tensor_parallel_size": args.etp,
             "overlap_moe_expert_parallel_comm": args.overlap_moe_expert_parallel_comm,
-        }  # fmt: skip
+        }
     if shape.experts and args.te:
         moe["moe_grouped_gemm"] = True
     fp8 = {"fp8": "hybrid", "fp8_recipe": args.fp8_recipe} if args.fp8_recipe else {}
@@ -156,9 +156,7 @@ def transformer_config(args: argparse.Namespace, shape: Shape, timers: Timers) -
     )
 
 
-def build_model(
-    args: argparse.Namespace, shape: Shape, config: TransformerConfig
-) -> list[DistributedDataParallel]:
+def build_model(args: argparse.Namespace, shape: Shape, config: TransformerConfig) -> list[DistributedDataParallel]:
     """One chunk per virtual pipeline stage of this rank."""
     ddp_config = DistributedDataParallelConfig(
         grad_reduce_in_fp32=True,
@@ -206,10 +204,20 @@ def build_optimizer(
 ) -> tuple[MegatronOptimizer, OptimizerParamScheduler]:
     optimizer = get_megatron_optimizer(
         OptimizerConfig(
-            optimizer="adam", lr=3e-4, min_lr=3e-5, weight_decay=0.1, adam_beta1=0.9, adam_beta2=0.95,
+            optimizer="adam",
+            lr=3e-4,
+            min_lr=3e-5,
+            weight_decay=0.1,
+            adam_beta1=0.9,
+            adam_beta2=0.95,
             clip_grad=args.clip_grad,
-            bf16=not args.fp16, fp16=args.fp16, params_dtype=config.params_dtype,
-            initial_loss_scale=2**16, min_loss_scale=1.0, loss_scale_window=1000, hysteresis=2,
+            bf16=not args.fp16,
+            fp16=args.fp16,
+            params_dtype=config.params_dtype,
+            initial_loss_scale=2**16,
+            min_loss_scale=1.0,
+            loss_scale_window=1000,
+            hysteresis=2,
             use_distributed_optimizer=args.use_distributed_optimizer,
             overlap_param_gather=args.overlap_param_gather,
             use_precision_aware_optimizer=args.use_precision_aware_optimizer,
@@ -221,11 +229,20 @@ def build_optimizer(
         ),
         model,
         use_gloo_process_groups=False,
-    )  # fmt: skip
+    )
     scheduler = OptimizerParamScheduler(
-        optimizer, init_lr=0.0, max_lr=3e-4, min_lr=3e-5, lr_warmup_steps=0, lr_decay_steps=1_000_000,
-        lr_decay_style="cosine", start_wd=0.1, end_wd=0.1, wd_incr_steps=1, wd_incr_style="constant",
-    )  # fmt: skip
+        optimizer,
+        init_lr=0.0,
+        max_lr=3e-4,
+        min_lr=3e-5,
+        lr_warmup_steps=0,
+        lr_decay_steps=1_000_000,
+        lr_decay_style="cosine",
+        start_wd=0.1,
+        end_wd=0.1,
+        wd_incr_steps=1,
+        wd_incr_style="constant",
+    )
     config.grad_scale_func = optimizer.scale_loss
     config.finalize_model_grads_func = finalize_model_grads
     if args.overlap_grad_reduce:

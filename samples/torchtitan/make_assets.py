@@ -24,19 +24,41 @@ def byte_names() -> list[str]:
 
 def tokenizer() -> dict[str, object]:
     special = [
-        {"id": 256 + i, "content": text, "special": True, "single_word": False, "lstrip": False, "rstrip": False,
-         "normalized": False}
+        {
+            "id": 256 + i,
+            "content": text,
+            "special": True,
+            "single_word": False,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+        }
         for i, text in enumerate(("<|begin_of_text|>", "<|end_of_text|>"))
-    ]  # fmt: skip
+    ]
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     vocabulary = {name: byte for byte, name in enumerate(byte_names())}
     return {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": special, "normalizer": None,
-        "pre_tokenizer": level, "post_processor": None, "decoder": level,
-        "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None,
-                  "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False, "ignore_merges": False,
-                  "vocab": vocabulary, "merges": []},
-    }  # fmt: skip
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": special,
+        "normalizer": None,
+        "pre_tokenizer": level,
+        "post_processor": None,
+        "decoder": level,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": vocabulary,
+            "merges": [],
+        },
+    }
 
 
 def main(directory: Path) -> None:

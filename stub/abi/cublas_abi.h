@@ -61,6 +61,7 @@ enum { LIBRARY_MAJOR = 0, LIBRARY_MINOR = 1, LIBRARY_PATCH = 2 };  // libraryPro
 // this word while they are alive.
 #define PH_CUBLAS_MAGIC 0x7068626c61733031ULL
 
+// clang-format off
 #define CUBLAS_STATUSES(X)                                                         \
   X(SUCCESS, "success") X(NOT_INITIALIZED, "the library was not initialized")      \
   X(ALLOC_FAILED, "the resource allocation failed")                                \
@@ -71,6 +72,7 @@ enum { LIBRARY_MAJOR = 0, LIBRARY_MINOR = 1, LIBRARY_PATCH = 2 };  // libraryPro
   X(INTERNAL_ERROR, "an internal operation failed")                                \
   X(NOT_SUPPORTED, "the functionality requested is not supported")                 \
   X(LICENSE_ERROR, "the functionality requested requires a license")
+// clang-format on
 #define CUBLAS_STATUS_NAME(STATUS, TEXT) \
   if (status == CUBLAS_STATUS_##STATUS) return "CUBLAS_STATUS_" #STATUS;
 #define CUBLAS_STATUS_TEXT(STATUS, TEXT) \
@@ -90,19 +92,29 @@ static inline int cublas_operation_valid(int operation) {
 static inline const char *cublas_compute_name(int compute) {
   switch (compute) {
     case CUBLAS_COMPUTE_16F:
-    case CUBLAS_COMPUTE_16F_PEDANTIC: return "f16";
+    case CUBLAS_COMPUTE_16F_PEDANTIC:
+      return "f16";
     case CUBLAS_COMPUTE_32F:
-    case CUBLAS_COMPUTE_32F_PEDANTIC: return "f32";
-    case CUBLAS_COMPUTE_32F_FAST_16F: return "f16_fast";
-    case CUBLAS_COMPUTE_32F_FAST_16BF: return "bf16_fast";
-    case CUBLAS_COMPUTE_32F_FAST_TF32: return "tf32";
-    case CUBLAS_COMPUTE_32F_EMULATED_16BFX9: return "bf16x9";
+    case CUBLAS_COMPUTE_32F_PEDANTIC:
+      return "f32";
+    case CUBLAS_COMPUTE_32F_FAST_16F:
+      return "f16_fast";
+    case CUBLAS_COMPUTE_32F_FAST_16BF:
+      return "bf16_fast";
+    case CUBLAS_COMPUTE_32F_FAST_TF32:
+      return "tf32";
+    case CUBLAS_COMPUTE_32F_EMULATED_16BFX9:
+      return "bf16x9";
     case CUBLAS_COMPUTE_64F:
-    case CUBLAS_COMPUTE_64F_PEDANTIC: return "f64";
-    case CUBLAS_COMPUTE_64F_EMULATED_FIXEDPOINT: return "f64_fixed";
+    case CUBLAS_COMPUTE_64F_PEDANTIC:
+      return "f64";
+    case CUBLAS_COMPUTE_64F_EMULATED_FIXEDPOINT:
+      return "f64_fixed";
     case CUBLAS_COMPUTE_32I:
-    case CUBLAS_COMPUTE_32I_PEDANTIC: return "i32";
-    default: return NULL;
+    case CUBLAS_COMPUTE_32I_PEDANTIC:
+      return "i32";
+    default:
+      return NULL;
   }
 }
 
@@ -111,9 +123,11 @@ static inline int cublas_types_supported(int compute, int a, int b, int c) {
   if (a != b) return 0;
   switch (compute) {
     case CUBLAS_COMPUTE_16F:
-    case CUBLAS_COMPUTE_16F_PEDANTIC: return a == PH_R_16F && c == PH_R_16F;
+    case CUBLAS_COMPUTE_16F_PEDANTIC:
+      return a == PH_R_16F && c == PH_R_16F;
     case CUBLAS_COMPUTE_32I:
-    case CUBLAS_COMPUTE_32I_PEDANTIC: return a == PH_R_8I && c == PH_R_32I;
+    case CUBLAS_COMPUTE_32I_PEDANTIC:
+      return a == PH_R_8I && c == PH_R_32I;
     case CUBLAS_COMPUTE_32F:
     case CUBLAS_COMPUTE_32F_PEDANTIC:
       if (a == PH_R_16BF || a == PH_R_16F) return c == a || c == PH_R_32F;
@@ -122,10 +136,13 @@ static inline int cublas_types_supported(int compute, int a, int b, int c) {
     case CUBLAS_COMPUTE_32F_FAST_16F:
     case CUBLAS_COMPUTE_32F_FAST_16BF:
     case CUBLAS_COMPUTE_32F_FAST_TF32:
-    case CUBLAS_COMPUTE_32F_EMULATED_16BFX9: return (a == PH_R_32F || a == PH_C_32F) && c == a;
+    case CUBLAS_COMPUTE_32F_EMULATED_16BFX9:
+      return (a == PH_R_32F || a == PH_C_32F) && c == a;
     case CUBLAS_COMPUTE_64F:
     case CUBLAS_COMPUTE_64F_PEDANTIC:
-    case CUBLAS_COMPUTE_64F_EMULATED_FIXEDPOINT: return (a == PH_R_64F || a == PH_C_64F) && c == a;
-    default: return 0;
+    case CUBLAS_COMPUTE_64F_EMULATED_FIXEDPOINT:
+      return (a == PH_R_64F || a == PH_C_64F) && c == a;
+    default:
+      return 0;
   }
 }

@@ -86,7 +86,13 @@ typedef struct cudaUUID_t {
   char bytes[16];
 } cudaUUID_t;
 
-enum { cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice, cudaMemcpyDefault };
+enum {
+  cudaMemcpyHostToHost,
+  cudaMemcpyHostToDevice,
+  cudaMemcpyDeviceToHost,
+  cudaMemcpyDeviceToDevice,
+  cudaMemcpyDefault
+};
 enum { cudaStreamNonBlocking = 1 };
 enum { cudaEventBlockingSync = 1, cudaEventDisableTiming = 2, cudaEventInterprocess = 4 };
 enum { cudaMemoryTypeUnregistered, cudaMemoryTypeHost, cudaMemoryTypeDevice, cudaMemoryTypeManaged };
@@ -151,9 +157,23 @@ typedef struct CUlaunchConfig {
 
 // cudaFuncAttribute (8 and up) and CUfunction_attribute.
 enum {
-  PH_FUNC_MAX_THREADS, PH_FUNC_SHARED, PH_FUNC_CONST, PH_FUNC_LOCAL, PH_FUNC_REGS, PH_FUNC_PTX, PH_FUNC_BINARY,
-  PH_FUNC_CACHE_CA, PH_FUNC_MAX_DYNAMIC, PH_FUNC_CARVEOUT, PH_FUNC_CLUSTER_MUST, PH_FUNC_CLUSTER_WIDTH,
-  PH_FUNC_CLUSTER_HEIGHT, PH_FUNC_CLUSTER_DEPTH, PH_FUNC_NON_PORTABLE, PH_FUNC_POLICY, PH_FUNC_COUNT
+  PH_FUNC_MAX_THREADS,
+  PH_FUNC_SHARED,
+  PH_FUNC_CONST,
+  PH_FUNC_LOCAL,
+  PH_FUNC_REGS,
+  PH_FUNC_PTX,
+  PH_FUNC_BINARY,
+  PH_FUNC_CACHE_CA,
+  PH_FUNC_MAX_DYNAMIC,
+  PH_FUNC_CARVEOUT,
+  PH_FUNC_CLUSTER_MUST,
+  PH_FUNC_CLUSTER_WIDTH,
+  PH_FUNC_CLUSTER_HEIGHT,
+  PH_FUNC_CLUSTER_DEPTH,
+  PH_FUNC_NON_PORTABLE,
+  PH_FUNC_POLICY,
+  PH_FUNC_COUNT
 };
 
 typedef struct cudaMemLocation {

@@ -2,6 +2,7 @@
 // texts; a code missing from one of the two has an empty name there. From NVIDIA's public headers and manuals.
 #pragma once
 
+// clang-format off
 #define PH_CUDA_ERRORS(X) \
   X(0, "cudaSuccess", "CUDA_SUCCESS", "no error") \
   X(1, "cudaErrorInvalidValue", "CUDA_ERROR_INVALID_VALUE", "invalid argument") \
@@ -202,3 +203,4 @@
     "one or more resources are insufficient or non-applicable for the operation") \
   X(916, "", "CUDA_ERROR_KEY_ROTATION", "an error happened during the key rotation sequence") \
   X(999, "cudaErrorUnknown", "CUDA_ERROR_UNKNOWN", "unknown error")
+// clang-format on

@@ -13,6 +13,7 @@
 #define PH_CUDNN_VERSION (PH_CUDA_MAJOR >= 13 ? 91900 : 91002)
 #endif
 
+// clang-format off
 #define CUDNN_STATUSES(X)                                                                                \
   X(SUCCESS, 0) X(NOT_INITIALIZED, 1001) X(SUBLIBRARY_VERSION_MISMATCH, 1002)                            \
   X(SERIALIZATION_VERSION_MISMATCH, 1003) X(DEPRECATED, 1004) X(LICENSE_ERROR, 1005)                     \
@@ -27,6 +28,7 @@
   X(NOT_SUPPORTED_ARCH_MISMATCH, 3007) X(INTERNAL_ERROR, 4000)                                           \
   X(INTERNAL_ERROR_HOST_ALLOCATION_FAILED, 4003)                                                         \
   X(INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED, 4004) X(EXECUTION_FAILED, 5000)
+// clang-format on
 #define CUDNN_STATUS(NAME, VALUE) CUDNN_STATUS_##NAME = VALUE,
 enum { CUDNN_STATUSES(CUDNN_STATUS) };
 #undef CUDNN_STATUS
@@ -44,6 +46,7 @@ enum { CUDNN_DATA_FLOAT = 0 };
 enum { CUDNN_DIM_MAX = 8 };
 
 // cudnnBackendAttributeType_t: number, bytes of one element.
+// clang-format off
 #define CUDNN_ATTRIBUTE_TYPES(X)                                                                        \
   X(HANDLE, 0, 8) X(DATA_TYPE, 1, 4) X(BOOLEAN, 2, 1) X(INT64, 3, 8) X(FLOAT, 4, 4) X(DOUBLE, 5, 8)     \
   X(VOID_PTR, 6, 8) X(CONVOLUTION_MODE, 7, 4) X(HEUR_MODE, 8, 4) X(KNOB_TYPE, 9, 4)                     \
@@ -54,12 +57,14 @@ enum { CUDNN_DIM_MAX = 8 };
   X(CHAR, 24, 1) X(SIGNAL_MODE, 25, 4) X(FRACTION, 26, 16) X(NORM_MODE, 27, 4) X(NORM_FWD_PHASE, 28, 4) \
   X(RNG_DISTRIBUTION, 29, 4) X(MOE_GROUPED_MATMUL_MODE, 30, 4) X(RESHAPE_MODE, 31, 4)                   \
   X(OPERATIONGRAPH_MODE, 32, 4)
+// clang-format on
 #define CUDNN_TYPE(NAME, NUMBER, SIZE) CUDNN_TYPE_##NAME = NUMBER,
 enum { CUDNN_ATTRIBUTE_TYPES(CUDNN_TYPE) };
 #undef CUDNN_TYPE
 
 // cudnnBackendDescriptorType_t: number, name, the range of its attributes' numbers, and up to four
 // attributes without which it cannot be finalised.
+// clang-format off
 #define CUDNN_DESCRIPTORS(X)                                                                              \
   X(0, POINTWISE, 0, 99, 0, 1, -1, -1) X(1, CONVOLUTION, 100, 199, 100, 103, 105, 106)                    \
   X(2, ENGINE, 1300, 1399, 1300, 1301, -1, -1) X(3, ENGINECFG, 300, 399, 300, -1, -1, -1)                \
@@ -102,6 +107,7 @@ enum { CUDNN_ATTRIBUTE_TYPES(CUDNN_TYPE) };
   X(48, OPERATION_MOE_GROUPED_MATMUL_BWD, 2950, 2999, 2952, 2953, -1, -1)                                 \
   X(49, OPERATION_ROPE_FWD, 3400, 3409, 3400, 3401, -1, -1)                                               \
   X(50, OPERATION_ROPE_BWD, 3410, 3419, 3410, 3411, -1, -1)
+// clang-format on
 #define CUDNN_DESCRIPTOR(NUMBER, NAME, ...) CUDNN_BACKEND_##NAME = NUMBER,
 enum { CUDNN_DESCRIPTORS(CUDNN_DESCRIPTOR) };
 #undef CUDNN_DESCRIPTOR
@@ -160,11 +166,11 @@ enum {
 };
 
 // Attributes through which an operation writes a tensor.
-#define CUDNN_OUTPUT_ATTRIBUTES                                                                              \
-  705, 710, 715, 753, 756, 773, 774, 788, 789, 790, 791, 792, 793, 1522, 1611, 1626, 1627, 1628, 1629, 1630, \
-      1711, 1712, 1720, 1803, 1904, 1951, 2003, 2004, 2011, 2012, 2013, 2107, 2108, 2109, 2201, 2251, 2271,  \
-      2310, 2501, 2502, 2602, 2803, 2804, 2817, 2859, 2860, 2861, 2864, 2905, 2953, 3006, 3101, 3102, 3103,  \
-      3104, 3201, 3301, 3401, 3411
+#define CUDNN_OUTPUT_ATTRIBUTES                                                                                    \
+  705, 710, 715, 753, 756, 773, 774, 788, 789, 790, 791, 792, 793, 1522, 1611, 1626, 1627, 1628, 1629, 1630, 1711, \
+      1712, 1720, 1803, 1904, 1951, 2003, 2004, 2011, 2012, 2013, 2107, 2108, 2109, 2201, 2251, 2271, 2310, 2501,  \
+      2502, 2602, 2803, 2804, 2817, 2859, 2860, 2861, 2864, 2905, 2953, 3006, 3101, 3102, 3103, 3104, 3201, 3301,  \
+      3401, 3411
 
 // Legacy interface.
 enum { CUDNN_TENSOR_NCHW = 0, CUDNN_TENSOR_NHWC = 1, CUDNN_TENSOR_NCHW_VECT_C = 2 };

@@ -44,23 +44,19 @@ static int64_t virtual_ns(void) {
   return ph_now();
 }
 
-static int64_t wall_ns(void) {
-  return is_virtual() ? ph_epoch() + virtual_ns() : real_ns(CLOCK_REALTIME);
-}
+static int64_t wall_ns(void) { return is_virtual() ? ph_epoch() + virtual_ns() : real_ns(CLOCK_REALTIME); }
 
-static int64_t monotonic_ns(void) {
-  return is_virtual() ? MONOTONIC_BASE_NS + virtual_ns() : real_ns(CLOCK_MONOTONIC);
-}
+static int64_t monotonic_ns(void) { return is_virtual() ? MONOTONIC_BASE_NS + virtual_ns() : real_ns(CLOCK_MONOTONIC); }
 
 // METH_NOARGS functions: (self, unused) -> new reference.
-#define PY_CLOCK(name, source)                                                        \
-  PH_EXPORT ph_pyobject *ph_py_##name(ph_pyobject *self, ph_pyobject *unused) {       \
-    (void)self, (void)unused;                                                         \
-    return PyFloat_FromDouble((double)source() * 1e-9);                               \
-  }                                                                                   \
-  PH_EXPORT ph_pyobject *ph_py_##name##_ns(ph_pyobject *self, ph_pyobject *unused) {  \
-    (void)self, (void)unused;                                                         \
-    return PyLong_FromLongLong(source());                                             \
+#define PY_CLOCK(name, source)                                                       \
+  PH_EXPORT ph_pyobject *ph_py_##name(ph_pyobject *self, ph_pyobject *unused) {      \
+    (void)self, (void)unused;                                                        \
+    return PyFloat_FromDouble((double)source() * 1e-9);                              \
+  }                                                                                  \
+  PH_EXPORT ph_pyobject *ph_py_##name##_ns(ph_pyobject *self, ph_pyobject *unused) { \
+    (void)self, (void)unused;                                                        \
+    return PyLong_FromLongLong(source());                                            \
   }
 
 PY_CLOCK(time, wall_ns)

@@ -10,9 +10,9 @@
 // the interpreter's specialisation. The length of a function's code stands for the work in one call
 // of it: C functions that it calls, attribute look-ups, arithmetic. The code of the import system is
 // free of charge, because what it does depends on compiled files that an earlier run may have left; so is
-// what __eq__ does, because a dict calls it when hashes collide, and many hashes are made of addresses; what __del__ does,
-// because the collector of garbage calls it when all threads together have made enough, in any of them; and what waits
-// for other threads and processes, because how often it looks whether they are done depends on their real speed.
+// what __eq__ does, because a dict calls it when hashes collide, and many hashes are made of addresses; what __del__
+// does, because the collector of garbage calls it when all threads together have made enough, in any of them; and what
+// waits for other threads and processes, because how often it looks whether they are done depends on their real speed.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -44,8 +44,8 @@ static long extra_index = -1;
 
 // Parts of paths in Python's standard library.
 static const char *const waiting[] = {
-  "/multiprocessing/", "/concurrent/futures/", "/asyncio/", "/threading.py", "/queue.py", "/selectors.py",
-  "/socket.py", "/subprocess.py",
+    "/multiprocessing/", "/concurrent/futures/", "/asyncio/",  "/threading.py",
+    "/queue.py",         "/selectors.py",        "/socket.py", "/subprocess.py",
 };
 
 static bool is_free(const char *file) {
@@ -64,32 +64,32 @@ static bool is_free(const char *file) {
 // and again; a folder is made by the first rank of the first run; a folder on sys.path that another process wrote to is
 // listed once more for the version of a package. What a weak reference calls when its object dies is called sooner or
 // later, or never, for a process or thread that is over.
-// Tables of decompositions and of sympy's methods are made, and DeepSpeed's modules are wrapped, in the order of sets of
-// operators and classes, whose hashes are addresses: these depend on the lengths of paths, on the environment and on
+// Tables of decompositions and of sympy's methods are made, and DeepSpeed's modules are wrapped, in the order of sets
+// of operators and classes, whose hashes are addresses: these depend on the lengths of paths, on the environment and on
 // what threads allocate meanwhile. NetworkX goes through all variables of the environment when it is imported.
 static const struct {
   const char *file, *function;  // the end of a path, or a folder in it; NULL: all functions
 } of_others[] = {
-  {"/torch/utils/data/_utils/signal_handling.py", NULL},
-  {"/torch/utils/data/dataloader.py", "_get_data"},
-  {"/concurrent/futures/_base.py", "add_done_callback"},
-  {"/concurrent/futures/thread.py", "_adjust_thread_count"},
-  {"/concurrent/futures/process.py", "_adjust_process_count"},
-  {"/filelock/", NULL},
-  {"/importlib/metadata/", NULL},
-  {"/deepspeed/runtime/zero/partition_parameters.py", "_enable_class"},
-  {"/deepspeed/runtime/zero/partition_parameters.py", "_disable_class"},
-  {"/deepspeed/runtime/zero/partition_parameters.py", "_enable_class_apply"},
-  {"/deepspeed/runtime/zero/partition_parameters.py", "_disable_class_apply"},
-  {"/weakref.py", "remove"},
-  {"/_weakrefset.py", "_remove"},
-  {"/torch/export/decomp_utils.py", NULL},
-  {"/networkx/utils/backends.py", "_set_configs_from_environment"},
-  {"/sympy/multipledispatch/conflict.py", NULL},
-  {"/sympy/multipledispatch/dispatcher.py", "dispatch"},
-  {"<frozen os>", "makedirs"},
-  {"/os.py", "makedirs"},  // of 3.10
-  {"/pathlib.py", "mkdir"},
+    {"/torch/utils/data/_utils/signal_handling.py", NULL},
+    {"/torch/utils/data/dataloader.py", "_get_data"},
+    {"/concurrent/futures/_base.py", "add_done_callback"},
+    {"/concurrent/futures/thread.py", "_adjust_thread_count"},
+    {"/concurrent/futures/process.py", "_adjust_process_count"},
+    {"/filelock/", NULL},
+    {"/importlib/metadata/", NULL},
+    {"/deepspeed/runtime/zero/partition_parameters.py", "_enable_class"},
+    {"/deepspeed/runtime/zero/partition_parameters.py", "_disable_class"},
+    {"/deepspeed/runtime/zero/partition_parameters.py", "_enable_class_apply"},
+    {"/deepspeed/runtime/zero/partition_parameters.py", "_disable_class_apply"},
+    {"/weakref.py", "remove"},
+    {"/_weakrefset.py", "_remove"},
+    {"/torch/export/decomp_utils.py", NULL},
+    {"/networkx/utils/backends.py", "_set_configs_from_environment"},
+    {"/sympy/multipledispatch/conflict.py", NULL},
+    {"/sympy/multipledispatch/dispatcher.py", "dispatch"},
+    {"<frozen os>", "makedirs"},
+    {"/os.py", "makedirs"},  // of 3.10
+    {"/pathlib.py", "mkdir"},
 };
 
 static bool ends_with(const char *text, const char *end) {
@@ -116,7 +116,8 @@ static bool is_generated(const char *file) {
   size_t length = strlen(file);
   if (length < GENERATED_NAME + 4) return false;
   const char *name = file + length - GENERATED_NAME;
-  return name[-1] == '/' && name[-4] == '/' && name[0] == 'c' && !strncmp(name - 3, name + 1, 2) && ends_with(name, ".py");
+  return name[-1] == '/' && name[-4] == '/' && name[0] == 'c' && !strncmp(name - 3, name + 1, 2) &&
+         ends_with(name, ".py");
 }
 
 // Facts about a code object. Frames find it in one table by the address of their code: a frame's entry is rarely in
@@ -127,8 +128,8 @@ typedef struct ph_code {
   int64_t last;       // when it ran last, for ph_enter_frame
   uint32_t number;    // of ph_note_function
   uint16_t units;
-  uint8_t flags;      // FREE of charge; COVERS: neither it nor what it calls is charged; TORCH_FUNCTION: torch packs the
-                      // arguments of a call for it, as for DeviceContext of set_default_device
+  uint8_t flags;  // FREE of charge; COVERS: neither it nor what it calls is charged; TORCH_FUNCTION: torch packs the
+                  // arguments of a call for it, as for DeviceContext of set_default_device
 } ph_code;
 
 // Python's lock protects the table. It is never more than half full, entries of freed code included.
@@ -180,7 +181,8 @@ static ph_code facts_of(ph_pyobject *code) {
     size_t units = (size_t)PyObject_Size(bytes) / UNIT_BYTES;
     size_t most = is_generated(path) ? UINT16_MAX : MAX_UNITS;
     facts.units = (uint16_t)(units > most ? most : units);
-    if (!strcmp(function, "_engine_run_backward") && ends_with(path, "torch/autograd/graph.py")) facts.flags |= ENTERS_AUTOGRAD;
+    if (!strcmp(function, "_engine_run_backward") && ends_with(path, "torch/autograd/graph.py"))
+      facts.flags |= ENTERS_AUTOGRAD;
     if (!strcmp(function, "__torch_function__")) facts.flags |= TORCH_FUNCTION;
     facts.number = ph_note_function(path, function);
   } else {

@@ -42,21 +42,22 @@ static int copy_matrix(const transfer *t) {
 #define TRANSFER(...)         \
   transfer t = {__VA_ARGS__}; \
   return PH_BRACKET(copy_matrix(&t))
-#define TRANSFERS(I, SUFFIX, WAY, TO_DEVICE)                                                             \
-  PH_EXPORT int cublas##WAY##Vector##SUFFIX(I n, I element, const void *x, I incx, void *y, I incy) {    \
-    TRANSFER(y, x, 1, n, element, incx, incy, NULL, TO_DEVICE, true);                                    \
-  }                                                                                                      \
-  PH_EXPORT int cublas##WAY##VectorAsync##SUFFIX(I n, I element, const void *x, I incx, void *y, I incy, \
-                                                 void *stream) {                                         \
-    TRANSFER(y, x, 1, n, element, incx, incy, stream, TO_DEVICE, false);                                 \
-  }                                                                                                      \
-  PH_EXPORT int cublas##WAY##Matrix##SUFFIX(I rows, I columns, I element, const void *a, I lda, void *b, \
-                                            I ldb) {                                                     \
-    TRANSFER(b, a, rows, columns, element, lda, ldb, NULL, TO_DEVICE, true);                             \
-  }                                                                                                      \
-  PH_EXPORT int cublas##WAY##MatrixAsync##SUFFIX(I rows, I columns, I element, const void *a, I lda,     \
-                                                 void *b, I ldb, void *stream) {                         \
-    TRANSFER(b, a, rows, columns, element, lda, ldb, stream, TO_DEVICE, false);                          \
+#define TRANSFERS(I, SUFFIX, WAY, TO_DEVICE)                                                                         \
+  PH_EXPORT int cublas##WAY##Vector##SUFFIX(I n, I element, const void *x, I incx, void *y, I incy) {                \
+    TRANSFER(y, x, 1, n, element, incx, incy, NULL, TO_DEVICE, true);                                                \
+  }                                                                                                                  \
+  PH_EXPORT int cublas##WAY##VectorAsync##SUFFIX(I n, I element, const void *x, I incx, void *y, I incy,             \
+                                                 void *stream) {                                                     \
+    TRANSFER(y, x, 1, n, element, incx, incy, stream, TO_DEVICE, false);                                             \
+  }                                                                                                                  \
+  PH_EXPORT int cublas##WAY##Matrix##SUFFIX(I rows, I columns, I element, const void *a, I lda, void *b, I ldb) {    \
+    TRANSFER(b, a, rows, columns, element, lda, ldb, NULL, TO_DEVICE, true);                                         \
+  }                                                                                                                  \
+  PH_EXPORT int cublas##WAY##MatrixAsync##SUFFIX(I rows, I columns, I element, const void *a, I lda, void *b, I ldb, \
+                                                 void *stream) {                                                     \
+    TRANSFER(b, a, rows, columns, element, lda, ldb, stream, TO_DEVICE, false);                                      \
   }
-TRANSFERS(int, , Set, true) TRANSFERS(int64_t, _64, Set, true) TRANSFERS(int, , Get, false)
+TRANSFERS(int, , Set, true)
+TRANSFERS(int64_t, _64, Set, true)
+TRANSFERS(int, , Get, false)
 TRANSFERS(int64_t, _64, Get, false)

@@ -67,14 +67,13 @@ static int multiply(const product *p) {
   ph_call_number(&call, "batch", p->batch, p->batch > 1);
   double batch = (double)p->batch;
   call.flops = (a->complex_number ? 8.0 : 2.0) * (double)p->m * (double)p->n * (double)p->k * batch;
-  call.bytes = batch * ((double)p->m * (double)p->k * ph_dtype_bytes(a) +
-                        (double)p->k * (double)p->n * ph_dtype_bytes(b) +
-                        (double)p->m * (double)p->n * ph_dtype_bytes(c));
+  call.bytes =
+      batch * ((double)p->m * (double)p->k * ph_dtype_bytes(a) + (double)p->k * (double)p->n * ph_dtype_bytes(b) +
+               (double)p->m * (double)p->n * ph_dtype_bytes(c));
   ph_call_launch(&call, stream);
   if (!p->pointers)
-    ph_wrote_output(p->c,
-                    ((double)p->ldc * (double)(p->n - 1) + (double)p->m + (double)p->stride_c * (batch - 1)) *
-                        ph_dtype_bytes(c));
+    ph_wrote_output(p->c, ((double)p->ldc * (double)(p->n - 1) + (double)p->m + (double)p->stride_c * (batch - 1)) *
+                              ph_dtype_bytes(c));
   ph_charge(PH_API_GEMM);
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -84,77 +83,78 @@ static int multiply(const product *p) {
    : (TYPE) == PH_R_16F                     ? CUBLAS_COMPUTE_16F \
                                             : CUBLAS_COMPUTE_32F)
 #define PRODUCT_HEAD(I) HANDLE handle, int ta, int tb, I m, I n, I k, const void *alpha
-#define PRODUCT_FIELDS                                                                                  \
-  .handle = handle, .trans_a = ta, .trans_b = tb, .m = m, .n = n, .k = k, .alpha = alpha, .beta = beta, \
-  .a = a, .b = b, .c = c, .lda = lda, .ldb = ldb, .ldc = ldc
+#define PRODUCT_FIELDS                                                                                          \
+  .handle = handle, .trans_a = ta, .trans_b = tb, .m = m, .n = n, .k = k, .alpha = alpha, .beta = beta, .a = a, \
+  .b = b, .c = c, .lda = lda, .ldb = ldb, .ldc = ldc
 #define TYPES(A, B, C) .a_type = (A), .b_type = (B), .c_type = (C)
 
-#define GEMM(I, SUFFIX, NAME, TYPE)                                                                 \
-  PH_EXPORT int cublas##NAME##SUFFIX(PRODUCT_HEAD(I), const void *a, I lda, const void *b, I ldb,   \
-                                     const void *beta, void *c, I ldc) {                            \
-    product p = {PRODUCT_FIELDS, TYPES(TYPE, TYPE, TYPE), .batch = 1, .compute = COMPUTE_OF(TYPE)}; \
-    return PH_BRACKET(multiply(&p));                                                                \
+#define GEMM(I, SUFFIX, NAME, TYPE)                                                                                 \
+  PH_EXPORT int cublas##NAME##SUFFIX(PRODUCT_HEAD(I), const void *a, I lda, const void *b, I ldb, const void *beta, \
+                                     void *c, I ldc) {                                                              \
+    product p = {PRODUCT_FIELDS, TYPES(TYPE, TYPE, TYPE), .batch = 1, .compute = COMPUTE_OF(TYPE)};                 \
+    return PH_BRACKET(multiply(&p));                                                                                \
   }
-#define GEMM_STRIDED(I, SUFFIX, NAME, TYPE)                                                               \
-  PH_EXPORT int cublas##NAME##SUFFIX(PRODUCT_HEAD(I), const void *a, I lda, long long stride_a,           \
-                                     const void *b, I ldb, long long stride_b, const void *beta, void *c, \
-                                     I ldc, long long stride_c, I batch) {                                \
-    (void)stride_a, (void)stride_b;                                                                       \
-    product p = {PRODUCT_FIELDS, TYPES(TYPE, TYPE, TYPE), .stride_c = stride_c, .batch = batch,           \
-                 .compute = COMPUTE_OF(TYPE)};                                                            \
-    return PH_BRACKET(multiply(&p));                                                                      \
+#define GEMM_STRIDED(I, SUFFIX, NAME, TYPE)                                                                           \
+  PH_EXPORT int cublas##NAME##SUFFIX(PRODUCT_HEAD(I), const void *a, I lda, long long stride_a, const void *b, I ldb, \
+                                     long long stride_b, const void *beta, void *c, I ldc, long long stride_c,        \
+                                     I batch) {                                                                       \
+    (void)stride_a, (void)stride_b;                                                                                   \
+    product p = {PRODUCT_FIELDS, TYPES(TYPE, TYPE, TYPE), .stride_c = stride_c, .batch = batch,                       \
+                 .compute = COMPUTE_OF(TYPE)};                                                                        \
+    return PH_BRACKET(multiply(&p));                                                                                  \
   }
-#define GEMM_POINTERS(I, SUFFIX, NAME, TYPE)                                                      \
-  PH_EXPORT int cublas##NAME##SUFFIX(PRODUCT_HEAD(I), const void *a, I lda, const void *b, I ldb, \
-                                     const void *beta, void *c, I ldc, I batch) {                 \
-    product p = {PRODUCT_FIELDS, TYPES(TYPE, TYPE, TYPE), .batch = batch, .pointers = true,       \
-                 .compute = COMPUTE_OF(TYPE)};                                                    \
-    return PH_BRACKET(multiply(&p));                                                              \
+#define GEMM_POINTERS(I, SUFFIX, NAME, TYPE)                                                                        \
+  PH_EXPORT int cublas##NAME##SUFFIX(PRODUCT_HEAD(I), const void *a, I lda, const void *b, I ldb, const void *beta, \
+                                     void *c, I ldc, I batch) {                                                     \
+    product p = {PRODUCT_FIELDS, TYPES(TYPE, TYPE, TYPE), .batch = batch, .pointers = true,                         \
+                 .compute = COMPUTE_OF(TYPE)};                                                                      \
+    return PH_BRACKET(multiply(&p));                                                                                \
   }
-#define GEMM_TYPED(I, SUFFIX, NAME)                                                                        \
-  PH_EXPORT int cublas##NAME##SUFFIX(PRODUCT_HEAD(I), const void *a, int at, I lda, const void *b, int bt, \
-                                     I ldb, const void *beta, void *c, int ct, I ldc) {                    \
-    product p = {PRODUCT_FIELDS, TYPES(at, bt, ct), .batch = 1, .compute = CUBLAS_COMPUTE_32F};            \
+#define GEMM_TYPED(I, SUFFIX, NAME)                                                                               \
+  PH_EXPORT int cublas##NAME##SUFFIX(PRODUCT_HEAD(I), const void *a, int at, I lda, const void *b, int bt, I ldb, \
+                                     const void *beta, void *c, int ct, I ldc) {                                  \
+    product p = {PRODUCT_FIELDS, TYPES(at, bt, ct), .batch = 1, .compute = CUBLAS_COMPUTE_32F};                   \
+    return PH_BRACKET(multiply(&p));                                                                              \
+  }
+// clang-format off
+#define GEMM_FORMS(I, SUFFIX, _)                                                                           \
+  GEMM(I, SUFFIX, Sgemm_v2, PH_R_32F) GEMM(I, SUFFIX, Dgemm_v2, PH_R_64F)                                  \
+  GEMM(I, SUFFIX, Cgemm_v2, PH_C_32F) GEMM(I, SUFFIX, Zgemm_v2, PH_C_64F)                                  \
+  GEMM(I, SUFFIX, Hgemm, PH_R_16F) GEMM(I, SUFFIX, Cgemm3m, PH_C_32F) GEMM(I, SUFFIX, Zgemm3m, PH_C_64F)   \
+  GEMM_STRIDED(I, SUFFIX, SgemmStridedBatched, PH_R_32F)                                                   \
+  GEMM_STRIDED(I, SUFFIX, DgemmStridedBatched, PH_R_64F)                                                   \
+  GEMM_STRIDED(I, SUFFIX, CgemmStridedBatched, PH_C_32F)                                                   \
+  GEMM_STRIDED(I, SUFFIX, ZgemmStridedBatched, PH_C_64F)                                                   \
+  GEMM_STRIDED(I, SUFFIX, HgemmStridedBatched, PH_R_16F)                                                   \
+  GEMM_STRIDED(I, SUFFIX, Cgemm3mStridedBatched, PH_C_32F)                                                 \
+  GEMM_POINTERS(I, SUFFIX, SgemmBatched, PH_R_32F) GEMM_POINTERS(I, SUFFIX, DgemmBatched, PH_R_64F)        \
+  GEMM_POINTERS(I, SUFFIX, CgemmBatched, PH_C_32F) GEMM_POINTERS(I, SUFFIX, ZgemmBatched, PH_C_64F)        \
+  GEMM_POINTERS(I, SUFFIX, HgemmBatched, PH_R_16F) GEMM_POINTERS(I, SUFFIX, Cgemm3mBatched, PH_C_32F)      \
+  GEMM_TYPED(I, SUFFIX, SgemmEx) GEMM_TYPED(I, SUFFIX, CgemmEx) GEMM_TYPED(I, SUFFIX, Cgemm3mEx)           \
+  PH_EXPORT int cublasGemmEx##SUFFIX(PRODUCT_HEAD(I), const void *a, int at, I lda, const void *b,         \
+      int bt, I ldb, const void *beta, void *c, int ct, I ldc,                                             \
+      int compute, int algorithm) {                                                                        \
+    (void)algorithm;                                                                                       \
+    product p = {PRODUCT_FIELDS, TYPES(at, bt, ct), .batch = 1, .compute = compute};                       \
+    return PH_BRACKET(multiply(&p));                                                                       \
+  }                                                                                                        \
+  PH_EXPORT int cublasGemmStridedBatchedEx##SUFFIX(                                                        \
+      PRODUCT_HEAD(I), const void *a, int at, I lda, long long stride_a, const void *b, int bt, I ldb,     \
+      long long stride_b, const void *beta, void *c, int ct, I ldc, long long stride_c, I batch,           \
+      int compute, int algorithm) {                                                                        \
+    (void)algorithm, (void)stride_a, (void)stride_b;                                                       \
+    product p = {PRODUCT_FIELDS, TYPES(at, bt, ct), .stride_c = stride_c, .batch = batch,                  \
+                 .compute = compute};                                                                      \
+    return PH_BRACKET(multiply(&p));                                                                       \
+  }                                                                                                        \
+  PH_EXPORT int cublasGemmBatchedEx##SUFFIX(PRODUCT_HEAD(I), const void *a, int at, I lda, const void *b,  \
+                                            int bt, I ldb, const void *beta, void *c, int ct, I ldc,       \
+                                            I batch, int compute, int algorithm) {                         \
+    (void)algorithm;                                                                                       \
+    product p = {PRODUCT_FIELDS, TYPES(at, bt, ct), .batch = batch, .pointers = true, .compute = compute}; \
     return PH_BRACKET(multiply(&p));                                                                       \
   }
-#define GEMM_FORMS(I, SUFFIX, _)                                                                             \
-  GEMM(I, SUFFIX, Sgemm_v2, PH_R_32F) GEMM(I, SUFFIX, Dgemm_v2, PH_R_64F)                                    \
-  GEMM(I, SUFFIX, Cgemm_v2, PH_C_32F) GEMM(I, SUFFIX, Zgemm_v2, PH_C_64F)                                   \
-  GEMM(I, SUFFIX, Hgemm, PH_R_16F) GEMM(I, SUFFIX, Cgemm3m, PH_C_32F) GEMM(I, SUFFIX, Zgemm3m, PH_C_64F)     \
-  GEMM_STRIDED(I, SUFFIX, SgemmStridedBatched, PH_R_32F)                                                    \
-  GEMM_STRIDED(I, SUFFIX, DgemmStridedBatched, PH_R_64F)                                                     \
-  GEMM_STRIDED(I, SUFFIX, CgemmStridedBatched, PH_C_32F)                                                     \
-  GEMM_STRIDED(I, SUFFIX, ZgemmStridedBatched, PH_C_64F)                                                    \
-  GEMM_STRIDED(I, SUFFIX, HgemmStridedBatched, PH_R_16F)                                                     \
-  GEMM_STRIDED(I, SUFFIX, Cgemm3mStridedBatched, PH_C_32F)                                                   \
-  GEMM_POINTERS(I, SUFFIX, SgemmBatched, PH_R_32F) GEMM_POINTERS(I, SUFFIX, DgemmBatched, PH_R_64F)         \
-  GEMM_POINTERS(I, SUFFIX, CgemmBatched, PH_C_32F) GEMM_POINTERS(I, SUFFIX, ZgemmBatched, PH_C_64F)         \
-  GEMM_POINTERS(I, SUFFIX, HgemmBatched, PH_R_16F) GEMM_POINTERS(I, SUFFIX, Cgemm3mBatched, PH_C_32F)        \
-  GEMM_TYPED(I, SUFFIX, SgemmEx) GEMM_TYPED(I, SUFFIX, CgemmEx) GEMM_TYPED(I, SUFFIX, Cgemm3mEx)             \
- PH_EXPORT int                                                                                               \
-                          cublasGemmEx##SUFFIX(PRODUCT_HEAD(I), const void *a, int at, I lda, const void *b, \
-                                               int bt, I ldb, const void *beta, void *c, int ct, I ldc,      \
-                                               int compute, int algorithm) {                                 \
-    (void)algorithm;                                                                                         \
-    product p = {PRODUCT_FIELDS, TYPES(at, bt, ct), .batch = 1, .compute = compute};                         \
-    return PH_BRACKET(multiply(&p));                                                                         \
-  }                                                                                                          \
-  PH_EXPORT int cublasGemmStridedBatchedEx##SUFFIX(                                                          \
-      PRODUCT_HEAD(I), const void *a, int at, I lda, long long stride_a, const void *b, int bt, I ldb,       \
-      long long stride_b, const void *beta, void *c, int ct, I ldc, long long stride_c, I batch,             \
-      int compute, int algorithm) {                                                                          \
-    (void)algorithm, (void)stride_a, (void)stride_b;                                                         \
-    product p = {PRODUCT_FIELDS, TYPES(at, bt, ct), .stride_c = stride_c, .batch = batch,                    \
-                 .compute = compute};                                                                        \
-    return PH_BRACKET(multiply(&p));                                                                         \
-  }                                                                                                          \
-  PH_EXPORT int cublasGemmBatchedEx##SUFFIX(PRODUCT_HEAD(I), const void *a, int at, I lda, const void *b,    \
-                                            int bt, I ldb, const void *beta, void *c, int ct, I ldc,         \
-                                            I batch, int compute, int algorithm) {                           \
-    (void)algorithm;                                                                                         \
-    product p = {PRODUCT_FIELDS, TYPES(at, bt, ct), .batch = batch, .pointers = true, .compute = compute};   \
-    return PH_BRACKET(multiply(&p));                                                                         \
-  }
+// clang-format on
 INT_AND_INT64(GEMM_FORMS, )
 
 // Grouped products: one kernel, the groups' dimensions as lists while they are few.
@@ -187,14 +187,12 @@ static int multiply_groups(const groups *g) {
     int ta = g->trans_a[i], tb = g->trans_b[i];
     if (m < 0 || n < 0 || k < 0 || size < 0 || !cublas_operation_valid(ta) || !cublas_operation_valid(tb) ||
         g->dimension(g->lda, i) < at_least_1(ta == CUBLAS_OP_N ? m : k) ||
-        g->dimension(g->ldb, i) < at_least_1(tb == CUBLAS_OP_N ? k : n) ||
-        g->dimension(g->ldc, i) < at_least_1(m))
+        g->dimension(g->ldb, i) < at_least_1(tb == CUBLAS_OP_N ? k : n) || g->dimension(g->ldc, i) < at_least_1(m))
       return CUBLAS_STATUS_INVALID_VALUE;
     if (i < GROUPS_LISTED) ms[i] = m, ns[i] = n, ks[i] = k, sizes[i] = size;
     flops += (a->complex_number ? 8.0 : 2.0) * (double)m * (double)n * (double)k * (double)size;
-    bytes += (double)size *
-             ((double)m * (double)k * ph_dtype_bytes(a) + (double)k * (double)n * ph_dtype_bytes(b) +
-              (double)m * (double)n * ph_dtype_bytes(c));
+    bytes += (double)size * ((double)m * (double)k * ph_dtype_bytes(a) + (double)k * (double)n * ph_dtype_bytes(b) +
+                             (double)m * (double)n * ph_dtype_bytes(c));
   }
   const ph_stream *stream = ph_stream_of(g->handle->stream, false);
   if (!stream) return CUBLAS_STATUS_EXECUTION_FAILED;
@@ -221,26 +219,26 @@ static int multiply_groups(const groups *g) {
 
 #define GROUPED_ARGUMENTS(I) \
   HANDLE handle, const int *ta, const int *tb, const I *m, const I *n, const I *k, const void *alpha
-#define GROUPED_FIELDS                                                                            \
-  .handle = handle, .trans_a = ta, .trans_b = tb, .m = m, .n = n, .k = k, .lda = lda, .ldb = ldb, \
-  .ldc = ldc, .sizes = sizes, .count = count
-#define GROUPED_TYPED(I, SUFFIX, INDEX, NAME, TYPE)                                                        \
-  PH_EXPORT int cublas##NAME##SUFFIX(GROUPED_ARGUMENTS(I), const void *const *a, const I *lda,             \
-                                     const void *const *b, const I *ldb, const void *beta, void *const *c, \
-                                     const I *ldc, I count, const I *sizes) {                              \
-    (void)alpha, (void)a, (void)b, (void)beta, (void)c;                                                    \
-    groups g = {GROUPED_FIELDS, .dimension = INDEX, TYPES(TYPE, TYPE, TYPE), .compute = COMPUTE_OF(TYPE)}; \
-    return PH_BRACKET(multiply_groups(&g));                                                                \
+#define GROUPED_FIELDS                                                                                        \
+  .handle = handle, .trans_a = ta, .trans_b = tb, .m = m, .n = n, .k = k, .lda = lda, .ldb = ldb, .ldc = ldc, \
+  .sizes = sizes, .count = count
+#define GROUPED_TYPED(I, SUFFIX, INDEX, NAME, TYPE)                                                                  \
+  PH_EXPORT int cublas##NAME##SUFFIX(GROUPED_ARGUMENTS(I), const void *const *a, const I *lda, const void *const *b, \
+                                     const I *ldb, const void *beta, void *const *c, const I *ldc, I count,          \
+                                     const I *sizes) {                                                               \
+    (void)alpha, (void)a, (void)b, (void)beta, (void)c;                                                              \
+    groups g = {GROUPED_FIELDS, .dimension = INDEX, TYPES(TYPE, TYPE, TYPE), .compute = COMPUTE_OF(TYPE)};           \
+    return PH_BRACKET(multiply_groups(&g));                                                                          \
   }
-#define GROUPED(I, SUFFIX, INDEX)                                                                            \
-  GROUPED_TYPED(I, SUFFIX, INDEX, SgemmGroupedBatched, PH_R_32F)                                             \
-  GROUPED_TYPED(I, SUFFIX, INDEX, DgemmGroupedBatched, PH_R_64F)                                             \
-  PH_EXPORT int cublasGemmGroupedBatchedEx##SUFFIX(GROUPED_ARGUMENTS(I), const void *const *a, int at,       \
-                                                   const I *lda, const void *const *b, int bt, const I *ldb, \
-                                                   const void *beta, void *const *c, int ct, const I *ldc,   \
-                                                   I count, const I *sizes, int compute) {                   \
-    (void)alpha, (void)a, (void)b, (void)beta, (void)c;                                                      \
-    groups g = {GROUPED_FIELDS, .dimension = INDEX, TYPES(at, bt, ct), .compute = compute};                  \
-    return PH_BRACKET(multiply_groups(&g));                                                                  \
+#define GROUPED(I, SUFFIX, INDEX)                                                                                   \
+  GROUPED_TYPED(I, SUFFIX, INDEX, SgemmGroupedBatched, PH_R_32F)                                                    \
+  GROUPED_TYPED(I, SUFFIX, INDEX, DgemmGroupedBatched, PH_R_64F)                                                    \
+  PH_EXPORT int cublasGemmGroupedBatchedEx##SUFFIX(                                                                 \
+      GROUPED_ARGUMENTS(I), const void *const *a, int at, const I *lda, const void *const *b, int bt, const I *ldb, \
+      const void *beta, void *const *c, int ct, const I *ldc, I count, const I *sizes, int compute) {               \
+    (void)alpha, (void)a, (void)b, (void)beta, (void)c;                                                             \
+    groups g = {GROUPED_FIELDS, .dimension = INDEX, TYPES(at, bt, ct), .compute = compute};                         \
+    return PH_BRACKET(multiply_groups(&g));                                                                         \
   }
-GROUPED(int, , narrow_index) GROUPED(int64_t, _64, wide_index)
+GROUPED(int, , narrow_index)
+GROUPED(int64_t, _64, wide_index)

@@ -11,7 +11,8 @@ PH_EXPORT int cublasCreate_v2(HANDLE *handle) {
   created->emulation_special_values = 0xFFFF;
   static int first = 1;
   if (__atomic_exchange_n(&first, 0, __ATOMIC_RELAXED)) {
-    if (!ph_memory_charge(ph_current_device(), (int64_t)ph_gpu()->cublas_bytes)) return free(created), CUBLAS_STATUS_ALLOC_FAILED;
+    if (!ph_memory_charge(ph_current_device(), (int64_t)ph_gpu()->cublas_bytes))
+      return free(created), CUBLAS_STATUS_ALLOC_FAILED;
     ph_charge(PH_API_CUBLAS_CREATE);
   }
   *handle = created;
@@ -61,6 +62,7 @@ PH_EXPORT size_t cublasGetCudartVersion(void) { return PH_CUDA_MAJOR * 1000; }
 
 // State with a getter and a setter: name of the pair's common part, suffix, field, type, lowest and
 // highest value that the setter takes.
+// clang-format off
 #define HANDLE_STATE(X)                                                             \
   X(PointerMode, _v2, pointer_mode, 0, 1) X(AtomicsMode, , atomics_mode, 0, 1)      \
   X(MathMode, , math_mode, 0, 31) X(SmCountTarget, , sm_count_target, 0, INT32_MAX) \
@@ -69,6 +71,7 @@ PH_EXPORT size_t cublasGetCudartVersion(void) { return PH_CUDA_MAJOR * 1000; }
   X(FixedPointEmulationMantissaControl, , mantissa_control, 0, 1)                   \
   X(FixedPointEmulationMaxMantissaBitCount, , mantissa_bits, 0, INT32_MAX)          \
   X(FixedPointEmulationMantissaBitOffset, , mantissa_offset, INT32_MIN, INT32_MAX)
+// clang-format on
 #define STATE(NAME, SUFFIX, FIELD, LOW, HIGH)                          \
   PH_EXPORT int cublasGet##NAME##SUFFIX(HANDLE handle, int *value) {   \
     CHECK_HANDLE(handle);                                              \

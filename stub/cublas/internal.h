@@ -22,8 +22,10 @@ static inline int64_t at_least_1(int64_t value) { return value > 1 ? value : 1; 
 
 // Index types of the two forms of every call.
 #define INT_AND_INT64(X, ...) X(int, , __VA_ARGS__) X(int64_t, _64, __VA_ARGS__)
+// clang-format off
 #define SDCZ(X, I, SUFFIX) \
   X(I, SUFFIX, S, PH_R_32F) X(I, SUFFIX, D, PH_R_64F) X(I, SUFFIX, C, PH_C_32F) X(I, SUFFIX, Z, PH_C_64F)
+// clang-format on
 
 // ---------------------------------------------------------------- calls that are not products
 // One description serves levels 1 to 3 and the batched factorisations.

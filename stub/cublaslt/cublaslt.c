@@ -31,6 +31,7 @@ enum {
 // ---------------------------------------------------------------- descriptors
 // Attributes: number, type, field, default. One list per descriptor makes the storage, the table of
 // offsets and sizes, and the defaults. Eight-byte fields come first so that nothing is padded.
+// clang-format off
 #define MATMUL_ATTRIBUTES(X)                                                                             \
   X(8, void *, bias, NULL) X(10, int64_t, bias_batch_stride, 0) X(11, void *, aux, NULL)                 \
   X(12, int64_t, aux_ld, 0) X(13, int64_t, aux_batch_stride, 0) X(14, int64_t, alpha_batch_stride, 0)    \
@@ -50,7 +51,9 @@ enum {
   X(2, uint64_t, rows, 0) X(3, uint64_t, columns, 0) X(4, int64_t, ld, 0) X(6, int64_t, batch_stride, 0) \
   X(7, int64_t, plane_offset, 0) X(0, uint32_t, type, 0) X(1, int32_t, order, ORDER_COL)                 \
   X(5, int32_t, batch, 1)
+// clang-format on
 // BATCH_MODE (8) came with CUDA 13; it shares the word that a layout's `magic` leaves.
+// clang-format off
 #define PREFERENCE_ATTRIBUTES(X)                                                                     \
   X(1, uint64_t, workspace_bytes, 0) X(12, uint64_t, implementation_mask, UINT64_MAX)                \
   X(0, uint32_t, search_mode, 0) X(3, uint32_t, reduction_mask, 7) X(5, uint32_t, alignment_a, 256)  \
@@ -67,6 +70,7 @@ enum {
   X(0, int32_t, id, 0) X(1, uint32_t, tile, 0) X(2, int32_t, split_k, 1) X(3, uint32_t, reduction, 0) \
   X(4, uint32_t, swizzle, 0) X(5, uint32_t, custom, 0) X(6, uint32_t, stages, 0)                      \
   X(7, uint16_t, inner_shape, 0) X(8, uint16_t, cluster, 0)
+// clang-format on
 
 typedef struct attribute {
   int number;
@@ -120,15 +124,14 @@ static const attribute *find_attribute(const attribute *table, int number) {
     if (table->number == number) return table;
   return NULL;
 }
-static int set_attribute(void *self, bool alive, const attribute *table, int number, const void *buffer,
-                         size_t size) {
+static int set_attribute(void *self, bool alive, const attribute *table, int number, const void *buffer, size_t size) {
   const attribute *entry = find_attribute(table, number);
   if (!alive || !entry || !buffer || size != entry->size) return CUBLAS_STATUS_INVALID_VALUE;
   memcpy((char *)self + entry->offset, buffer, size);
   return CUBLAS_STATUS_SUCCESS;
 }
-static int get_attribute(const void *self, bool alive, const attribute *table, int number, void *buffer,
-                         size_t size, size_t *written) {
+static int get_attribute(const void *self, bool alive, const attribute *table, int number, void *buffer, size_t size,
+                         size_t *written) {
   const attribute *entry = find_attribute(table, number);
   if (!alive || !entry || (!size && !written) || (size && (!buffer || size != entry->size)))
     return CUBLAS_STATUS_INVALID_VALUE;
@@ -151,8 +154,11 @@ static int get_attribute(const void *self, bool alive, const attribute *table, i
     free(self);                                                                                         \
     return CUBLAS_STATUS_SUCCESS;                                                                       \
   }
-ACCESSORS(MatmulDesc, matmul) ACCESSORS(MatrixLayout, layout) ACCESSORS(MatmulPreference, preference)
-ACCESSORS(MatrixTransformDesc, transform) ACCESSORS(EmulationDesc, emulation)
+ACCESSORS(MatmulDesc, matmul)
+ACCESSORS(MatrixLayout, layout)
+ACCESSORS(MatmulPreference, preference)
+ACCESSORS(MatrixTransformDesc, transform)
+ACCESSORS(EmulationDesc, emulation)
 // A failed `initialise` frees what was allocated.
 #define CREATE(TYPE, OUT, INITIALISE)              \
   if (!(OUT)) return CUBLAS_STATUS_INVALID_VALUE;  \
@@ -166,8 +172,8 @@ ACCESSORS(MatrixTransformDesc, transform) ACCESSORS(EmulationDesc, emulation)
   *(OUT) = created;                                \
   return CUBLAS_STATUS_SUCCESS
 
-        PH_EXPORT
-    int cublasLtMatmulDescInit_internal(matmul *self, size_t size, int compute, int scale_type) {
+PH_EXPORT
+int cublasLtMatmulDescInit_internal(matmul *self, size_t size, int compute, int scale_type) {
   if (!self || size < sizeof *self || !cublas_compute_name(compute) || !ph_dtype_of(scale_type))
     return CUBLAS_STATUS_INVALID_VALUE;
   matmul_defaults(self);
@@ -178,8 +184,8 @@ ACCESSORS(MatrixTransformDesc, transform) ACCESSORS(EmulationDesc, emulation)
 PH_EXPORT int cublasLtMatmulDescCreate(matmul **out, int compute, int scale_type) {
   CREATE(matmul, out, cublasLtMatmulDescInit_internal(created, sizeof *created, compute, scale_type));
 }
-PH_EXPORT int cublasLtMatrixLayoutInit_internal(layout *self, size_t size, int type, uint64_t rows,
-                                                uint64_t columns, int64_t ld) {
+PH_EXPORT int cublasLtMatrixLayoutInit_internal(layout *self, size_t size, int type, uint64_t rows, uint64_t columns,
+                                                int64_t ld) {
   if (!self || size < sizeof *self || !ph_dtype_of(type)) return CUBLAS_STATUS_INVALID_VALUE;
   layout_defaults(self);
   self->type = (uint32_t)type;
@@ -188,8 +194,7 @@ PH_EXPORT int cublasLtMatrixLayoutInit_internal(layout *self, size_t size, int t
   self->ld = ld;
   return CUBLAS_STATUS_SUCCESS;
 }
-PH_EXPORT int cublasLtMatrixLayoutCreate(layout **out, int type, uint64_t rows, uint64_t columns,
-                                         int64_t ld) {
+PH_EXPORT int cublasLtMatrixLayoutCreate(layout **out, int type, uint64_t rows, uint64_t columns, int64_t ld) {
   CREATE(layout, out, cublasLtMatrixLayoutInit_internal(created, sizeof *created, type, rows, columns, ld));
 }
 PH_EXPORT int cublasLtMatmulPreferenceInit_internal(preference *self, size_t size) {
@@ -310,10 +315,8 @@ static int check_narrow(const problem *p) {
   const int modes[] = {p->operation->a_scale_mode, p->operation->b_scale_mode};
   for (int i = 0; i < 2; i++) {
     if (modes[i] < SCALE_TENSOR || modes[i] >= SCALE_END) return CUBLAS_STATUS_INVALID_VALUE;
-    if ((modes[i] == SCALE_VEC16 || modes[i] == SCALE_VEC32) && capability < 100)
-      return CUBLAS_STATUS_NOT_SUPPORTED;
-    if ((modes[i] == SCALE_VEC128 || modes[i] == SCALE_BLK128) && capability != 90)
-      return CUBLAS_STATUS_NOT_SUPPORTED;
+    if ((modes[i] == SCALE_VEC16 || modes[i] == SCALE_VEC32) && capability < 100) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if ((modes[i] == SCALE_VEC128 || modes[i] == SCALE_BLK128) && capability != 90) return CUBLAS_STATUS_NOT_SUPPORTED;
   }
   uint32_t d = p->d->type;
   bool wide = d == PH_R_16BF || d == PH_R_16F || d == PH_R_32F;
@@ -330,8 +333,8 @@ static int check_problem(problem *p) {
   p->k = (int64_t)(ta == CUBLAS_OP_N ? p->a->columns : p->a->rows);
   p->n = (int64_t)(tb == CUBLAS_OP_N ? p->b->columns : p->b->rows);
   int64_t k_of_b = (int64_t)(tb == CUBLAS_OP_N ? p->b->rows : p->b->columns);
-  if (k_of_b != p->k || (int64_t)p->d->rows != p->m || (int64_t)p->d->columns != p->n ||
-      p->c->rows != p->d->rows || p->c->columns != p->d->columns)
+  if (k_of_b != p->k || (int64_t)p->d->rows != p->m || (int64_t)p->d->columns != p->n || p->c->rows != p->d->rows ||
+      p->c->columns != p->d->columns)
     return CUBLAS_STATUS_INVALID_VALUE;
   const layout *const all[] = {p->a, p->b, p->c, p->d};
   p->batch = p->d->batch;
@@ -375,8 +378,8 @@ static void fill_result(heuristic_result *result, const problem *p) {
   result->waves = (float)(tiles / (ph_gpu()->sms > 0 ? ph_gpu()->sms : 1));
 }
 
-static int heuristic(const handle *self, problem *p, const preference *wish, int requested,
-                     heuristic_result *results, int *returned) {
+static int heuristic(const handle *self, problem *p, const preference *wish, int requested, heuristic_result *results,
+                     int *returned) {
   if (!alive(self)) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (!returned || !results || requested < 1 || !preference_alive(wish)) return CUBLAS_STATUS_INVALID_VALUE;
   *returned = 0;
@@ -388,13 +391,13 @@ static int heuristic(const handle *self, problem *p, const preference *wish, int
   return CUBLAS_STATUS_SUCCESS;
 }
 PH_EXPORT int cublasLtMatmulAlgoGetHeuristic(handle *self, matmul *operation, layout *a, layout *b, layout *c,
-                                             layout *d, preference *wish, int requested,
-                                             heuristic_result *results, int *returned) {
+                                             layout *d, preference *wish, int requested, heuristic_result *results,
+                                             int *returned) {
   problem p = {operation, a, b, c, d, 0, 0, 0, 0};
   return PH_BRACKET(heuristic(self, &p, wish, requested, results, returned));
 }
-PH_EXPORT int cublasLtMatmulAlgoGetIds(handle *self, int compute, int scale, int a, int b, int c, int d,
-                                       int requested, int *ids, int *returned) {
+PH_EXPORT int cublasLtMatmulAlgoGetIds(handle *self, int compute, int scale, int a, int b, int c, int d, int requested,
+                                       int *ids, int *returned) {
   (void)scale, (void)a, (void)b, (void)c, (void)d;
   if (!alive(self)) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (!ids || !returned || requested < 1 || !cublas_compute_name(compute)) return CUBLAS_STATUS_INVALID_VALUE;
@@ -411,8 +414,8 @@ PH_EXPORT int cublasLtMatmulAlgoInit(handle *self, int compute, int scale, int a
   algo->id = id;
   return CUBLAS_STATUS_SUCCESS;
 }
-PH_EXPORT int cublasLtMatmulAlgoCheck(handle *self, matmul *operation, layout *a, layout *b, layout *c,
-                                      layout *d, const algorithm *algo, heuristic_result *result) {
+PH_EXPORT int cublasLtMatmulAlgoCheck(handle *self, matmul *operation, layout *a, layout *b, layout *c, layout *d,
+                                      const algorithm *algo, heuristic_result *result) {
   if (!alive(self)) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (!algorithm_alive(algo) || !result) return CUBLAS_STATUS_INVALID_VALUE;
   problem p = {operation, a, b, c, d, 0, 0, 0, 0};
@@ -420,12 +423,11 @@ PH_EXPORT int cublasLtMatmulAlgoCheck(handle *self, matmul *operation, layout *a
   if (status == CUBLAS_STATUS_SUCCESS) fill_result(result, &p);
   return status;
 }
-PH_EXPORT int cublasLtMatmulAlgoConfigSetAttribute(algorithm *self, int number, const void *buffer,
-                                                   size_t size) {
+PH_EXPORT int cublasLtMatmulAlgoConfigSetAttribute(algorithm *self, int number, const void *buffer, size_t size) {
   return set_attribute(self, algorithm_alive(self), algorithm_table, number, buffer, size);
 }
-PH_EXPORT int cublasLtMatmulAlgoConfigGetAttribute(const algorithm *self, int number, void *buffer,
-                                                   size_t size, size_t *written) {
+PH_EXPORT int cublasLtMatmulAlgoConfigGetAttribute(const algorithm *self, int number, void *buffer, size_t size,
+                                                   size_t *written) {
   return get_attribute(self, algorithm_alive(self), algorithm_table, number, buffer, size, written);
 }
 PH_EXPORT int cublasLtMatmulAlgoCapGetAttribute(const algorithm *self, int number, void *buffer, size_t size,
@@ -479,8 +481,8 @@ static double epilogue_bytes(const problem *p) {
   return bytes;
 }
 
-static int multiply(const handle *self, problem *p, const void *alpha, const void *a, const void *b,
-                    const void *beta, void *d, const algorithm *algo, void *stream_handle) {
+static int multiply(const handle *self, problem *p, const void *alpha, const void *a, const void *b, const void *beta,
+                    void *d, const algorithm *algo, void *stream_handle) {
   if (!alive(self)) return CUBLAS_STATUS_NOT_INITIALIZED;
   if (!alpha || !beta || (algo && !algorithm_alive(algo))) return CUBLAS_STATUS_INVALID_VALUE;
   int status = check_problem(p);
@@ -492,8 +494,7 @@ static int multiply(const handle *self, problem *p, const void *alpha, const voi
   const matmul *operation = p->operation;
   const ph_dtype *at = ph_dtype_of((int)p->a->type), *bt = ph_dtype_of((int)p->b->type),
                  *dt = ph_dtype_of((int)p->d->type);
-  const char *compute = cublas_compute_name(operation->compute),
-             *epilogue = epilogue_word(operation->epilogue);
+  const char *compute = cublas_compute_name(operation->compute), *epilogue = epilogue_word(operation->epilogue);
   bool narrow = is_fp8(p->a->type) || is_fp4(p->a->type);
   ph_call call;
   ph_call_begin(&call, "cublaslt", "gemm");
@@ -506,12 +507,10 @@ static int multiply(const handle *self, problem *p, const void *alpha, const voi
   ph_call_number(&call, "n", p->n, true);
   ph_call_number(&call, "k", p->k, true);
   ph_call_number(&call, "batch", p->batch, p->batch > 1);
-  if (p->d->order != ORDER_COL)
-    ph_call_text(&call, "order", p->d->order == ORDER_ROW ? "row" : "tiled", false);
+  if (p->d->order != ORDER_COL) ph_call_text(&call, "order", p->d->order == ORDER_ROW ? "row" : "tiled", false);
   if (epilogue) ph_call_text(&call, "epilogue", epilogue, true);
   if (narrow) {
-    ph_call_text(&call, "scale_a", scale_word(operation->a_scale_mode),
-                 operation->a_scale_mode != SCALE_TENSOR);
+    ph_call_text(&call, "scale_a", scale_word(operation->a_scale_mode), operation->a_scale_mode != SCALE_TENSOR);
     ph_call_text(&call, "scale_b", scale_word(operation->b_scale_mode), false);
     ph_call_number(&call, "fast_accumulation", operation->fast_accumulation, false);
   }
@@ -522,15 +521,15 @@ static int multiply(const handle *self, problem *p, const void *alpha, const voi
                         epilogue_bytes(p));
   ph_call_launch(&call, stream);
   double lines = p->d->order == ORDER_ROW ? m : n, line = p->d->order == ORDER_ROW ? n : m;
-  ph_wrote_output(d, ((double)p->d->ld * (lines - 1) + line + (double)p->d->batch_stride * (batch - 1)) *
-                         ph_dtype_bytes(dt));
+  ph_wrote_output(
+      d, ((double)p->d->ld * (lines - 1) + line + (double)p->d->batch_stride * (batch - 1)) * ph_dtype_bytes(dt));
   ph_charge(PH_API_GEMM_LT);
   return CUBLAS_STATUS_SUCCESS;
 }
-PH_EXPORT int cublasLtMatmul(handle *self, matmul *operation, const void *alpha, const void *a,
-                             layout *a_layout, const void *b, layout *b_layout, const void *beta,
-                             const void *c, layout *c_layout, void *d, layout *d_layout,
-                             const algorithm *algo, void *workspace, size_t workspace_bytes, void *stream) {
+PH_EXPORT int cublasLtMatmul(handle *self, matmul *operation, const void *alpha, const void *a, layout *a_layout,
+                             const void *b, layout *b_layout, const void *beta, const void *c, layout *c_layout,
+                             void *d, layout *d_layout, const algorithm *algo, void *workspace, size_t workspace_bytes,
+                             void *stream) {
   (void)c, (void)workspace, (void)workspace_bytes;
   problem p = {operation, a_layout, b_layout, c_layout, d_layout, 0, 0, 0, 0};
   return PH_BRACKET(multiply(self, &p, alpha, a, b, beta, d, algo, stream));
@@ -564,8 +563,8 @@ static int convert(const handle *self, const transform *operation, const layout 
   return CUBLAS_STATUS_SUCCESS;
 }
 PH_EXPORT int cublasLtMatrixTransform(handle *self, transform *operation, const void *alpha, const void *a,
-                                      layout *a_layout, const void *beta, const void *b, layout *b_layout,
-                                      void *c, layout *c_layout, void *stream) {
+                                      layout *a_layout, const void *beta, const void *b, layout *b_layout, void *c,
+                                      layout *c_layout, void *stream) {
   (void)alpha, (void)a, (void)beta;
   return PH_BRACKET(convert(self, operation, a_layout, b ? b_layout : NULL, c, c_layout, stream));
 }

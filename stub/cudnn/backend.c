@@ -28,22 +28,20 @@ PH_EXPORT int cudnnBackendInitialize(descriptor *self) {
 static int set_attribute(descriptor *self, int name, int type, int64_t count, const void *elements) {
   if (!is_descriptor(self)) return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendSetAttribute: not a descriptor");
   const kind *k = kind_of(self->type);
-  if (self->finalised)
-    return fail(CUDNN_STATUS_NOT_INITIALIZED, "cudnnBackendSetAttribute: %s is finalised", k->name);
+  if (self->finalised) return fail(CUDNN_STATUS_NOT_INITIALIZED, "cudnnBackendSetAttribute: %s is finalised", k->name);
   if (name < k->low || name > k->high)
     return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendSetAttribute: %s has no attribute %d", k->name, name);
   if (!element_size(type))
-    return fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "cudnnBackendSetAttribute: attribute type %d of %d",
-                type, name);
+    return fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "cudnnBackendSetAttribute: attribute type %d of %d", type, name);
   if (count < 0 || (count && !elements))
-    return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendSetAttribute: %lld elements of attribute %d",
-                (long long)count, name);
+    return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendSetAttribute: %lld elements of attribute %d", (long long)count,
+                name);
   if (type == CUDNN_TYPE_BACKEND_DESCRIPTOR) {
     for (int64_t i = 0; i < count; i++) {
       const descriptor *given = ((descriptor *const *)elements)[i];
       if (given && !is_descriptor(given))
-        return fail(CUDNN_STATUS_BAD_PARAM,
-                    "cudnnBackendSetAttribute: element %lld of %d is not a descriptor", (long long)i, name);
+        return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendSetAttribute: element %lld of %d is not a descriptor",
+                    (long long)i, name);
       if (given && !given->finalised)
         return fail(CUDNN_STATUS_BAD_PARAM_NOT_FINALIZED,
                     "cudnnBackendSetAttribute: element %lld of %d is not finalised", (long long)i, name);
@@ -53,18 +51,15 @@ static int set_attribute(descriptor *self, int name, int type, int64_t count, co
              ? CUDNN_STATUS_SUCCESS
              : fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "cudnnBackendSetAttribute");
 }
-PH_EXPORT int cudnnBackendSetAttribute(descriptor *self, int name, int type, int64_t count,
-                                       const void *elements) {
+PH_EXPORT int cudnnBackendSetAttribute(descriptor *self, int name, int type, int64_t count, const void *elements) {
   return PH_BRACKET(set_attribute(self, name, type, count, elements));
 }
 
 static int finalise_plan(descriptor *self) {
-  const descriptor *engine =
-      child(child(self, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG), CUDNN_ATTR_ENGINECFG_ENGINE);
+  const descriptor *engine = child(child(self, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG), CUDNN_ATTR_ENGINECFG_ENGINE);
   const descriptor *operation_graph = child(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
   if (!operation_graph)
-    return fail(CUDNN_STATUS_BAD_PARAM,
-                "cudnnBackendFinalize: EXECUTION_PLAN's engine has no operation graph");
+    return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendFinalize: EXECUTION_PLAN's engine has no operation graph");
   self->plan = calloc(1, sizeof *self->plan);
   graph g = graph_of(operation_graph);
   if (!self->plan || !describe(&g, integer(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX), self->plan))
@@ -81,17 +76,14 @@ static int finalise(descriptor *self) {
   const kind *k = kind_of(self->type);
   for (int i = 0; i < 4; i++)
     if (k->needed[i] >= 0 && !find(self, k->needed[i]))
-      return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendFinalize: %s has no attribute %d", k->name,
-                  k->needed[i]);
+      return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendFinalize: %s has no attribute %d", k->name, k->needed[i]);
   int status = CUDNN_STATUS_SUCCESS;
   if (self->type == CUDNN_BACKEND_VARIANT_PACK &&
-      find(self, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS)->count !=
-          find(self, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS)->count)
-    status = fail(CUDNN_STATUS_BAD_PARAM,
-                  "cudnnBackendFinalize: VARIANT_PACK has unequal numbers of ids and pointers");
-  if (self->type == CUDNN_BACKEND_ENGINE && (integer(self, CUDNN_ATTR_ENGINE_GLOBAL_INDEX) < 0 ||
-                                             integer(self, CUDNN_ATTR_ENGINE_GLOBAL_INDEX) >=
-                                                 engine_count(child(self, CUDNN_ATTR_ENGINE_OPERATION_GRAPH))))
+      find(self, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS)->count != find(self, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS)->count)
+    status = fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendFinalize: VARIANT_PACK has unequal numbers of ids and pointers");
+  if (self->type == CUDNN_BACKEND_ENGINE &&
+      (integer(self, CUDNN_ATTR_ENGINE_GLOBAL_INDEX) < 0 ||
+       integer(self, CUDNN_ATTR_ENGINE_GLOBAL_INDEX) >= engine_count(child(self, CUDNN_ATTR_ENGINE_OPERATION_GRAPH))))
     status = fail(CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendFinalize: no engine %lld for this graph",
                   (long long)integer(self, CUDNN_ATTR_ENGINE_GLOBAL_INDEX));
   if (self->type == CUDNN_BACKEND_EXECUTION_PLAN) status = finalise_plan(self);
@@ -105,15 +97,14 @@ PH_EXPORT int cudnnBackendFinalize(descriptor *self) { return PH_BRACKET(finalis
 // Makes `config` the configuration of engine `index` for the heuristics' graph.
 static int fill_configuration(descriptor *config, const descriptor *heuristics, int64_t index) {
   if (!is_descriptor(config) || config->type != CUDNN_BACKEND_ENGINECFG)
-    return fail(CUDNN_STATUS_BAD_PARAM,
-                "cudnnBackendGetAttribute: results of ENGINEHEUR need ENGINECFG descriptors");
+    return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendGetAttribute: results of ENGINEHEUR need ENGINECFG descriptors");
   const entry *operation_graph = find(heuristics, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH);
   descriptor *engine = new_descriptor(CUDNN_BACKEND_ENGINE);
   if (!engine) return fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "cudnnBackendGetAttribute");
   clear(config);
-  bool stored = store(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1,
-                      operation_graph->data) &&
-                store(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &index);
+  bool stored =
+      store(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, operation_graph->data) &&
+      store(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, 1, &index);
   engine->finalised = true;
   stored = stored && store(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &engine);
   config->finalised = true;
@@ -167,12 +158,10 @@ static int get_attribute(const descriptor *self, int name, int type, int64_t req
   if (name < k->low || name > k->high)
     return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendGetAttribute: %s has no attribute %d", k->name, name);
   if (requested < 0)
-    return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendGetAttribute: %lld elements asked for",
-                (long long)requested);
+    return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendGetAttribute: %lld elements asked for", (long long)requested);
   if (self->type == CUDNN_BACKEND_ENGINEHEUR && name == CUDNN_ATTR_ENGINEHEUR_RESULTS) {
     if (type != CUDNN_TYPE_BACKEND_DESCRIPTOR)
-      return fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "cudnnBackendGetAttribute: type %d of %d", type,
-                  name);
+      return fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "cudnnBackendGetAttribute: type %d of %d", type, name);
     int64_t offered = engine_count(child(self, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH));
     if (count) *count = elements && requested < offered ? requested : offered;
     for (int64_t i = 0; elements && i < requested && i < offered; i++) {
@@ -186,11 +175,9 @@ static int get_attribute(const descriptor *self, int name, int type, int64_t req
     answer scratch;
     const answer *computed = computed_answer(self, name, &scratch);
     if (!computed)
-      return fail(CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendGetAttribute: attribute %d of %s is not set", name,
-                  k->name);
+      return fail(CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendGetAttribute: attribute %d of %s is not set", name, k->name);
     if (computed->type != type)
-      return fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "cudnnBackendGetAttribute: type %d of %d", type,
-                  name);
+      return fail(CUDNN_STATUS_BAD_PARAM_ATTRIBUTE_TYPE, "cudnnBackendGetAttribute: type %d of %d", type, name);
     if (count) *count = computed->count;
     if (elements && requested > 0 && computed->count) memcpy(elements, &computed->value, element_size(type));
     return CUDNN_STATUS_SUCCESS;
@@ -209,15 +196,14 @@ static int get_attribute(const descriptor *self, int name, int type, int64_t req
     const descriptor *from = ((descriptor **)e->data)[i];
     if (!is_descriptor(to) || !from || to->type != from->type)
       return fail(CUDNN_STATUS_BAD_PARAM_DESCRIPTOR_TYPE,
-                  "cudnnBackendGetAttribute: element %lld of %d does not take a descriptor", (long long)i,
-                  name);
+                  "cudnnBackendGetAttribute: element %lld of %d does not take a descriptor", (long long)i, name);
     if (to != from && !copy_into(to, from))
       return fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "cudnnBackendGetAttribute");
   }
   return CUDNN_STATUS_SUCCESS;
 }
-PH_EXPORT int cudnnBackendGetAttribute(const descriptor *self, int name, int type, int64_t requested,
-                                       int64_t *count, void *elements) {
+PH_EXPORT int cudnnBackendGetAttribute(const descriptor *self, int name, int type, int64_t requested, int64_t *count,
+                                       void *elements) {
   return PH_BRACKET(get_attribute(self, name, type, requested, count, elements));
 }
 
@@ -234,8 +220,7 @@ static int execute(const handle *self, const descriptor *plan, const descriptor 
     int64_t at = 0;
     while (at < uids->count && ((const int64_t *)uids->data)[at] != plan->plan->output[i].uid) at++;
     if (at == uids->count)
-      return fail(CUDNN_STATUS_BAD_PARAM,
-                  "cudnnBackendExecute: no pointer for tensor %lld, which the plan writes",
+      return fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendExecute: no pointer for tensor %lld, which the plan writes",
                   (long long)plan->plan->output[i].uid);
   }
   int status = launch(self, &plan->plan->call);

@@ -7,15 +7,14 @@ PH_EXPORT int cudnnSetConvolutionNdDescriptor(convolution_descriptor *c, int cou
   for (int i = 0; i < count; i++) NEED(padding[i] >= 0 && stride[i] >= 1 && dilation[i] >= 1);
   size_t bytes = (size_t)count * sizeof *padding;
   int math = c->math, groups = c->groups ? c->groups : 1;
-  *c = (convolution_descriptor){
-      .dims = count, .mode = mode, .compute = compute, .math = math, .groups = groups};
+  *c = (convolution_descriptor){.dims = count, .mode = mode, .compute = compute, .math = math, .groups = groups};
   memcpy(c->padding, padding, bytes), memcpy(c->stride, stride, bytes), memcpy(c->dilation, dilation, bytes);
   return CUDNN_STATUS_SUCCESS;
 }
-PH_EXPORT int cudnnSetConvolution2dDescriptor(convolution_descriptor *c, int ph, int pw, int u, int v, int dh,
-                                              int dw, int mode, int compute) {
-  return cudnnSetConvolutionNdDescriptor(c, 2, (const int[]){ph, pw}, (const int[]){u, v},
-                                         (const int[]){dh, dw}, mode, compute);
+PH_EXPORT int cudnnSetConvolution2dDescriptor(convolution_descriptor *c, int ph, int pw, int u, int v, int dh, int dw,
+                                              int mode, int compute) {
+  return cudnnSetConvolutionNdDescriptor(c, 2, (const int[]){ph, pw}, (const int[]){u, v}, (const int[]){dh, dw}, mode,
+                                         compute);
 }
 #define CONVOLUTION_STATE(NAME, FIELD, LOW)                                        \
   PH_EXPORT int cudnnSetConvolution##NAME(convolution_descriptor *c, int value) {  \
@@ -28,25 +27,24 @@ PH_EXPORT int cudnnSetConvolution2dDescriptor(convolution_descriptor *c, int ph,
     *value = c->FIELD;                                                             \
     return CUDNN_STATUS_SUCCESS;                                                   \
   }
-CONVOLUTION_STATE(MathType, math, 0) CONVOLUTION_STATE(GroupCount, groups, 1)
+CONVOLUTION_STATE(MathType, math, 0)
+CONVOLUTION_STATE(GroupCount, groups, 1)
 CONVOLUTION_STATE(ReorderType, reorder, 0)
 
-    // Checks that the three shapes belong together.
-    static int check_convolution(const tensor_descriptor *x, const filter_descriptor *w,
-                                 const convolution_descriptor *c, const tensor_descriptor *y) {
+// Checks that the three shapes belong together.
+static int check_convolution(const tensor_descriptor *x, const filter_descriptor *w, const convolution_descriptor *c,
+                             const tensor_descriptor *y) {
   NEED(x && w && c && y && c->dims >= 1);
   NEED(x->dims == c->dims + 2 && w->dims == x->dims && y->dims == x->dims);
-  NEED(x->dim[0] == y->dim[0] && y->dim[1] == w->dim[0] &&
-       x->dim[1] == w->dim[1] * (c->groups ? c->groups : 1));
+  NEED(x->dim[0] == y->dim[0] && y->dim[1] == w->dim[0] && x->dim[1] == w->dim[1] * (c->groups ? c->groups : 1));
   for (int i = 0; i < c->dims; i++) {
     int reach = c->dilation[i] * (w->dim[i + 2] - 1) + 1;
     NEED(y->dim[i + 2] == (x->dim[i + 2] + 2 * c->padding[i] - reach) / c->stride[i] + 1);
   }
   return CUDNN_STATUS_SUCCESS;
 }
-static int run_convolution(const handle *self, const char *name, const tensor_descriptor *x,
-                           const filter_descriptor *w, const convolution_descriptor *c,
-                           const tensor_descriptor *y, int fused, void *out,
+static int run_convolution(const handle *self, const char *name, const tensor_descriptor *x, const filter_descriptor *w,
+                           const convolution_descriptor *c, const tensor_descriptor *y, int fused, void *out,
                            const tensor_descriptor *written) {
   CHECK_HANDLE(self);
   int status = check_convolution(x, w, c, y);
@@ -75,42 +73,40 @@ static int run_convolution(const handle *self, const char *name, const tensor_de
   ph_wrote_output(out, legacy_bytes(written));
   return status;
 }
-PH_EXPORT int cudnnConvolutionForward(handle *self, const void *alpha, const tensor_descriptor *xd,
-                                      const void *x, const filter_descriptor *wd, const void *w,
-                                      const convolution_descriptor *c, int algorithm, void *space,
-                                      size_t bytes, const void *beta, const tensor_descriptor *yd, void *y) {
+PH_EXPORT int cudnnConvolutionForward(handle *self, const void *alpha, const tensor_descriptor *xd, const void *x,
+                                      const filter_descriptor *wd, const void *w, const convolution_descriptor *c,
+                                      int algorithm, void *space, size_t bytes, const void *beta,
+                                      const tensor_descriptor *yd, void *y) {
   (void)alpha, (void)x, (void)w, (void)algorithm, (void)space, (void)bytes, (void)beta;
   return PH_BRACKET(run_convolution(self, "conv_fwd", xd, wd, c, yd, 0, y, yd));
 }
-PH_EXPORT int cudnnConvolutionBackwardData(handle *self, const void *alpha, const filter_descriptor *wd,
-                                           const void *w, const tensor_descriptor *dyd, const void *dy,
-                                           const convolution_descriptor *c, int algorithm, void *space,
-                                           size_t bytes, const void *beta, const tensor_descriptor *dxd,
-                                           void *dx) {
+PH_EXPORT int cudnnConvolutionBackwardData(handle *self, const void *alpha, const filter_descriptor *wd, const void *w,
+                                           const tensor_descriptor *dyd, const void *dy,
+                                           const convolution_descriptor *c, int algorithm, void *space, size_t bytes,
+                                           const void *beta, const tensor_descriptor *dxd, void *dx) {
   (void)alpha, (void)w, (void)dy, (void)algorithm, (void)space, (void)bytes, (void)beta;
   return PH_BRACKET(run_convolution(self, "conv_dgrad", dxd, wd, c, dyd, 0, dx, dxd));
 }
 PH_EXPORT int cudnnConvolutionBackwardFilter(handle *self, const void *alpha, const tensor_descriptor *xd,
                                              const void *x, const tensor_descriptor *dyd, const void *dy,
-                                             const convolution_descriptor *c, int algorithm, void *space,
-                                             size_t bytes, const void *beta, const filter_descriptor *dwd,
-                                             void *dw) {
+                                             const convolution_descriptor *c, int algorithm, void *space, size_t bytes,
+                                             const void *beta, const filter_descriptor *dwd, void *dw) {
   (void)alpha, (void)x, (void)dy, (void)algorithm, (void)space, (void)bytes, (void)beta;
   return PH_BRACKET(run_convolution(self, "conv_wgrad", xd, dwd, c, dyd, 0, dw, dwd));
 }
-PH_EXPORT int cudnnConvolutionBiasActivationForward(
-    handle *self, const void *alpha1, const tensor_descriptor *xd, const void *x, const filter_descriptor *wd,
-    const void *w, const convolution_descriptor *c, int algorithm, void *space, size_t bytes,
-    const void *alpha2, const tensor_descriptor *zd, const void *z, const tensor_descriptor *bd,
-    const void *b, const activation_descriptor *activation, const tensor_descriptor *yd, void *y) {
-  (void)alpha1, (void)x, (void)w, (void)algorithm, (void)space, (void)bytes, (void)alpha2, (void)zd, (void)z,
-      (void)b;
+PH_EXPORT int cudnnConvolutionBiasActivationForward(handle *self, const void *alpha1, const tensor_descriptor *xd,
+                                                    const void *x, const filter_descriptor *wd, const void *w,
+                                                    const convolution_descriptor *c, int algorithm, void *space,
+                                                    size_t bytes, const void *alpha2, const tensor_descriptor *zd,
+                                                    const void *z, const tensor_descriptor *bd, const void *b,
+                                                    const activation_descriptor *activation,
+                                                    const tensor_descriptor *yd, void *y) {
+  (void)alpha1, (void)x, (void)w, (void)algorithm, (void)space, (void)bytes, (void)alpha2, (void)zd, (void)z, (void)b;
   NEED(bd && activation);
   return PH_BRACKET(run_convolution(self, "conv_fwd", xd, wd, c, yd, 2, y, yd));
 }
 PH_EXPORT int cudnnConvolutionBackwardBias(handle *self, const void *alpha, const tensor_descriptor *dyd,
-                                           const void *dy, const void *beta, const tensor_descriptor *dbd,
-                                           void *db) {
+                                           const void *dy, const void *beta, const tensor_descriptor *dbd, void *db) {
   (void)alpha, (void)dy, (void)beta;
   CHECK_HANDLE(self);
   NEED(dyd && dbd && db);
@@ -139,11 +135,8 @@ static int search(const handle *self, const tensor_descriptor *x, const filter_d
   int status = check_convolution(x, w, c, y);
   if (status != CUDNN_STATUS_SUCCESS) return status;
   NEED(returned && results && requested >= 1);
-  *results = (algorithm_result){.algorithm = 1,
-                                .status = CUDNN_STATUS_SUCCESS,
-                                .time = -1,
-                                .determinism = CUDNN_DETERMINISTIC,
-                                .math = c->math};
+  *results = (algorithm_result){
+      .algorithm = 1, .status = CUDNN_STATUS_SUCCESS, .time = -1, .determinism = CUDNN_DETERMINISTIC, .math = c->math};
   *returned = 1;
   ph_charge(PH_API_CUDNN_BUILD);
   return CUDNN_STATUS_SUCCESS;
@@ -159,32 +152,34 @@ static int no_workspace(const handle *self, const tensor_descriptor *x, const fi
 }
 // Name, types of the three descriptors a, b, y in the order of the call, and which of them is x, w, y:
 // forward takes (x, w, y), backward data (w, dy, dx), backward filter (x, dy, dw).
+// clang-format off
 #define CONVOLUTION_SEARCHES(X) \
   X(Forward, T, F, T, a, b, y) X(BackwardData, F, T, T, y, a, b) X(BackwardFilter, T, T, F, a, y, b)
-#define SEARCH(NAME, A, B, Y, XD, WD, YD)                                                                 \
-  PH_EXPORT int cudnnGetConvolution##NAME##Algorithm_v7(handle *self, A a, B b, C c, Y y, int requested,  \
-                                                        int *returned, algorithm_result *results) {       \
-    return PH_BRACKET(search(self, XD, WD, c, YD, requested, returned, results));                         \
-  }                                                                                                       \
-  PH_EXPORT int cudnnFindConvolution##NAME##Algorithm(handle *self, A a, B b, C c, Y y, int requested,    \
-                                                      int *returned, algorithm_result *results) {         \
-    return PH_BRACKET(search(self, XD, WD, c, YD, requested, returned, results));                         \
-  }                                                                                                       \
-  PH_EXPORT int cudnnFindConvolution##NAME##AlgorithmEx(                                                  \
-      handle *self, A a, const void *pa, B b, const void *pb, C c, Y y, void *py, int requested,          \
-      int *returned, algorithm_result *results, void *space, size_t bytes) {                              \
-    (void)pa, (void)pb, (void)py, (void)space, (void)bytes;                                               \
-    return PH_BRACKET(search(self, XD, WD, c, YD, requested, returned, results));                         \
-  }                                                                                                       \
-  PH_EXPORT int cudnnGetConvolution##NAME##WorkspaceSize(handle *self, A a, B b, C c, Y y, int algorithm, \
-                                                         size_t *size) {                                  \
-    (void)algorithm;                                                                                      \
-    return PH_BRACKET(no_workspace(self, XD, WD, c, YD, size));                                           \
-  }                                                                                                       \
-  PH_EXPORT int cudnnGetConvolution##NAME##AlgorithmMaxCount(handle *self, int *count) {                  \
-    CHECK_HANDLE(self);                                                                                   \
-    NEED(count);                                                                                          \
-    *count = 1;                                                                                           \
-    return CUDNN_STATUS_SUCCESS;                                                                          \
+// clang-format on
+#define SEARCH(NAME, A, B, Y, XD, WD, YD)                                                                             \
+  PH_EXPORT int cudnnGetConvolution##NAME##Algorithm_v7(handle *self, A a, B b, C c, Y y, int requested,              \
+                                                        int *returned, algorithm_result *results) {                   \
+    return PH_BRACKET(search(self, XD, WD, c, YD, requested, returned, results));                                     \
+  }                                                                                                                   \
+  PH_EXPORT int cudnnFindConvolution##NAME##Algorithm(handle *self, A a, B b, C c, Y y, int requested, int *returned, \
+                                                      algorithm_result *results) {                                    \
+    return PH_BRACKET(search(self, XD, WD, c, YD, requested, returned, results));                                     \
+  }                                                                                                                   \
+  PH_EXPORT int cudnnFindConvolution##NAME##AlgorithmEx(handle *self, A a, const void *pa, B b, const void *pb, C c,  \
+                                                        Y y, void *py, int requested, int *returned,                  \
+                                                        algorithm_result *results, void *space, size_t bytes) {       \
+    (void)pa, (void)pb, (void)py, (void)space, (void)bytes;                                                           \
+    return PH_BRACKET(search(self, XD, WD, c, YD, requested, returned, results));                                     \
+  }                                                                                                                   \
+  PH_EXPORT int cudnnGetConvolution##NAME##WorkspaceSize(handle *self, A a, B b, C c, Y y, int algorithm,             \
+                                                         size_t *size) {                                              \
+    (void)algorithm;                                                                                                  \
+    return PH_BRACKET(no_workspace(self, XD, WD, c, YD, size));                                                       \
+  }                                                                                                                   \
+  PH_EXPORT int cudnnGetConvolution##NAME##AlgorithmMaxCount(handle *self, int *count) {                              \
+    CHECK_HANDLE(self);                                                                                               \
+    NEED(count);                                                                                                      \
+    *count = 1;                                                                                                       \
+    return CUDNN_STATUS_SUCCESS;                                                                                      \
   }
 CONVOLUTION_SEARCHES(SEARCH)

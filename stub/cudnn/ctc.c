@@ -10,16 +10,13 @@ PH_EXPORT int cudnnSetCTCLossDescriptor(ctc_descriptor *d, int type) { return se
 PH_EXPORT int cudnnSetCTCLossDescriptorEx(ctc_descriptor *d, int type, int normalisation, int gradient) {
   return set_ctc(d, type, normalisation, gradient, 0);
 }
-PH_EXPORT int cudnnSetCTCLossDescriptor_v8(ctc_descriptor *d, int type, int normalisation, int gradient,
-                                           int longest) {
+PH_EXPORT int cudnnSetCTCLossDescriptor_v8(ctc_descriptor *d, int type, int normalisation, int gradient, int longest) {
   return set_ctc(d, type, normalisation, gradient, longest);
 }
-PH_EXPORT int cudnnSetCTCLossDescriptor_v9(ctc_descriptor *d, int type, int normalisation, int gradient,
-                                           int longest) {
+PH_EXPORT int cudnnSetCTCLossDescriptor_v9(ctc_descriptor *d, int type, int normalisation, int gradient, int longest) {
   return set_ctc(d, type, normalisation, gradient, longest);
 }
-static int run_ctc(const handle *self, const ctc_descriptor *d, T probabilities, void *costs, T gd,
-                   void *gradients) {
+static int run_ctc(const handle *self, const ctc_descriptor *d, T probabilities, void *costs, T gd, void *gradients) {
   CHECK_HANDLE(self);
   NEED(d && probabilities && costs && probabilities->dims >= 3);
   ph_call call;
@@ -39,9 +36,9 @@ PH_EXPORT int cudnnCTCLoss(handle *self, T pd, const void *p, const int *labels,
   (void)p, (void)labels, (void)label_lengths, (void)input_lengths, (void)algorithm, (void)space, (void)bytes;
   return PH_BRACKET(run_ctc(self, d, pd, costs, gd, gradients));
 }
-PH_EXPORT int cudnnCTCLoss_v8(handle *self, int algorithm, ctc_descriptor *d, T pd, const void *p,
-                              const int *labels, const int *label_lengths, const int *input_lengths,
-                              void *costs, T gd, void *gradients, size_t bytes, void *space) {
+PH_EXPORT int cudnnCTCLoss_v8(handle *self, int algorithm, ctc_descriptor *d, T pd, const void *p, const int *labels,
+                              const int *label_lengths, const int *input_lengths, void *costs, T gd, void *gradients,
+                              size_t bytes, void *space) {
   (void)p, (void)labels, (void)label_lengths, (void)input_lengths, (void)algorithm, (void)space, (void)bytes;
   return PH_BRACKET(run_ctc(self, d, pd, costs, gd, gradients));
 }
@@ -53,9 +50,8 @@ static int ctc_workspace(const handle *self, const ctc_descriptor *d, T p, size_
   *size = 2 * lattice * (size_t)p->dim[0] * (size_t)p->dim[1] * sizeof(float);
   return CUDNN_STATUS_SUCCESS;
 }
-PH_EXPORT int cudnnGetCTCLossWorkspaceSize(handle *self, T pd, T gd, const int *labels,
-                                           const int *label_lengths, const int *input_lengths, int algorithm,
-                                           ctc_descriptor *d, size_t *size) {
+PH_EXPORT int cudnnGetCTCLossWorkspaceSize(handle *self, T pd, T gd, const int *labels, const int *label_lengths,
+                                           const int *input_lengths, int algorithm, ctc_descriptor *d, size_t *size) {
   (void)gd, (void)labels, (void)label_lengths, (void)input_lengths, (void)algorithm;
   return ctc_workspace(self, d, pd, size);
 }

@@ -17,7 +17,8 @@ const kind *kind_of(int type) {
 }
 size_t element_size(int type) {
 #define SIZE(NAME, NUMBER, BYTES) \
-  case NUMBER: return BYTES;
+  case NUMBER:                    \
+    return BYTES;
   switch (type) { CUDNN_ATTRIBUTE_TYPES(SIZE) }
   return 0;
 }
@@ -75,8 +76,7 @@ bool copy_into(descriptor *to, const descriptor *from) {
   clear(to);
   to->finalised = from->finalised;
   for (int i = 0; i < from->entries; i++)
-    if (!store(to, from->entry[i].name, from->entry[i].type, from->entry[i].count, from->entry[i].data))
-      return false;
+    if (!store(to, from->entry[i].name, from->entry[i].type, from->entry[i].count, from->entry[i].data)) return false;
   return true;
 }
 
@@ -84,9 +84,12 @@ int64_t integer(const descriptor *self, int name) {
   const entry *e = find(self, name);
   if (!e || !e->count) return 0;
   switch (element_size(e->type)) {
-    case 1: return *(const int8_t *)e->data;
-    case 4: return *(const int32_t *)e->data;
-    default: return *(const int64_t *)e->data;
+    case 1:
+      return *(const int8_t *)e->data;
+    case 4:
+      return *(const int32_t *)e->data;
+    default:
+      return *(const int64_t *)e->data;
   }
 }
 const descriptor *child(const descriptor *self, int name) {

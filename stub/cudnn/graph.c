@@ -29,8 +29,7 @@ static bool is_output(int name) {
 
 graph graph_of(const descriptor *self) {
   const entry *e = find(self, CUDNN_ATTR_OPERATIONGRAPH_OPS);
-  return e && e->type == CUDNN_TYPE_BACKEND_DESCRIPTOR ? (graph){self, e->count, e->data}
-                                                       : (graph){self, 0, NULL};
+  return e && e->type == CUDNN_TYPE_BACKEND_DESCRIPTOR ? (graph){self, e->count, e->data} : (graph){self, 0, NULL};
 }
 int64_t count_operations(const graph *g, int type) {
   int64_t count = 0;
@@ -46,8 +45,7 @@ bool has_pointwise(const graph *g, int mode) {
   for (int64_t i = 0; i < g->operations; i++) {
     const descriptor *operation = g->operation[i];
     if (operation->type == CUDNN_BACKEND_OPERATION_POINTWISE &&
-        integer(child(operation, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR), CUDNN_ATTR_POINTWISE_MODE) ==
-            mode)
+        integer(child(operation, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR), CUDNN_ATTR_POINTWISE_MODE) == mode)
       return true;
   }
   return false;

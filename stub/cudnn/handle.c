@@ -25,7 +25,8 @@ PH_EXPORT int cudnnGetProperty(int property, int *value) {
 }
 PH_EXPORT const char *cudnnGetErrorString(int status) {
 #define NAME(STATUS, VALUE) \
-  case VALUE: return "CUDNN_STATUS_" #STATUS;
+  case VALUE:               \
+    return "CUDNN_STATUS_" #STATUS;
   switch (status) { CUDNN_STATUSES(NAME) }
   return "CUDNN_STATUS_UNKNOWN";
 }
@@ -92,8 +93,7 @@ PH_EXPORT int cudnnGetCallback(unsigned *mask, void **user, void **callback) {
 
 int launch(const handle *self, const ph_call *call) {
   const ph_stream *stream = ph_stream_of(self->stream, false);
-  if (!stream)
-    return fail(CUDNN_STATUS_EXECUTION_FAILED, "%s: the handle's stream has been destroyed", call->call);
+  if (!stream) return fail(CUDNN_STATUS_EXECUTION_FAILED, "%s: the handle's stream has been destroyed", call->call);
   ph_call_launch(call, stream);
   ph_charge(PH_API_CUDNN_EXECUTE);
   return CUDNN_STATUS_SUCCESS;

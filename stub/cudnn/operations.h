@@ -1,6 +1,6 @@
 // cuDNN's calls per operation: descriptors with real storage, one kernel for each executing call. torch uses them for
-// recurrent networks, batch normalisation, pooling, grid sampling and CTC, and for convolutions when the graph interface
-// is switched off.
+// recurrent networks, batch normalisation, pooling, grid sampling and CTC, and for convolutions when the graph
+// interface is switched off.
 #pragma once
 #include "cudnn/handle.h"
 

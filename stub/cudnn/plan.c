@@ -42,9 +42,15 @@ static convolution_problem problem_of(const convolution *form, const descriptor 
                            .w_bytes = (int64_t)w.bytes,
                            .y_bytes = (int64_t)y.bytes};
   switch (x.type ? (int)x.type->id : -1) {
-    case PH_R_32F: p.type = tensor_cores ? PH_CONV_TF32 : PH_CONV_F32; break;
-    case PH_R_16BF: p.type = PH_CONV_BF16; break;
-    case PH_R_16F: p.type = PH_CONV_F16; break;
+    case PH_R_32F:
+      p.type = tensor_cores ? PH_CONV_TF32 : PH_CONV_F32;
+      break;
+    case PH_R_16BF:
+      p.type = PH_CONV_BF16;
+      break;
+    case PH_R_16F:
+      p.type = PH_CONV_F16;
+      break;
   }
   memcpy(p.x, x.dim, sizeof p.x);
   memcpy(p.w, w.dim, sizeof p.w);
@@ -65,8 +71,7 @@ static bool converts(const convolution_problem *p) {
 
 static void describe_convolution(const graph *g, const convolution *form, const descriptor *operation,
                                  bool tensor_cores, ph_call *call) {
-  tensor x = tensor_at(operation, form->x), w = tensor_at(operation, form->w),
-         y = tensor_at(operation, form->y);
+  tensor x = tensor_at(operation, form->x), w = tensor_at(operation, form->w), y = tensor_at(operation, form->y);
   const descriptor *parameters = child(operation, form->convolution);
   ph_call_begin(call, "cudnn", form->call);
   const char *compute = compute_word(&x, tensor_cores);
@@ -97,8 +102,8 @@ static double matmul_flops(const graph *g) {
   return flops;
 }
 
-static void describe_attention(ph_call *call, bool backward, const tensor *q, int64_t kv_heads,
-                               int64_t kv_length, int64_t v_dim) {
+static void describe_attention(ph_call *call, bool backward, const tensor *q, int64_t kv_heads, int64_t kv_length,
+                               int64_t v_dim) {
   int64_t heads = q->dim[1], length = q->dim[2], dim = q->dim[3];
   ph_call_begin(call, "cudnn", backward ? "sdpa_bwd" : "sdpa_fwd");
   ph_call_text(call, "a", ph_dtype_name(q->type), true);
@@ -111,8 +116,7 @@ static void describe_attention(ph_call *call, bool backward, const tensor *q, in
   ph_call_number(call, "dv", v_dim, v_dim != dim);
   // Two products forward; backward five: the scores again, dV, dP, dQ, dK.
   double square = 2.0 * (double)q->dim[0] * (double)heads * (double)length * (double)kv_length;
-  call->flops =
-      backward ? square * (3.0 * (double)dim + 2.0 * (double)v_dim) : square * ((double)dim + (double)v_dim);
+  call->flops = backward ? square * (3.0 * (double)dim + 2.0 * (double)v_dim) : square * ((double)dim + (double)v_dim);
 }
 
 // Attention written out: queries times transposed keys, softmax, times values.
@@ -132,20 +136,17 @@ static void describe_written_attention(const graph *g, bool backward, ph_call *c
   }
   describe_attention(call, backward, &q, k.dim[1], k.dim[3], v_dim);
   bool masked_by_index = has_pointwise(g, CUDNN_POINTWISE_GEN_INDEX);
-  bool causal = first_operation(g, CUDNN_BACKEND_OPERATION_DIAGONAL_BAND_MASK) ||  // since cuDNN 9.20
-                (masked_by_index &&
-                 (has_pointwise(g, CUDNN_POINTWISE_CMP_GE) || has_pointwise(g, CUDNN_POINTWISE_CMP_LE)));
+  bool causal =
+      first_operation(g, CUDNN_BACKEND_OPERATION_DIAGONAL_BAND_MASK) ||  // since cuDNN 9.20
+      (masked_by_index && (has_pointwise(g, CUDNN_POINTWISE_CMP_GE) || has_pointwise(g, CUDNN_POINTWISE_CMP_LE)));
   ph_call_number(call, "causal", causal, causal);
   ph_call_number(call, "dropout", first_operation(g, CUDNN_BACKEND_OPERATION_RNG) != NULL, false);
 }
 
 static void describe_fused_attention(const descriptor *operation, bool backward, ph_call *call) {
-  tensor q = tensor_at(operation,
-                       backward ? CUDNN_ATTR_OPERATION_SDPA_BWD_QDESC : CUDNN_ATTR_OPERATION_SDPA_FWD_QDESC);
-  tensor k = tensor_at(operation,
-                       backward ? CUDNN_ATTR_OPERATION_SDPA_BWD_KDESC : CUDNN_ATTR_OPERATION_SDPA_FWD_KDESC);
-  tensor v = tensor_at(operation,
-                       backward ? CUDNN_ATTR_OPERATION_SDPA_BWD_VDESC : CUDNN_ATTR_OPERATION_SDPA_FWD_VDESC);
+  tensor q = tensor_at(operation, backward ? CUDNN_ATTR_OPERATION_SDPA_BWD_QDESC : CUDNN_ATTR_OPERATION_SDPA_FWD_QDESC);
+  tensor k = tensor_at(operation, backward ? CUDNN_ATTR_OPERATION_SDPA_BWD_KDESC : CUDNN_ATTR_OPERATION_SDPA_FWD_KDESC);
+  tensor v = tensor_at(operation, backward ? CUDNN_ATTR_OPERATION_SDPA_BWD_VDESC : CUDNN_ATTR_OPERATION_SDPA_FWD_VDESC);
   // Keys may be given transposed: the dimension that is not the queries' is the length.
   int64_t length = k.dim[2] == q.dim[3] && k.dim[3] != q.dim[3] ? k.dim[3] : k.dim[2];
   describe_attention(call, backward, &q, k.dim[1], length, v.dim[3]);
@@ -177,12 +178,9 @@ static void describe_rest(const graph *g, ph_call *call) {
     int operation;
     const char *call;
   } kinds[] = {
-      {CUDNN_BACKEND_OPERATION_NORM_FORWARD, "norm_fwd"},
-      {CUDNN_BACKEND_OPERATION_NORM_BACKWARD, "norm_bwd"},
-      {CUDNN_BACKEND_OPERATION_RESAMPLE_FWD, "pool_fwd"},
-      {CUDNN_BACKEND_OPERATION_RESAMPLE_BWD, "pool_bwd"},
-      {CUDNN_BACKEND_OPERATION_MOE_GROUPED_MATMUL, "moe_gemm"},
-      {CUDNN_BACKEND_OPERATION_REDUCTION, "reduction"},
+      {CUDNN_BACKEND_OPERATION_NORM_FORWARD, "norm_fwd"},       {CUDNN_BACKEND_OPERATION_NORM_BACKWARD, "norm_bwd"},
+      {CUDNN_BACKEND_OPERATION_RESAMPLE_FWD, "pool_fwd"},       {CUDNN_BACKEND_OPERATION_RESAMPLE_BWD, "pool_bwd"},
+      {CUDNN_BACKEND_OPERATION_MOE_GROUPED_MATMUL, "moe_gemm"}, {CUDNN_BACKEND_OPERATION_REDUCTION, "reduction"},
       {CUDNN_BACKEND_OPERATION_POINTWISE, "pointwise"},
   };
   const char *name = "graph";
@@ -203,8 +201,7 @@ static void describe_rest(const graph *g, ph_call *call) {
       tensor t = tensor_of(((descriptor **)e->data)[0]);
       if (!t.self || !t.resident) continue;
       if (!listed) ph_call_text(call, "a", ph_dtype_name(t.type), true);
-      if (listed < sizeof keys / sizeof *keys)
-        ph_call_list(call, keys[listed], t.dim, t.dims, !listed), listed++;
+      if (listed < sizeof keys / sizeof *keys) ph_call_list(call, keys[listed], t.dim, t.dims, !listed), listed++;
       if (t.elements > largest) largest = t.elements;
     }
   }

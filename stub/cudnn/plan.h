@@ -2,8 +2,8 @@
 #pragma once
 #include "cudnn/graph.h"
 
-// Graphs in single precision are offered two engines, one on tensor cores (TF32) and one without, as cuDNN does, so that
-// a framework's filter on numerical notes decides what the kernel runs in.
+// Graphs in single precision are offered two engines, one on tensor cores (TF32) and one without, as cuDNN does, so
+// that a framework's filter on numerical notes decides what the kernel runs in.
 int64_t engine_count(const descriptor *operation_graph);
 bool on_tensor_cores(const graph *g, int64_t engine);
 // Condenses the graph, run by `engine`, into one kernel's description, the tensors it writes and its workspace.

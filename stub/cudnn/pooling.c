@@ -1,25 +1,24 @@
 // Pooling, activation and dropout.
 #include "cudnn/operations.h"
 
-static int set_pooling(pooling_descriptor *p, int mode, int nan, int count, const int *window,
-                       const int *padding, const int *stride) {
+static int set_pooling(pooling_descriptor *p, int mode, int nan, int count, const int *window, const int *padding,
+                       const int *stride) {
   NEED(p && window && padding && stride && count >= 1 && count <= CUDNN_DIM_MAX && mode >= 0 && mode <= 3);
   *p = (pooling_descriptor){.mode = mode, .nan = nan, .dims = count};
   size_t bytes = (size_t)count * sizeof *window;
   memcpy(p->window, window, bytes), memcpy(p->padding, padding, bytes), memcpy(p->stride, stride, bytes);
   return CUDNN_STATUS_SUCCESS;
 }
-PH_EXPORT int cudnnSetPoolingNdDescriptor(pooling_descriptor *p, int mode, int nan, int count,
-                                          const int *window, const int *padding, const int *stride) {
+PH_EXPORT int cudnnSetPoolingNdDescriptor(pooling_descriptor *p, int mode, int nan, int count, const int *window,
+                                          const int *padding, const int *stride) {
   return set_pooling(p, mode, nan, count, window, padding, stride);
 }
-PH_EXPORT int cudnnSetPooling2dDescriptor(pooling_descriptor *p, int mode, int nan, int wh, int ww, int vp,
-                                          int hp, int vs, int hs) {
+PH_EXPORT int cudnnSetPooling2dDescriptor(pooling_descriptor *p, int mode, int nan, int wh, int ww, int vp, int hp,
+                                          int vs, int hs) {
   return set_pooling(p, mode, nan, 2, (const int[]){wh, ww}, (const int[]){vp, hp}, (const int[]){vs, hs});
 }
-static int run_pooling(const handle *self, const char *name, const pooling_descriptor *p,
-                       const tensor_descriptor *x, const tensor_descriptor *y, double passes, void *out,
-                       const tensor_descriptor *written) {
+static int run_pooling(const handle *self, const char *name, const pooling_descriptor *p, const tensor_descriptor *x,
+                       const tensor_descriptor *y, double passes, void *out, const tensor_descriptor *written) {
   CHECK_HANDLE(self);
   NEED(p && x && y && out && x->dims == p->dims + 2);
   ph_call call;
@@ -45,8 +44,8 @@ PH_EXPORT int cudnnPoolingForward(handle *self, const pooling_descriptor *p, con
 }
 PH_EXPORT int cudnnPoolingBackward(handle *self, const pooling_descriptor *p, const void *alpha,
                                    const tensor_descriptor *yd, const void *y, const tensor_descriptor *dyd,
-                                   const void *dy, const tensor_descriptor *xd, const void *x,
-                                   const void *beta, const tensor_descriptor *dxd, void *dx) {
+                                   const void *dy, const tensor_descriptor *xd, const void *x, const void *beta,
+                                   const tensor_descriptor *dxd, void *dx) {
   (void)alpha, (void)y, (void)dyd, (void)dy, (void)x, (void)beta;
   return PH_BRACKET(run_pooling(self, "pool_bwd", p, xd, yd, 2, dx, dxd));
 }
@@ -63,8 +62,8 @@ PH_EXPORT int cudnnDropoutGetStatesSize(handle *self, size_t *size) {
   *size = (size_t)ph_gpu()->sms * (size_t)ph_gpu()->max_threads_per_sm * 12;
   return CUDNN_STATUS_SUCCESS;
 }
-static int set_dropout(dropout_descriptor *d, const handle *self, float probability, void *states,
-                       size_t bytes, unsigned long long seed, bool initialise) {
+static int set_dropout(dropout_descriptor *d, const handle *self, float probability, void *states, size_t bytes,
+                       unsigned long long seed, bool initialise) {
   CHECK_HANDLE(self);
   NEED(d && probability >= 0 && probability <= 1);
   size_t needed;
@@ -83,12 +82,12 @@ PH_EXPORT int cudnnSetDropoutDescriptor(dropout_descriptor *d, handle *self, flo
                                         size_t bytes, unsigned long long seed) {
   return PH_BRACKET(set_dropout(d, self, probability, states, bytes, seed, true));
 }
-PH_EXPORT int cudnnRestoreDropoutDescriptor(dropout_descriptor *d, handle *self, float probability,
-                                            void *states, size_t bytes, unsigned long long seed) {
+PH_EXPORT int cudnnRestoreDropoutDescriptor(dropout_descriptor *d, handle *self, float probability, void *states,
+                                            size_t bytes, unsigned long long seed) {
   return PH_BRACKET(set_dropout(d, self, probability, states, bytes, seed, false));
 }
-PH_EXPORT int cudnnGetDropoutDescriptor(dropout_descriptor *d, handle *self, float *probability,
-                                        void **states, unsigned long long *seed) {
+PH_EXPORT int cudnnGetDropoutDescriptor(dropout_descriptor *d, handle *self, float *probability, void **states,
+                                        unsigned long long *seed) {
   CHECK_HANDLE(self);
   NEED(d);
   if (probability) *probability = d->probability;

@@ -2,11 +2,10 @@
 #include "cudnn/operations.h"
 
 PH_EXPORT int cudnnSetRNNDescriptor_v8(rnn_descriptor *r, int algorithm, int mode, int bias, int direction,
-                                       int input_mode, int type, int precision, int math, int32_t input,
-                                       int32_t hidden, int32_t projection, int32_t layers,
-                                       dropout_descriptor *dropout, uint32_t flags) {
-  NEED(r && mode >= CUDNN_RNN_RELU && mode <= CUDNN_GRU && input > 0 && hidden > 0 && layers > 0 &&
-       cudnn_dtype(type));
+                                       int input_mode, int type, int precision, int math, int32_t input, int32_t hidden,
+                                       int32_t projection, int32_t layers, dropout_descriptor *dropout,
+                                       uint32_t flags) {
+  NEED(r && mode >= CUDNN_RNN_RELU && mode <= CUDNN_GRU && input > 0 && hidden > 0 && layers > 0 && cudnn_dtype(type));
   NEED(projection >= 0 && projection <= hidden);
   *r = (rnn_descriptor){.algorithm = algorithm,
                         .mode = mode,
@@ -53,13 +52,10 @@ static int64_t layer_weights(const rnn_descriptor *r, int layer) {
   int64_t count = (int64_t)gates(r) * r->hidden * (input_width(r, layer) + recurrent_width(r));
   return count + (projected(r) ? (int64_t)r->hidden * r->projection : 0);
 }
-static int64_t layer_biases(const rnn_descriptor *r) {
-  return (int64_t)bias_vectors(r) * gates(r) * r->hidden;
-}
+static int64_t layer_biases(const rnn_descriptor *r) { return (int64_t)bias_vectors(r) * gates(r) * r->hidden; }
 static int64_t all_weights(const rnn_descriptor *r) {
   int64_t count = 0;
-  for (int layer = 0; layer < r->layers; layer++)
-    count += directions(r) * (layer_weights(r, layer) + layer_biases(r));
+  for (int layer = 0; layer < r->layers; layer++) count += directions(r) * (layer_weights(r, layer) + layer_biases(r));
   return count;
 }
 static size_t rnn_element(const rnn_descriptor *r) { return (size_t)ph_dtype_bytes(cudnn_dtype(r->type)); }
@@ -91,8 +87,7 @@ PH_EXPORT int cudnnGetRNNWeightParams(handle *self, rnn_descriptor *r, int32_t p
   if (on_input)
     offset += (int64_t)index * r->hidden * input;
   else
-    offset += (int64_t)gates(r) * r->hidden * input +
-              (int64_t)(is_projection ? gates(r) : index) * r->hidden * state;
+    offset += (int64_t)gates(r) * r->hidden * input + (int64_t)(is_projection ? gates(r) : index) * r->hidden * state;
   int rows = is_projection ? r->projection : r->hidden;
   int64_t columns = is_projection ? r->hidden : on_input ? input : state;
   char *base = (char *)(uintptr_t)space;
@@ -107,18 +102,15 @@ PH_EXPORT int cudnnGetRNNWeightParams(handle *self, rnn_descriptor *r, int32_t p
   if (bd) bd->dims = 0;
   int vectors = bias_vectors(r);
   if (!vectors || is_projection || (vectors == 1 && !on_input)) return CUDNN_STATUS_SUCCESS;
-  int64_t bias =
-      matrices + pseudo_layer * layer_biases(r) + ((int64_t)(on_input ? 0 : gates(r)) + index) * r->hidden;
+  int64_t bias = matrices + pseudo_layer * layer_biases(r) + ((int64_t)(on_input ? 0 : gates(r)) + index) * r->hidden;
   if (b) *b = base + (size_t)bias * rnn_element(r);
-  return !bd ? CUDNN_STATUS_SUCCESS
-             : set_dims(bd, r->type, CUDNN_TENSOR_NCHW, 3, (const int[]){1, r->hidden, 1}, NULL);
+  return !bd ? CUDNN_STATUS_SUCCESS : set_dims(bd, r->type, CUDNN_TENSOR_NCHW, 3, (const int[]){1, r->hidden, 1}, NULL);
 }
 
-PH_EXPORT int cudnnSetRNNDataDescriptor(rnn_data_descriptor *d, int type, int layout, int length, int batch,
-                                        int vector, const int *lengths, void *padding) {
+PH_EXPORT int cudnnSetRNNDataDescriptor(rnn_data_descriptor *d, int type, int layout, int length, int batch, int vector,
+                                        const int *lengths, void *padding) {
   (void)padding;
-  NEED(d && cudnn_dtype(type) && length > 0 && batch > 0 && vector > 0 && lengths && layout >= 0 &&
-       layout <= 2);
+  NEED(d && cudnn_dtype(type) && length > 0 && batch > 0 && vector > 0 && lengths && layout >= 0 && layout <= 2);
   *d = (rnn_data_descriptor){type, layout, length, batch, vector, 0};
   for (int i = 0; i < batch; i++) {
     NEED(lengths[i] >= 0 && lengths[i] <= length);
@@ -127,8 +119,8 @@ PH_EXPORT int cudnnSetRNNDataDescriptor(rnn_data_descriptor *d, int type, int la
   return CUDNN_STATUS_SUCCESS;
 }
 // Values that training keeps of a token for each hidden unit: of each layer the gates and what else its gradient needs,
-// and between layers their outputs. Two layers of LSTM on an H200 come out to the byte with packed sequences, one of GRU
-// within 0.1 % of the program's memory.
+// and between layers their outputs. Two layers of LSTM on an H200 come out to the byte with packed sequences, one of
+// GRU within 0.1 % of the program's memory.
 static int64_t kept_values(const rnn_descriptor *r) {
   int states = r->mode == CUDNN_LSTM ? 1 : r->mode == CUDNN_GRU ? 3 : 1;
   return r->layers * (gates(r) + states) + r->layers - 1;
@@ -152,8 +144,8 @@ PH_EXPORT int cudnnGetRNNTempSpaceSizes(handle *self, rnn_descriptor *r, int mod
 }
 
 // The host launches kernels for every step of every layer, unless one kernel keeps the weights on chip: torch asks
-// for that, or the weights are few. Their number follows from host times of layers of 8 to 48 steps on two hosts with an
-// H100 (validation/probes/recurrent.py): 3.1 a step forward, 3.4 for the gradients of the input.
+// for that, or the weights are few. Their number follows from host times of layers of 8 to 48 steps on two hosts with
+// an H100 (validation/probes/recurrent.py): 3.1 a step forward, 3.4 for the gradients of the input.
 enum { MATH_FMA = 3 };  // cudnnMathType_t: without it single precision goes to tensor cores
 enum { STEP_LAUNCHES = 3 };
 static size_t step_launches(const rnn_descriptor *r, const rnn_data_descriptor *x) {
@@ -161,8 +153,8 @@ static size_t step_launches(const rnn_descriptor *r, const rnn_data_descriptor *
   return STEP_LAUNCHES * (size_t)x->length * (size_t)r->layers * (size_t)directions(r);
 }
 
-static int run_rnn(const handle *self, const char *name, const rnn_descriptor *r,
-                   const rnn_data_descriptor *x, double passes, bool weights_only) {
+static int run_rnn(const handle *self, const char *name, const rnn_descriptor *r, const rnn_data_descriptor *x,
+                   double passes, bool weights_only) {
   CHECK_HANDLE(self);
   NEED(r && x && r->layers > 0 && x->batch > 0);
   static const char *const cells[] = {"relu", "tanh", "lstm", "gru"};
@@ -203,23 +195,22 @@ static double sequence_bytes(const rnn_data_descriptor *d) {
 }
 PH_EXPORT int cudnnRNNForward(handle *self, rnn_descriptor *r, int mode, const int32_t *lengths,
                               rnn_data_descriptor *xd, const void *x, rnn_data_descriptor *yd, void *y,
-                              tensor_descriptor *hd, const void *hx, void *hy, tensor_descriptor *cd,
-                              const void *cx, void *cy, size_t weight_bytes, const void *weights,
-                              size_t space_bytes, void *space, size_t reserve_bytes, void *reserve) {
-  (void)mode, (void)lengths, (void)x, (void)hx, (void)cx, (void)weight_bytes, (void)weights,
-      (void)space_bytes, (void)space, (void)reserve_bytes, (void)reserve;
+                              tensor_descriptor *hd, const void *hx, void *hy, tensor_descriptor *cd, const void *cx,
+                              void *cy, size_t weight_bytes, const void *weights, size_t space_bytes, void *space,
+                              size_t reserve_bytes, void *reserve) {
+  (void)mode, (void)lengths, (void)x, (void)hx, (void)cx, (void)weight_bytes, (void)weights, (void)space_bytes,
+      (void)space, (void)reserve_bytes, (void)reserve;
   int status = PH_BRACKET(run_rnn(self, "rnn_fwd", r, xd, 1, false));
   if (status != CUDNN_STATUS_SUCCESS) return status;
   if (yd) ph_wrote_output(y, sequence_bytes(yd));
   wrote_states(hd, hy), wrote_states(cd, cy);
   return status;
 }
-PH_EXPORT int cudnnRNNBackwardData_v8(handle *self, rnn_descriptor *r, const int32_t *lengths,
-                                      rnn_data_descriptor *yd, const void *y, const void *dy,
-                                      rnn_data_descriptor *xd, void *dx, tensor_descriptor *hd,
-                                      const void *hx, const void *dhy, void *dhx, tensor_descriptor *cd,
-                                      const void *cx, const void *dcy, void *dcx, size_t weight_bytes,
-                                      const void *weights, size_t space_bytes, void *space,
+PH_EXPORT int cudnnRNNBackwardData_v8(handle *self, rnn_descriptor *r, const int32_t *lengths, rnn_data_descriptor *yd,
+                                      const void *y, const void *dy, rnn_data_descriptor *xd, void *dx,
+                                      tensor_descriptor *hd, const void *hx, const void *dhy, void *dhx,
+                                      tensor_descriptor *cd, const void *cx, const void *dcy, void *dcx,
+                                      size_t weight_bytes, const void *weights, size_t space_bytes, void *space,
                                       size_t reserve_bytes, void *reserve) {
   (void)lengths, (void)yd, (void)y, (void)dy, (void)hx, (void)dhy, (void)cx, (void)dcy, (void)weight_bytes,
       (void)weights, (void)space_bytes, (void)space, (void)reserve_bytes, (void)reserve;
@@ -230,10 +221,9 @@ PH_EXPORT int cudnnRNNBackwardData_v8(handle *self, rnn_descriptor *r, const int
   return status;
 }
 PH_EXPORT int cudnnRNNBackwardWeights_v8(handle *self, rnn_descriptor *r, int add, const int32_t *lengths,
-                                         rnn_data_descriptor *xd, const void *x, tensor_descriptor *hd,
-                                         const void *hx, rnn_data_descriptor *yd, const void *y,
-                                         size_t weight_bytes, void *dweights, size_t space_bytes, void *space,
-                                         size_t reserve_bytes, void *reserve) {
+                                         rnn_data_descriptor *xd, const void *x, tensor_descriptor *hd, const void *hx,
+                                         rnn_data_descriptor *yd, const void *y, size_t weight_bytes, void *dweights,
+                                         size_t space_bytes, void *space, size_t reserve_bytes, void *reserve) {
   (void)add, (void)lengths, (void)x, (void)hd, (void)hx, (void)yd, (void)y, (void)space_bytes, (void)space,
       (void)reserve_bytes, (void)reserve;
   int status = PH_BRACKET(run_rnn(self, "rnn_wgrad", r, xd, 1, true));

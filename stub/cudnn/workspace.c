@@ -1,6 +1,6 @@
 // What was measured on the simulated GPU (a table in the shared memory, phantora/cost/workspaces.py) is answered as it
-// was; for another batch the nearest one's bytes, where converted tensors grow with the batch and all else stays. Else a
-// rule that holds for most of what was measured: cuDNN's kernels want channels last, and convert what lies otherwise.
+// was; for another batch the nearest one's bytes, where converted tensors grow with the batch and all else stays. Else
+// a rule that holds for most of what was measured: cuDNN's kernels want channels last, and convert what lies otherwise.
 #include "cudnn/workspace.h"
 
 #define ALIGNMENT_SLACK 16  // plans that convert ask for so much, or 147 bytes, to align what they convert
@@ -37,8 +37,10 @@ static batches measured(const convolution_problem *p) {
   size_t low = 0, high = shared->workspace_count;
   while (low < high) {
     size_t middle = low + (high - low) / 2;
-    if (all[middle].key < key) low = middle + 1;
-    else high = middle;
+    if (all[middle].key < key)
+      low = middle + 1;
+    else
+      high = middle;
   }
   batches found = {all + low, all + low};
   while (found.end < all + shared->workspace_count && found.end->key == key) found.end++;
@@ -63,7 +65,9 @@ static int64_t product_of(const int64_t *values, int count) {
   return product;
 }
 
-static int64_t float_filters(const convolution_problem *p) { return product_of(p->w, p->dims) * (int64_t)sizeof(float); }
+static int64_t float_filters(const convolution_problem *p) {
+  return product_of(p->w, p->dims) * (int64_t)sizeof(float);
+}
 
 static bool about(int64_t a, int64_t b) { return a - b < 2048 && b - a < 2048; }
 
@@ -85,7 +89,8 @@ static bool all_ones(const int64_t *values, int count) {
 }
 
 // Bytes of a convolution's tensors as kernels with tensor cores take them: rows of channels are padded to 16 bytes, but
-// not those of groups. So 130 of 219 measured convolutions with other channels come out within 2 %, and 40 without padding.
+// not those of groups. So 130 of 219 measured convolutions with other channels come out within 2 %, and 40 without
+// padding.
 typedef struct converted {
   int64_t x, y, w;
   bool x_padded, y_padded;
@@ -118,8 +123,8 @@ static int64_t partial_sums(const convolution_problem *p) {
   return sums < MOST_SUMS ? sums : MOST_SUMS;
 }
 
-// Filters of one tap without stride are plain products of each image's pixels with the filters, for any layout, if rows of
-// pixels are aligned to 16 bytes. Gradients of the filters are summed over the images afterwards.
+// Filters of one tap without stride are plain products of each image's pixels with the filters, for any layout, if rows
+// of pixels are aligned to 16 bytes. Gradients of the filters are summed over the images afterwards.
 static int64_t product_workspace(const convolution_problem *p, const converted *as) {
   bool sums = p->form == PH_CONV_WGRAD;
   if (p->layout == PH_CONV_NHWC) return 0;
@@ -144,7 +149,8 @@ static int64_t last_workspace(const convolution_problem *p, const converted *as,
 #define TRANSFORM_BATCH 48
 #define TRANSFORM_PRODUCTS 600e6
 static bool transforms(const convolution_problem *p, int64_t taps) {
-  if (p->form != PH_CONV_WGRAD || p->type != PH_CONV_TF32 || p->dims != 4 || p->w[1] != p->x[1] || taps != 9) return false;
+  if (p->form != PH_CONV_WGRAD || p->type != PH_CONV_TF32 || p->dims != 4 || p->w[1] != p->x[1] || taps != 9)
+    return false;
   bool small = p->x[2] == p->y[2] && p->x[3] == p->y[3] && p->x[2] <= TRANSFORM_IMAGE && p->x[3] <= TRANSFORM_IMAGE;
   bool few = p->x[1] <= TRANSFORM_CHANNELS && p->y[1] <= TRANSFORM_FILTERS && p->x[0] >= TRANSFORM_BATCH;
   double products = (double)p->y[0] * (double)product_of(p->y + 2, 2) * (double)product_of(p->w, 4);
@@ -175,8 +181,8 @@ static bool direct(const convolution_problem *p, int64_t taps) {
   return small && (p->form == PH_CONV_FWD || (tf32 && image));
 }
 
-// Kernels want channels last, and convert what lies otherwise. On average this is 14 % of the tensors' bytes off for 993
-// random convolutions that were not looked at, 10 % for 361 of sequences, and 6 % for 7,365 of networks.
+// Kernels want channels last, and convert what lies otherwise. On average this is 14 % of the tensors' bytes off for
+// 993 random convolutions that were not looked at, 10 % for 361 of sequences, and 6 % for 7,365 of networks.
 static int64_t by_rule(const convolution_problem *p) {
   bool grouped = p->w[1] != p->x[1], depthwise = grouped && p->w[1] == 1;
   if (depthwise) return 0;

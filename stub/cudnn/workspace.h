@@ -1,5 +1,5 @@
-// Device memory that execution plans of convolutions ask for in addition to their tensors, which a framework takes from its
-// own allocator, so that its peak and its fragmentation depend on it.
+// Device memory that execution plans of convolutions ask for in addition to their tensors, which a framework takes from
+// its own allocator, so that its peak and its fragmentation depend on it.
 #pragma once
 #include "abi/cudnn_abi.h"
 

@@ -13,14 +13,7 @@ enum {
   CUFFT_INVALID_SIZE = 8,
   CUFFT_NOT_SUPPORTED = 16,
 };
-enum {
-  CUFFT_C2C = 0x29,
-  CUFFT_R2C = 0x2a,
-  CUFFT_C2R = 0x2c,
-  CUFFT_Z2Z = 0x69,
-  CUFFT_D2Z = 0x6a,
-  CUFFT_Z2D = 0x6c
-};
+enum { CUFFT_C2C = 0x29, CUFFT_R2C = 0x2a, CUFFT_C2R = 0x2c, CUFFT_Z2Z = 0x69, CUFFT_D2Z = 0x6a, CUFFT_Z2D = 0x6c };
 enum { MAX_RANK = 3, MAX_PLANS = 65536 };
 
 typedef struct plan {
@@ -156,8 +149,8 @@ static int make_plan(int handle, int rank, const int64_t *n, int in, int out, in
   return CUFFT_SUCCESS;
 }
 PH_EXPORT int cufftXtMakePlanMany(int handle, int rank, long long *n, long long *inembed, long long istride,
-                                  long long idist, int in, long long *onembed, long long ostride,
-                                  long long odist, int out, long long batch, size_t *size, int execution) {
+                                  long long idist, int in, long long *onembed, long long ostride, long long odist,
+                                  int out, long long batch, size_t *size, int execution) {
   (void)inembed, (void)istride, (void)onembed, (void)ostride;
   int64_t wide[MAX_RANK] = {0};
   for (int i = 0; n && i < rank && i < MAX_RANK; i++) wide[i] = n[i];
@@ -186,17 +179,16 @@ static int make_classic(int handle, int rank, const int64_t *n, int transform, i
   if (!types_of(transform, &in, &out, &execution)) return CUFFT_INVALID_TYPE;
   return make_plan(handle, rank, n, in, out, execution, batch, idist, odist, size);
 }
-PH_EXPORT int cufftMakePlanMany(int handle, int rank, int *n, int *inembed, int istride, int idist,
-                                int *onembed, int ostride, int odist, int transform, int batch,
-                                size_t *size) {
+PH_EXPORT int cufftMakePlanMany(int handle, int rank, int *n, int *inembed, int istride, int idist, int *onembed,
+                                int ostride, int odist, int transform, int batch, size_t *size) {
   (void)inembed, (void)istride, (void)onembed, (void)ostride;
   int64_t wide[MAX_RANK] = {0};
   for (int i = 0; n && i < rank && i < MAX_RANK; i++) wide[i] = n[i];
   return PH_BRACKET(make_classic(handle, rank, n ? wide : NULL, transform, batch, idist, odist, size));
 }
 // cufftPlan* create and make in one call; a plan that cannot be made is not kept.
-static int create_and_make(int *handle, int rank, const int64_t *n, int transform, int64_t batch,
-                           int64_t idist, int64_t odist) {
+static int create_and_make(int *handle, int rank, const int64_t *n, int transform, int64_t batch, int64_t idist,
+                           int64_t odist) {
   int status = cufftCreate(handle);
   if (status != CUFFT_SUCCESS) return status;
   status = make_classic(*handle, rank, n, transform, batch, idist, odist, NULL);
@@ -247,8 +239,7 @@ static int execute(int handle, void *input, void *output) {
   call.bytes = stored * p.rank;
   ph_call_launch(&call, stream);
   ph_charge(PH_API_LAUNCH);
-  ph_wrote_output(output,
-                  p.out_distance > 0 ? (double)p.out_distance * (double)p.batch * ph_dtype_bytes(out) : 0);
+  ph_wrote_output(output, p.out_distance > 0 ? (double)p.out_distance * (double)p.batch * ph_dtype_bytes(out) : 0);
   return CUFFT_SUCCESS;
 }
 PH_EXPORT int cufftXtExec(int handle, void *input, void *output, int direction) {
@@ -265,4 +256,5 @@ PH_EXPORT int cufftXtExec(int handle, void *input, void *output, int direction) 
   PH_EXPORT int cufftExec##KIND(int handle, void *input, void *output) { \
     return PH_BRACKET(execute(handle, input, output));                   \
   }
-COMPLEX_EXECUTE(EXECUTE_COMPLEX) REAL_EXECUTE(EXECUTE_REAL)
+COMPLEX_EXECUTE(EXECUTE_COMPLEX)
+REAL_EXECUTE(EXECUTE_REAL)

@@ -38,10 +38,12 @@ PH_EXPORT int curandDestroyGenerator(generator *self) {
   free(self);
   return SUCCESS;
 }
+// clang-format off
 #define STATES(X)                                                                  \
   X(Stream, void *, stream) X(PseudoRandomGeneratorSeed, unsigned long long, seed) \
   X(GeneratorOffset, unsigned long long, offset) X(GeneratorOrdering, int, order)  \
   X(QuasiRandomGeneratorDimensions, unsigned, dimensions)
+// clang-format on
 #define STATE(NAME, TYPE, FIELD)                               \
   PH_EXPORT int curandSet##NAME(generator *self, TYPE value) { \
     if (!alive(self)) return NOT_INITIALIZED;                  \
@@ -75,6 +77,7 @@ static int generate(const generator *self, const char *kind, void *out, size_t c
   return SUCCESS;
 }
 // Name, further arguments, kind, bytes of one number.
+// clang-format off
 #define GENERATE(X)                                                                                          \
   X(Generate, (generator * self, unsigned *out, size_t n), "bits", 4)                                        \
   X(GenerateLongLong, (generator * self, unsigned long long *out, size_t n), "bits", 8)                      \
@@ -88,6 +91,7 @@ static int generate(const generator *self, const char *kind, void *out, size_t c
   X(GenerateLogNormalDouble, (generator * self, double *out, size_t n, double mean, double deviation), \
     "lognormal", 8)                                                                                  \
   X(GeneratePoisson, (generator * self, unsigned *out, size_t n, double lambda), "poisson", 4)
+// clang-format on
 #pragma GCC diagnostic ignored "-Wunused-parameter"  // mean, deviation, lambda: they do not change the cost
 #define GENERATOR(NAME, ARGUMENTS, KIND, BYTES) \
   PH_EXPORT int curand##NAME ARGUMENTS { return PH_BRACKET(generate(self, KIND, out, n, BYTES)); }

@@ -2,14 +2,7 @@
 // algorithm, a computing call is one kernel, and every code in device memory is "solved".
 #include "rank/library_handle.h"
 
-enum {
-  SUCCESS = 0,
-  NOT_INITIALIZED = 1,
-  ALLOC_FAILED = 2,
-  INVALID_VALUE = 3,
-  EXECUTION_FAILED = 6,
-  NOT_SUPPORTED = 9
-};
+enum { SUCCESS = 0, NOT_INITIALIZED = 1, ALLOC_FAILED = 2, INVALID_VALUE = 3, EXECUTION_FAILED = 6, NOT_SUPPORTED = 9 };
 enum { MAJOR, MINOR, PATCH };  // libraryPropertyType
 enum { BLOCK = 64 };  // columns of a panel
 
@@ -66,7 +59,8 @@ PARAMETERS(PARAMETERS_LIFE)
     return self ? (self->sort = value, SUCCESS) : INVALID_VALUE;                  \
   }
 JACOBI_STATE(gesvdj)
-JACOBI_STATE(syevj) PH_EXPORT int cusolverDnSetAdvOptions(parameters *self, int function, int algorithm) {
+JACOBI_STATE(syevj)
+PH_EXPORT int cusolverDnSetAdvOptions(parameters *self, int function, int algorithm) {
   (void)function, (void)algorithm;
   return self ? SUCCESS : INVALID_VALUE;
 }
@@ -89,9 +83,9 @@ static const struct {
   const char *name;
   double fixed, per_column;
 } launches[] = {
-  {"geqrf", 4, 0.12}, {"orgqr", 9, 0.12}, {"ormqr", 9, 0.12}, {"potrf", 4, 0}, {"potrs", 4, 0},
-  {"getrf", 6, 0.05}, {"getrs", 6, 0}, {"gesvd", 8, 3.0}, {"gesvdj", 8, 2.3}, {"syevd", 20, 2.3},
-  {"syevj", 20, 2.3}, {"geev", 100, 13},
+    {"geqrf", 4, 0.12}, {"orgqr", 9, 0.12}, {"ormqr", 9, 0.12}, {"potrf", 4, 0},
+    {"potrs", 4, 0},    {"getrf", 6, 0.05}, {"getrs", 6, 0},    {"gesvd", 8, 3.0},
+    {"gesvdj", 8, 2.3}, {"syevd", 20, 2.3}, {"syevj", 20, 2.3}, {"geev", 100, 13},
 };
 static size_t more_launches(const char *name, double n) {
   for (size_t i = 0; i < sizeof launches / sizeof *launches; i++)
@@ -152,146 +146,142 @@ static double qr_cost(double m, double n) {
 }
 
 // Linear systems and factorisations.
-#define SOLVE(T, TYPE)                                                                                      \
-  PH_EXPORT int cusolverDn##T##potrf_bufferSize(HANDLE h, int uplo, int n, void *a, int lda, int *size) {   \
-    HIDE(uplo), HIDE(a);                                                                                    \
-    return answer(h, n >= 0 && lda >= n, size, (double)n * BLOCK);                                          \
-  }                                                                                                         \
-  PH_EXPORT int cusolverDn##T##potrf(HANDLE h, int uplo, int n, void *a, int lda, void *space, int size,    \
-                                     int *info) {                                                           \
-    HIDE(uplo), HIDE(space), HIDE(size);                                                                    \
-    RUN(.name = "potrf", .type = TYPE, .invalid = lda < n || !a, .n = n, .multiply_adds = cube(n) / 6,      \
-        .elements = square(n), .info = info, .out = a, .out_elements = (double)lda * n);                    \
-  }                                                                                                         \
-  PH_EXPORT int cusolverDn##T##potrs(HANDLE h, int uplo, int n, int nrhs, const void *a, int lda, void *b,  \
-                                     int ldb, int *info) {                                                  \
-    HIDE(uplo), HIDE(a);                                                                                    \
-    RUN(.name = "potrs", .type = TYPE, .invalid = lda < n || ldb < n || !b, .n = n, .inner = nrhs,          \
-        .multiply_adds = square(n) * nrhs, .elements = square(n) + 2.0 * n * nrhs, .info = info, .out = b,  \
-        .out_elements = (double)ldb * nrhs);                                                                \
-  }                                                                                                         \
-  PH_EXPORT int cusolverDn##T##potrfBatched(HANDLE h, int uplo, int n, void *a, int lda, int *info,         \
-                                            int batch) {                                                    \
-    HIDE(uplo);                                                                                             \
-    RUN(.name = "potrf", .type = TYPE, .invalid = lda < n || !a, .n = n, .batch = batch,                    \
-        .multiply_adds = cube(n) / 6, .elements = square(n), .info = info);                                 \
-  }                                                                                                         \
-  PH_EXPORT int cusolverDn##T##potrsBatched(HANDLE h, int uplo, int n, int nrhs, void *a, int lda, void *b, \
-                                            int ldb, int *info, int batch) {                                \
-    HIDE(uplo), HIDE(a);                                                                                    \
-    work w = {.handle = h,                                                                                  \
-              .name = "potrs",                                                                              \
-              .type = TYPE,                                                                                 \
-              .invalid = lda < n || ldb < n || !b,                                                          \
-              .n = n,                                                                                       \
-              .inner = nrhs,                                                                                \
-              .batch = batch,                                                                               \
-              .multiply_adds = square(n) * nrhs,                                                            \
-              .elements = square(n) + 2.0 * n * nrhs};                                                      \
-    int status = PH_BRACKET(run(&w));                                                                       \
-    if (status == SUCCESS) ph_wrote_zero(info, sizeof *info); /* one code for all */                        \
-    return status;                                                                                          \
-  }                                                                                                         \
-  PH_EXPORT int cusolverDn##T##getrf_bufferSize(HANDLE h, int m, int n, void *a, int lda, int *size) {      \
-    HIDE(a);                                                                                                \
-    return answer(h, m >= 0 && n >= 0 && lda >= m, size, (double)m * BLOCK);                                \
-  }                                                                                                         \
-  PH_EXPORT int cusolverDn##T##getrf(HANDLE h, int m, int n, void *a, int lda, void *space, int *pivots,    \
-                                     int *info) {                                                           \
-    HIDE(space);                                                                                            \
-    if (pivots && m > 0 && n > 0) ph_wrote_output(pivots, sizeof(int) * smaller(m, n));                     \
-    RUN(.name = "getrf", .type = TYPE, .invalid = lda < m || !a, .m = m, .n = n,                            \
-        .multiply_adds = qr_cost(m, n) / 2, .elements = 2.0 * m * n, .info = info, .out = a,                \
-        .out_elements = (double)lda * n);                                                                   \
-  }                                                                                                         \
-  PH_EXPORT int cusolverDn##T##getrs(HANDLE h, int trans, int n, int nrhs, const void *a, int lda,          \
-                                     const int *pivots, void *b, int ldb, int *info) {                      \
-    HIDE(a), HIDE(pivots);                                                                                  \
-    RUN(.name = "getrs", .type = TYPE, .invalid = trans < 0 || trans > 2 || lda < n || ldb < n || !b,       \
-        .n = n, .inner = nrhs, .multiply_adds = square(n) * nrhs, .elements = square(n) + 2.0 * n * nrhs,   \
-        .info = info, .out = b, .out_elements = (double)ldb * nrhs);                                        \
-  }                                                                                                         \
-  PH_EXPORT int cusolverDn##T##geqrf_bufferSize(HANDLE h, int m, int n, void *a, int lda, int *size) {      \
-    HIDE(a);                                                                                                \
-    return answer(h, m >= 0 && n >= 0 && lda >= m, size, (double)n * BLOCK);                                \
-  }                                                                                                         \
-  PH_EXPORT int cusolverDn##T##geqrf(HANDLE h, int m, int n, void *a, int lda, void *tau, void *space,      \
-                                     int size, int *info) {                                                 \
-    HIDE(tau), HIDE(space), HIDE(size);                                                                     \
-    RUN(.name = "geqrf", .type = TYPE, .invalid = lda < m || !a, .m = m, .n = n,                            \
-        .multiply_adds = qr_cost(m, n), .elements = 2.0 * m * n, .info = info, .out = a,                    \
-        .out_elements = (double)lda * n);                                                                   \
-  }                                                                                                         \
-  PH_EXPORT int cusolverDn##T##sytrf_bufferSize(HANDLE h, int n, void *a, int lda, int *size) {             \
-    HIDE(a);                                                                                                \
-    return answer(h, n >= 0 && lda >= n, size, (double)n * BLOCK);                                          \
-  }                                                                                                         \
-  PH_EXPORT int cusolverDn##T##sytrf(HANDLE h, int uplo, int n, void *a, int lda, int *pivots, void *space, \
-                                     int size, int *info) {                                                 \
-    HIDE(uplo), HIDE(space), HIDE(size);                                                                    \
-    if (pivots && n > 0) ph_wrote_output(pivots, sizeof(int) * (double)n);                                  \
-    RUN(.name = "sytrf", .type = TYPE, .invalid = lda < n || !a, .n = n, .multiply_adds = cube(n) / 6,      \
-        .elements = square(n), .info = info, .out = a, .out_elements = (double)lda * n);                    \
-  }                                                                                                         \
-  PH_EXPORT int cusolverDn##T##gesvd_bufferSize(HANDLE h, int m, int n, int *size) {                        \
-    return answer(h, m >= n && n >= 0, size, (double)(m + n) * BLOCK);                                      \
-  }                                                                                                         \
-  PH_EXPORT int cusolverDn##T##gesvd(HANDLE h, signed char jobu, signed char jobv, int m, int n, void *a,   \
-                                     int lda, void *s, void *u, int ldu, void *v, int ldv, void *space,     \
-                                     int size, void *real_space, int *info) {                               \
-    HIDE(jobu), HIDE(jobv), HIDE(s), HIDE(u), HIDE(ldu), HIDE(v), HIDE(ldv), HIDE(space), HIDE(size),       \
-        HIDE(real_space);                                                                                   \
-    RUN(.name = "gesvd", .type = TYPE, .invalid = lda < m || m < n || !a, .m = m, .n = n,                   \
-        .multiply_adds = 7 * qr_cost(m, n), .elements = 4.0 * m * n, .info = info);                         \
-  }                                                                                                         \
-  PH_EXPORT int cusolverDn##T##gesvdj_bufferSize(                                                           \
-      HANDLE h, int job, int economy, int m, int n, const void *a, int lda, const void *s, const void *u,   \
-      int ldu, const void *v, int ldv, int *size, parameters *p) {                                          \
-    HIDE(job), HIDE(economy), HIDE(a), HIDE(s), HIDE(u), HIDE(ldu), HIDE(v), HIDE(ldv), HIDE(p);            \
-    return answer(h, m >= 0 && n >= 0 && lda >= m, size, 2.0 * m * n + (m + n) * BLOCK);                    \
-  }                                                                                                         \
-  PH_EXPORT int cusolverDn##T##gesvdj(HANDLE h, int job, int economy, int m, int n, void *a, int lda,       \
-                                      void *s, void *u, int ldu, void *v, int ldv, void *space, int size,   \
-                                      int *info, parameters *p) {                                           \
-    HIDE(job), HIDE(economy), HIDE(s), HIDE(u), HIDE(ldu), HIDE(v), HIDE(ldv), HIDE(space), HIDE(size),     \
-        HIDE(p);                                                                                            \
-    RUN(.name = "gesvdj", .type = TYPE, .invalid = lda < m || !a, .m = m, .n = n,                           \
-        .multiply_adds = 10 * qr_cost(m, n), .elements = 4.0 * m * n, .info = info);                        \
-  }                                                                                                         \
-  PH_EXPORT int cusolverDn##T##gesvdjBatched_bufferSize(                                                    \
-      HANDLE h, int job, int m, int n, const void *a, int lda, const void *s, const void *u, int ldu,       \
-      const void *v, int ldv, int *size, parameters *p, int batch) {                                        \
-    HIDE(job), HIDE(a), HIDE(s), HIDE(u), HIDE(ldu), HIDE(v), HIDE(ldv), HIDE(p);                           \
-    return answer(h, m >= 0 && n >= 0 && m <= 32 && n <= 32 && lda >= m, size, 2.0 * m * n * batch);        \
-  }                                                                                                         \
-  PH_EXPORT int cusolverDn##T##gesvdjBatched(HANDLE h, int job, int m, int n, void *a, int lda, void *s,    \
-                                             void *u, int ldu, void *v, int ldv, void *space, int size,     \
-                                             int *info, parameters *p, int batch) {                         \
-    HIDE(job), HIDE(s), HIDE(u), HIDE(ldu), HIDE(v), HIDE(ldv), HIDE(space), HIDE(size), HIDE(p);           \
-    RUN(.name = "gesvdj", .type = TYPE, .invalid = lda < m || m > 32 || n > 32 || !a, .m = m, .n = n,       \
-        .batch = batch, .multiply_adds = 10 * qr_cost(m, n), .elements = 4.0 * m * n, .info = info);        \
-  }                                                                                                         \
-  PH_EXPORT int cusolverDn##T##gesvdaStridedBatched_bufferSize(                                             \
-      HANDLE h, int job, int rank, int m, int n, const void *a, int lda, long long sa, const void *s,       \
-      long long ss, const void *u, int ldu, long long su, const void *v, int ldv, long long sv, int *size,  \
-      int batch) {                                                                                          \
-    HIDE(job), HIDE(a), HIDE(sa), HIDE(s), HIDE(ss), HIDE(u), HIDE(ldu), HIDE(su), HIDE(v), HIDE(ldv),      \
-        HIDE(sv);                                                                                           \
-    return answer(h, m >= 0 && n >= 0 && rank >= 0 && lda >= m, size, 2.0 * m * n * batch);                 \
-  }                                                                                                         \
-  PH_EXPORT int cusolverDn##T##gesvdaStridedBatched(                                                        \
-      HANDLE h, int job, int rank, int m, int n, const void *a, int lda, long long sa, void *s,             \
-      long long ss, void *u, int ldu, long long su, void *v, int ldv, long long sv, void *space, int size,  \
-      int *info, double *residuals, int batch) {                                                            \
-    HIDE(job), HIDE(sa), HIDE(s), HIDE(ss), HIDE(u), HIDE(ldu), HIDE(su), HIDE(v), HIDE(ldv), HIDE(sv),     \
-        HIDE(space), HIDE(size);                                                                            \
-    if (residuals && batch > 0) memset(residuals, 0, (size_t)batch * sizeof *residuals);                    \
-    RUN(.name = "gesvda", .type = TYPE, .invalid = lda < m || !a, .m = m, .n = n, .inner = rank,            \
-        .batch = batch, .multiply_adds = 7 * qr_cost(m, n), .elements = 4.0 * m * n, .info = info);         \
+#define SOLVE(T, TYPE)                                                                                                 \
+  PH_EXPORT int cusolverDn##T##potrf_bufferSize(HANDLE h, int uplo, int n, void *a, int lda, int *size) {              \
+    HIDE(uplo), HIDE(a);                                                                                               \
+    return answer(h, n >= 0 && lda >= n, size, (double)n * BLOCK);                                                     \
+  }                                                                                                                    \
+  PH_EXPORT int cusolverDn##T##potrf(HANDLE h, int uplo, int n, void *a, int lda, void *space, int size, int *info) {  \
+    HIDE(uplo), HIDE(space), HIDE(size);                                                                               \
+    RUN(.name = "potrf", .type = TYPE, .invalid = lda < n || !a, .n = n, .multiply_adds = cube(n) / 6,                 \
+        .elements = square(n), .info = info, .out = a, .out_elements = (double)lda * n);                               \
+  }                                                                                                                    \
+  PH_EXPORT int cusolverDn##T##potrs(HANDLE h, int uplo, int n, int nrhs, const void *a, int lda, void *b, int ldb,    \
+                                     int *info) {                                                                      \
+    HIDE(uplo), HIDE(a);                                                                                               \
+    RUN(.name = "potrs", .type = TYPE, .invalid = lda < n || ldb < n || !b, .n = n, .inner = nrhs,                     \
+        .multiply_adds = square(n) * nrhs, .elements = square(n) + 2.0 * n * nrhs, .info = info, .out = b,             \
+        .out_elements = (double)ldb * nrhs);                                                                           \
+  }                                                                                                                    \
+  PH_EXPORT int cusolverDn##T##potrfBatched(HANDLE h, int uplo, int n, void *a, int lda, int *info, int batch) {       \
+    HIDE(uplo);                                                                                                        \
+    RUN(.name = "potrf", .type = TYPE, .invalid = lda < n || !a, .n = n, .batch = batch, .multiply_adds = cube(n) / 6, \
+        .elements = square(n), .info = info);                                                                          \
+  }                                                                                                                    \
+  PH_EXPORT int cusolverDn##T##potrsBatched(HANDLE h, int uplo, int n, int nrhs, void *a, int lda, void *b, int ldb,   \
+                                            int *info, int batch) {                                                    \
+    HIDE(uplo), HIDE(a);                                                                                               \
+    work w = {.handle = h,                                                                                             \
+              .name = "potrs",                                                                                         \
+              .type = TYPE,                                                                                            \
+              .invalid = lda < n || ldb < n || !b,                                                                     \
+              .n = n,                                                                                                  \
+              .inner = nrhs,                                                                                           \
+              .batch = batch,                                                                                          \
+              .multiply_adds = square(n) * nrhs,                                                                       \
+              .elements = square(n) + 2.0 * n * nrhs};                                                                 \
+    int status = PH_BRACKET(run(&w));                                                                                  \
+    if (status == SUCCESS) ph_wrote_zero(info, sizeof *info); /* one code for all */                                   \
+    return status;                                                                                                     \
+  }                                                                                                                    \
+  PH_EXPORT int cusolverDn##T##getrf_bufferSize(HANDLE h, int m, int n, void *a, int lda, int *size) {                 \
+    HIDE(a);                                                                                                           \
+    return answer(h, m >= 0 && n >= 0 && lda >= m, size, (double)m * BLOCK);                                           \
+  }                                                                                                                    \
+  PH_EXPORT int cusolverDn##T##getrf(HANDLE h, int m, int n, void *a, int lda, void *space, int *pivots, int *info) {  \
+    HIDE(space);                                                                                                       \
+    if (pivots && m > 0 && n > 0) ph_wrote_output(pivots, sizeof(int) * smaller(m, n));                                \
+    RUN(.name = "getrf", .type = TYPE, .invalid = lda < m || !a, .m = m, .n = n, .multiply_adds = qr_cost(m, n) / 2,   \
+        .elements = 2.0 * m * n, .info = info, .out = a, .out_elements = (double)lda * n);                             \
+  }                                                                                                                    \
+  PH_EXPORT int cusolverDn##T##getrs(HANDLE h, int trans, int n, int nrhs, const void *a, int lda, const int *pivots,  \
+                                     void *b, int ldb, int *info) {                                                    \
+    HIDE(a), HIDE(pivots);                                                                                             \
+    RUN(.name = "getrs", .type = TYPE, .invalid = trans < 0 || trans > 2 || lda < n || ldb < n || !b, .n = n,          \
+        .inner = nrhs, .multiply_adds = square(n) * nrhs, .elements = square(n) + 2.0 * n * nrhs, .info = info,        \
+        .out = b, .out_elements = (double)ldb * nrhs);                                                                 \
+  }                                                                                                                    \
+  PH_EXPORT int cusolverDn##T##geqrf_bufferSize(HANDLE h, int m, int n, void *a, int lda, int *size) {                 \
+    HIDE(a);                                                                                                           \
+    return answer(h, m >= 0 && n >= 0 && lda >= m, size, (double)n * BLOCK);                                           \
+  }                                                                                                                    \
+  PH_EXPORT int cusolverDn##T##geqrf(HANDLE h, int m, int n, void *a, int lda, void *tau, void *space, int size,       \
+                                     int *info) {                                                                      \
+    HIDE(tau), HIDE(space), HIDE(size);                                                                                \
+    RUN(.name = "geqrf", .type = TYPE, .invalid = lda < m || !a, .m = m, .n = n, .multiply_adds = qr_cost(m, n),       \
+        .elements = 2.0 * m * n, .info = info, .out = a, .out_elements = (double)lda * n);                             \
+  }                                                                                                                    \
+  PH_EXPORT int cusolverDn##T##sytrf_bufferSize(HANDLE h, int n, void *a, int lda, int *size) {                        \
+    HIDE(a);                                                                                                           \
+    return answer(h, n >= 0 && lda >= n, size, (double)n * BLOCK);                                                     \
+  }                                                                                                                    \
+  PH_EXPORT int cusolverDn##T##sytrf(HANDLE h, int uplo, int n, void *a, int lda, int *pivots, void *space, int size,  \
+                                     int *info) {                                                                      \
+    HIDE(uplo), HIDE(space), HIDE(size);                                                                               \
+    if (pivots && n > 0) ph_wrote_output(pivots, sizeof(int) * (double)n);                                             \
+    RUN(.name = "sytrf", .type = TYPE, .invalid = lda < n || !a, .n = n, .multiply_adds = cube(n) / 6,                 \
+        .elements = square(n), .info = info, .out = a, .out_elements = (double)lda * n);                               \
+  }                                                                                                                    \
+  PH_EXPORT int cusolverDn##T##gesvd_bufferSize(HANDLE h, int m, int n, int *size) {                                   \
+    return answer(h, m >= n && n >= 0, size, (double)(m + n) * BLOCK);                                                 \
+  }                                                                                                                    \
+  PH_EXPORT int cusolverDn##T##gesvd(HANDLE h, signed char jobu, signed char jobv, int m, int n, void *a, int lda,     \
+                                     void *s, void *u, int ldu, void *v, int ldv, void *space, int size,               \
+                                     void *real_space, int *info) {                                                    \
+    HIDE(jobu), HIDE(jobv), HIDE(s), HIDE(u), HIDE(ldu), HIDE(v), HIDE(ldv), HIDE(space), HIDE(size),                  \
+        HIDE(real_space);                                                                                              \
+    RUN(.name = "gesvd", .type = TYPE, .invalid = lda < m || m < n || !a, .m = m, .n = n,                              \
+        .multiply_adds = 7 * qr_cost(m, n), .elements = 4.0 * m * n, .info = info);                                    \
+  }                                                                                                                    \
+  PH_EXPORT int cusolverDn##T##gesvdj_bufferSize(HANDLE h, int job, int economy, int m, int n, const void *a, int lda, \
+                                                 const void *s, const void *u, int ldu, const void *v, int ldv,        \
+                                                 int *size, parameters *p) {                                           \
+    HIDE(job), HIDE(economy), HIDE(a), HIDE(s), HIDE(u), HIDE(ldu), HIDE(v), HIDE(ldv), HIDE(p);                       \
+    return answer(h, m >= 0 && n >= 0 && lda >= m, size, 2.0 * m * n + (m + n) * BLOCK);                               \
+  }                                                                                                                    \
+  PH_EXPORT int cusolverDn##T##gesvdj(HANDLE h, int job, int economy, int m, int n, void *a, int lda, void *s,         \
+                                      void *u, int ldu, void *v, int ldv, void *space, int size, int *info,            \
+                                      parameters *p) {                                                                 \
+    HIDE(job), HIDE(economy), HIDE(s), HIDE(u), HIDE(ldu), HIDE(v), HIDE(ldv), HIDE(space), HIDE(size), HIDE(p);       \
+    RUN(.name = "gesvdj", .type = TYPE, .invalid = lda < m || !a, .m = m, .n = n, .multiply_adds = 10 * qr_cost(m, n), \
+        .elements = 4.0 * m * n, .info = info);                                                                        \
+  }                                                                                                                    \
+  PH_EXPORT int cusolverDn##T##gesvdjBatched_bufferSize(HANDLE h, int job, int m, int n, const void *a, int lda,       \
+                                                        const void *s, const void *u, int ldu, const void *v, int ldv, \
+                                                        int *size, parameters *p, int batch) {                         \
+    HIDE(job), HIDE(a), HIDE(s), HIDE(u), HIDE(ldu), HIDE(v), HIDE(ldv), HIDE(p);                                      \
+    return answer(h, m >= 0 && n >= 0 && m <= 32 && n <= 32 && lda >= m, size, 2.0 * m * n * batch);                   \
+  }                                                                                                                    \
+  PH_EXPORT int cusolverDn##T##gesvdjBatched(HANDLE h, int job, int m, int n, void *a, int lda, void *s, void *u,      \
+                                             int ldu, void *v, int ldv, void *space, int size, int *info,              \
+                                             parameters *p, int batch) {                                               \
+    HIDE(job), HIDE(s), HIDE(u), HIDE(ldu), HIDE(v), HIDE(ldv), HIDE(space), HIDE(size), HIDE(p);                      \
+    RUN(.name = "gesvdj", .type = TYPE, .invalid = lda < m || m > 32 || n > 32 || !a, .m = m, .n = n, .batch = batch,  \
+        .multiply_adds = 10 * qr_cost(m, n), .elements = 4.0 * m * n, .info = info);                                   \
+  }                                                                                                                    \
+  PH_EXPORT int cusolverDn##T##gesvdaStridedBatched_bufferSize(                                                        \
+      HANDLE h, int job, int rank, int m, int n, const void *a, int lda, long long sa, const void *s, long long ss,    \
+      const void *u, int ldu, long long su, const void *v, int ldv, long long sv, int *size, int batch) {              \
+    HIDE(job), HIDE(a), HIDE(sa), HIDE(s), HIDE(ss), HIDE(u), HIDE(ldu), HIDE(su), HIDE(v), HIDE(ldv), HIDE(sv);       \
+    return answer(h, m >= 0 && n >= 0 && rank >= 0 && lda >= m, size, 2.0 * m * n * batch);                            \
+  }                                                                                                                    \
+  PH_EXPORT int cusolverDn##T##gesvdaStridedBatched(HANDLE h, int job, int rank, int m, int n, const void *a, int lda, \
+                                                    long long sa, void *s, long long ss, void *u, int ldu,             \
+                                                    long long su, void *v, int ldv, long long sv, void *space,         \
+                                                    int size, int *info, double *residuals, int batch) {               \
+    HIDE(job), HIDE(sa), HIDE(s), HIDE(ss), HIDE(u), HIDE(ldu), HIDE(su), HIDE(v), HIDE(ldv), HIDE(sv), HIDE(space),   \
+        HIDE(size);                                                                                                    \
+    if (residuals && batch > 0) memset(residuals, 0, (size_t)batch * sizeof *residuals);                               \
+    RUN(.name = "gesvda", .type = TYPE, .invalid = lda < m || !a, .m = m, .n = n, .inner = rank, .batch = batch,       \
+        .multiply_adds = 7 * qr_cost(m, n), .elements = 4.0 * m * n, .info = info);                                    \
   }
-SOLVE(S, PH_R_32F) SOLVE(D, PH_R_64F) SOLVE(C, PH_C_32F) SOLVE(Z, PH_C_64F)
+SOLVE(S, PH_R_32F)
+SOLVE(D, PH_R_64F)
+SOLVE(C, PH_C_32F)
+SOLVE(Z, PH_C_64F)
 // Calls whose name depends on whether the numbers are real: orthogonal or unitary, symmetric or
 // Hermitian.
+// clang-format off
 #define ORTHOGONAL(T, G, M, E, EJ, TYPE)                                                                     \
   PH_EXPORT int cusolverDn##T##G##_bufferSize(HANDLE h, int m, int n, int k, const void *a, int lda,         \
                                               const void *tau, int *size) {                                  \
@@ -352,36 +342,35 @@ SOLVE(S, PH_R_32F) SOLVE(D, PH_R_64F) SOLVE(C, PH_C_32F) SOLVE(Z, PH_C_64F)
     RUN(.name = "syevj", .type = TYPE, .invalid = lda < n || !a, .n = n, .batch = batch,                     \
         .multiply_adds = 10 * cube(n), .elements = 4 * square(n), .info = info);                             \
   }
-    ORTHOGONAL(S, orgqr, ormqr, syevd, syevj, PH_R_32F) ORTHOGONAL(D, orgqr, ormqr, syevd, syevj, PH_R_64F)
-        ORTHOGONAL(C, ungqr, unmqr, heevd, heevj, PH_C_32F)
-            ORTHOGONAL(Z, ungqr, unmqr, heevd, heevj, PH_C_64F)
+// clang-format on
+ORTHOGONAL(S, orgqr, ormqr, syevd, syevj, PH_R_32F)
+ORTHOGONAL(D, orgqr, ormqr, syevd, syevj, PH_R_64F)
+ORTHOGONAL(C, ungqr, unmqr, heevd, heevj, PH_C_32F)
+ORTHOGONAL(Z, ungqr, unmqr, heevd, heevj, PH_C_64F)
 
-    // The generic interface with 64-bit sizes; buffers are counted in bytes.
-    PH_EXPORT
-    int cusolverDnXpotrf_bufferSize(HANDLE h, parameters *p, int uplo, int64_t n, int type, const void *a,
-                                    int64_t lda, int compute, size_t *device, size_t *host) {
+// The generic interface with 64-bit sizes; buffers are counted in bytes.
+PH_EXPORT int cusolverDnXpotrf_bufferSize(HANDLE h, parameters *p, int uplo, int64_t n, int type, const void *a,
+                                          int64_t lda, int compute, size_t *device, size_t *host) {
   HIDE(p), HIDE(uplo), HIDE(a), HIDE(compute);
   return answer_bytes(h, n >= 0 && lda >= n, device, host, (double)n * BLOCK, type);
 }
 PH_EXPORT int cusolverDnXpotrf(HANDLE h, parameters *p, int uplo, int64_t n, int type, void *a, int64_t lda,
-                               int compute, void *space, size_t bytes, void *host, size_t host_bytes,
-                               int *info) {
+                               int compute, void *space, size_t bytes, void *host, size_t host_bytes, int *info) {
   HIDE(p), HIDE(uplo), HIDE(compute), HIDE(space), HIDE(bytes), HIDE(host), HIDE(host_bytes);
   RUN(.name = "potrf", .type = type, .invalid = lda < n || !a, .n = n, .multiply_adds = cube((double)n) / 6,
       .elements = square((double)n), .info = info, .out = a, .out_elements = (double)lda * (double)n);
 }
-PH_EXPORT int cusolverDnXpotrs(HANDLE h, parameters *p, int uplo, int64_t n, int64_t nrhs, int type,
-                               const void *a, int64_t lda, int type_b, void *b, int64_t ldb, int *info) {
+PH_EXPORT int cusolverDnXpotrs(HANDLE h, parameters *p, int uplo, int64_t n, int64_t nrhs, int type, const void *a,
+                               int64_t lda, int type_b, void *b, int64_t ldb, int *info) {
   HIDE(p), HIDE(uplo), HIDE(a), HIDE(type_b);
   bool empty = n == 0 || nrhs == 0;
   RUN(.name = "potrs", .type = type, .invalid = lda < n || ldb < n || (!b && !empty), .n = n, .inner = nrhs,
-      .multiply_adds = square((double)n) * (double)nrhs,
-      .elements = square((double)n) + 2.0 * (double)n * (double)nrhs, .info = info, .out = b,
-      .out_elements = (double)ldb * (double)nrhs);
+      .multiply_adds = square((double)n) * (double)nrhs, .elements = square((double)n) + 2.0 * (double)n * (double)nrhs,
+      .info = info, .out = b, .out_elements = (double)ldb * (double)nrhs);
 }
-PH_EXPORT int cusolverDnXgeqrf_bufferSize(HANDLE h, parameters *p, int64_t m, int64_t n, int type,
-                                          const void *a, int64_t lda, int tau_type, const void *tau,
-                                          int compute, size_t *device, size_t *host) {
+PH_EXPORT int cusolverDnXgeqrf_bufferSize(HANDLE h, parameters *p, int64_t m, int64_t n, int type, const void *a,
+                                          int64_t lda, int tau_type, const void *tau, int compute, size_t *device,
+                                          size_t *host) {
   HIDE(p), HIDE(a), HIDE(tau_type), HIDE(tau), HIDE(compute);
   return answer_bytes(h, m >= 0 && n >= 0 && lda >= m, device, host, (double)n * BLOCK, type);
 }
@@ -390,8 +379,8 @@ PH_EXPORT int cusolverDnXgeqrf(HANDLE h, parameters *p, int64_t m, int64_t n, in
                                size_t host_bytes, int *info) {
   HIDE(p), HIDE(tau_type), HIDE(tau), HIDE(compute), HIDE(space), HIDE(bytes), HIDE(host), HIDE(host_bytes);
   RUN(.name = "geqrf", .type = type, .invalid = lda < m || !a, .m = m, .n = n,
-      .multiply_adds = qr_cost((double)m, (double)n), .elements = 2.0 * (double)m * (double)n, .info = info,
-      .out = a, .out_elements = (double)lda * (double)n);
+      .multiply_adds = qr_cost((double)m, (double)n), .elements = 2.0 * (double)m * (double)n, .info = info, .out = a,
+      .out_elements = (double)lda * (double)n);
 }
 PH_EXPORT int cusolverDnXsyevd_bufferSize(HANDLE h, parameters *p, int job, int uplo, int64_t n, int type,
                                           const void *a, int64_t lda, int type_w, const void *v, int compute,
@@ -399,21 +388,19 @@ PH_EXPORT int cusolverDnXsyevd_bufferSize(HANDLE h, parameters *p, int job, int 
   HIDE(p), HIDE(job), HIDE(uplo), HIDE(a), HIDE(type_w), HIDE(v), HIDE(compute);
   return answer_bytes(h, n >= 0 && lda >= n, device, host, 2 * square((double)n) + (double)n * BLOCK, type);
 }
-PH_EXPORT int cusolverDnXsyevd(HANDLE h, parameters *p, int job, int uplo, int64_t n, int type, void *a,
-                               int64_t lda, int type_w, void *v, int compute, void *space, size_t bytes,
-                               void *host, size_t host_bytes, int *info) {
+PH_EXPORT int cusolverDnXsyevd(HANDLE h, parameters *p, int job, int uplo, int64_t n, int type, void *a, int64_t lda,
+                               int type_w, void *v, int compute, void *space, size_t bytes, void *host,
+                               size_t host_bytes, int *info) {
   HIDE(p), HIDE(job), HIDE(uplo), HIDE(type_w), HIDE(v), HIDE(compute), HIDE(space), HIDE(bytes), HIDE(host),
       HIDE(host_bytes);
-  RUN(.name = "syevd", .type = type, .invalid = lda < n || !a, .n = n,
-      .multiply_adds = cube((double)n) * 9 / 2, .elements = 4 * square((double)n), .info = info);
+  RUN(.name = "syevd", .type = type, .invalid = lda < n || !a, .n = n, .multiply_adds = cube((double)n) * 9 / 2,
+      .elements = 4 * square((double)n), .info = info);
 }
-PH_EXPORT int cusolverDnXsyevBatched_bufferSize(HANDLE h, parameters *p, int job, int uplo, int64_t n,
-                                                int type, const void *a, int64_t lda, int type_w,
-                                                const void *v, int compute, size_t *device, size_t *host,
-                                                int64_t batch) {
+PH_EXPORT int cusolverDnXsyevBatched_bufferSize(HANDLE h, parameters *p, int job, int uplo, int64_t n, int type,
+                                                const void *a, int64_t lda, int type_w, const void *v, int compute,
+                                                size_t *device, size_t *host, int64_t batch) {
   HIDE(p), HIDE(job), HIDE(uplo), HIDE(a), HIDE(type_w), HIDE(v), HIDE(compute);
-  return answer_bytes(h, n >= 0 && lda >= n && batch >= 0, device, host, square((double)n) * (double)batch,
-                      type);
+  return answer_bytes(h, n >= 0 && lda >= n && batch >= 0, device, host, square((double)n) * (double)batch, type);
 }
 PH_EXPORT int cusolverDnXsyevBatched(HANDLE h, parameters *p, int job, int uplo, int64_t n, int type, void *a,
                                      int64_t lda, int type_w, void *v, int compute, void *space, size_t bytes,
@@ -423,36 +410,33 @@ PH_EXPORT int cusolverDnXsyevBatched(HANDLE h, parameters *p, int job, int uplo,
   RUN(.name = "syevd", .type = type, .invalid = lda < n || !a, .n = n, .batch = batch,
       .multiply_adds = cube((double)n) * 9 / 2, .elements = 4 * square((double)n), .info = info);
 }
-PH_EXPORT int cusolverDnXsytrs_bufferSize(HANDLE h, int uplo, int64_t n, int64_t nrhs, int type,
-                                          const void *a, int64_t lda, const int64_t *pivots, int type_b,
-                                          void *b, int64_t ldb, size_t *device, size_t *host) {
+PH_EXPORT int cusolverDnXsytrs_bufferSize(HANDLE h, int uplo, int64_t n, int64_t nrhs, int type, const void *a,
+                                          int64_t lda, const int64_t *pivots, int type_b, void *b, int64_t ldb,
+                                          size_t *device, size_t *host) {
   HIDE(uplo), HIDE(a), HIDE(pivots), HIDE(type_b), HIDE(b);
-  return answer_bytes(h, n >= 0 && nrhs >= 0 && lda >= n && ldb >= n, device, host, (double)n * (double)nrhs,
-                      type);
+  return answer_bytes(h, n >= 0 && nrhs >= 0 && lda >= n && ldb >= n, device, host, (double)n * (double)nrhs, type);
 }
-PH_EXPORT int cusolverDnXsytrs(HANDLE h, int uplo, int64_t n, int64_t nrhs, int type, const void *a,
-                               int64_t lda, const int64_t *pivots, int type_b, void *b, int64_t ldb,
-                               void *space, size_t bytes, void *host, size_t host_bytes, int *info) {
+PH_EXPORT int cusolverDnXsytrs(HANDLE h, int uplo, int64_t n, int64_t nrhs, int type, const void *a, int64_t lda,
+                               const int64_t *pivots, int type_b, void *b, int64_t ldb, void *space, size_t bytes,
+                               void *host, size_t host_bytes, int *info) {
   HIDE(uplo), HIDE(a), HIDE(pivots), HIDE(type_b), HIDE(space), HIDE(bytes), HIDE(host), HIDE(host_bytes);
   RUN(.name = "sytrs", .type = type, .invalid = lda < n || ldb < n || !b, .n = n, .inner = nrhs,
-      .multiply_adds = square((double)n) * (double)nrhs,
-      .elements = square((double)n) + 2.0 * (double)n * (double)nrhs, .info = info, .out = b,
-      .out_elements = (double)ldb * (double)nrhs);
+      .multiply_adds = square((double)n) * (double)nrhs, .elements = square((double)n) + 2.0 * (double)n * (double)nrhs,
+      .info = info, .out = b, .out_elements = (double)ldb * (double)nrhs);
 }
 PH_EXPORT int cusolverDnXgeev_bufferSize(HANDLE h, parameters *p, int left, int right, int64_t n, int type,
                                          const void *a, int64_t lda, int type_w, const void *v, int type_l,
                                          const void *l, int64_t ldl, int type_r, const void *r, int64_t ldr,
                                          int compute, size_t *device, size_t *host) {
-  HIDE(p), HIDE(left), HIDE(right), HIDE(a), HIDE(type_w), HIDE(v), HIDE(type_l), HIDE(l), HIDE(ldl),
-      HIDE(type_r), HIDE(r), HIDE(ldr), HIDE(compute);
+  HIDE(p), HIDE(left), HIDE(right), HIDE(a), HIDE(type_w), HIDE(v), HIDE(type_l), HIDE(l), HIDE(ldl), HIDE(type_r),
+      HIDE(r), HIDE(ldr), HIDE(compute);
   return answer_bytes(h, n >= 0 && lda >= n, device, host, 2 * square((double)n) + (double)n * BLOCK, type);
 }
-PH_EXPORT int cusolverDnXgeev(HANDLE h, parameters *p, int left, int right, int64_t n, int type, void *a,
-                              int64_t lda, int type_w, void *v, int type_l, void *l, int64_t ldl, int type_r,
-                              void *r, int64_t ldr, int compute, void *space, size_t bytes, void *host,
-                              size_t host_bytes, int *info) {
-  HIDE(p), HIDE(left), HIDE(right), HIDE(type_w), HIDE(v), HIDE(type_l), HIDE(l), HIDE(ldl), HIDE(type_r),
-      HIDE(r), HIDE(ldr), HIDE(compute), HIDE(space), HIDE(bytes), HIDE(host), HIDE(host_bytes);
+PH_EXPORT int cusolverDnXgeev(HANDLE h, parameters *p, int left, int right, int64_t n, int type, void *a, int64_t lda,
+                              int type_w, void *v, int type_l, void *l, int64_t ldl, int type_r, void *r, int64_t ldr,
+                              int compute, void *space, size_t bytes, void *host, size_t host_bytes, int *info) {
+  HIDE(p), HIDE(left), HIDE(right), HIDE(type_w), HIDE(v), HIDE(type_l), HIDE(l), HIDE(ldl), HIDE(type_r), HIDE(r),
+      HIDE(ldr), HIDE(compute), HIDE(space), HIDE(bytes), HIDE(host), HIDE(host_bytes);
   RUN(.name = "geev", .type = type, .invalid = lda < n || !a, .n = n, .multiply_adds = 12 * cube((double)n),
       .elements = 6 * square((double)n), .info = info);
 }

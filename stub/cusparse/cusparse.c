@@ -17,13 +17,15 @@ PH_EXPORT int cusparseSetPointerMode(HANDLE self, int mode) {
 }
 PH_EXPORT const char *cusparseGetErrorString(int status) {
 #define TEXT(NAME, VALUE, WORDS) \
-  case VALUE: return WORDS;
+  case VALUE:                    \
+    return WORDS;
   switch (status) { CUSPARSE_STATUSES(TEXT) }
   return "unknown error";
 }
 PH_EXPORT const char *cusparseGetErrorName(int status) {
 #define NAME(NAME, VALUE, WORDS) \
-  case VALUE: return "CUSPARSE_STATUS_" #NAME;
+  case VALUE:                    \
+    return "CUSPARSE_STATUS_" #NAME;
   switch (status) { CUSPARSE_STATUSES(NAME) }
   return "CUSPARSE_STATUS_UNKNOWN";
 }
@@ -71,8 +73,10 @@ LIVES(LIFE)
     return SUCCESS;                                         \
   }
 SOLVE_LIVES(SOLVE_LIFE)
+// clang-format off
 #define MATRIX_STATES(X) \
   X(MatType, type, 3) X(MatFillMode, fill, 1) X(MatDiagType, diagonal, 1) X(MatIndexBase, base, 1)
+// clang-format on
 #define MATRIX_STATE(NAME, FIELD, HIGHEST)                              \
   PH_EXPORT int cusparseSet##NAME(matrix_descriptor *self, int value) { \
     if (!self || value < 0 || value > HIGHEST) return INVALID_VALUE;    \
@@ -89,18 +93,15 @@ static int make_sparse(sparse **out, sparse value) {
   **out = value;
   return SUCCESS;
 }
-PH_EXPORT int cusparseCreateCsr(sparse **out, int64_t rows, int64_t columns, int64_t nnz, void *offsets,
-                                void *indices, void *values, int offset_type, int index_type, int base,
-                                int type) {
+PH_EXPORT int cusparseCreateCsr(sparse **out, int64_t rows, int64_t columns, int64_t nnz, void *offsets, void *indices,
+                                void *values, int offset_type, int index_type, int base, int type) {
   (void)offset_type, (void)base;
-  return make_sparse(out,
-                     (sparse){CSR, type, index_type, 1, rows, columns, nnz, offsets, indices, values, 0, 0});
+  return make_sparse(out, (sparse){CSR, type, index_type, 1, rows, columns, nnz, offsets, indices, values, 0, 0});
 }
 PH_EXPORT int cusparseCreateCoo(sparse **out, int64_t rows, int64_t columns, int64_t nnz, void *row_indices,
                                 void *indices, void *values, int index_type, int base, int type) {
   (void)base;
-  return make_sparse(
-      out, (sparse){COO, type, index_type, 1, rows, columns, nnz, row_indices, indices, values, 0, 0});
+  return make_sparse(out, (sparse){COO, type, index_type, 1, rows, columns, nnz, row_indices, indices, values, 0, 0});
 }
 PH_EXPORT int cusparseDestroySpMat(sparse *self) {
   free(self);
@@ -135,8 +136,8 @@ static int make_dense(dense **out, dense value) {
   **out = value;
   return SUCCESS;
 }
-PH_EXPORT int cusparseCreateDnMat(dense **out, int64_t rows, int64_t columns, int64_t ld, void *values,
-                                  int type, int order) {
+PH_EXPORT int cusparseCreateDnMat(dense **out, int64_t rows, int64_t columns, int64_t ld, void *values, int type,
+                                  int order) {
   if (ld < (order == 1 ? rows : columns)) return INVALID_VALUE;
   return make_dense(out, (dense){rows, columns, ld, 0, values, type, order, 1});
 }
@@ -235,14 +236,13 @@ PH_EXPORT int cusparseSpMV_bufferSize(HANDLE h, int op, const void *alpha, const
   (void)op, (void)alpha, (void)beta, (void)type, (void)algorithm;
   return no_buffer(h, a && x && y, size);
 }
-PH_EXPORT int cusparseSpMV(HANDLE h, int op, const void *alpha, const sparse *a, const dense *x,
-                           const void *beta, dense *y, int type, int algorithm, void *space) {
+PH_EXPORT int cusparseSpMV(HANDLE h, int op, const void *alpha, const sparse *a, const dense *x, const void *beta,
+                           dense *y, int type, int algorithm, void *space) {
   (void)op, (void)alpha, (void)beta, (void)type, (void)algorithm, (void)space;
   return PH_BRACKET(product(h, "spmv", a, x, y));
 }
-PH_EXPORT int cusparseSpMM_bufferSize(HANDLE h, int opa, int opb, const void *alpha, const sparse *a,
-                                      const dense *b, const void *beta, dense *c, int type, int algorithm,
-                                      size_t *size) {
+PH_EXPORT int cusparseSpMM_bufferSize(HANDLE h, int opa, int opb, const void *alpha, const sparse *a, const dense *b,
+                                      const void *beta, dense *c, int type, int algorithm, size_t *size) {
   (void)opa, (void)opb, (void)alpha, (void)beta, (void)type, (void)algorithm;
   return no_buffer(h, a && b && c, size);
 }
@@ -269,15 +269,13 @@ static int sampled_product(HANDLE handle, const dense *a, const dense *b, const 
             .out_elements = (double)c->nnz};
   return run(&w);
 }
-PH_EXPORT int cusparseSDDMM_bufferSize(HANDLE h, int opa, int opb, const void *alpha, const dense *a,
-                                       const dense *b, const void *beta, sparse *c, int type, int algorithm,
-                                       size_t *size) {
+PH_EXPORT int cusparseSDDMM_bufferSize(HANDLE h, int opa, int opb, const void *alpha, const dense *a, const dense *b,
+                                       const void *beta, sparse *c, int type, int algorithm, size_t *size) {
   (void)opa, (void)opb, (void)alpha, (void)beta, (void)type, (void)algorithm;
   return no_buffer(h, a && b && c, size);
 }
-PH_EXPORT int cusparseSDDMM_preprocess(HANDLE h, int opa, int opb, const void *alpha, const dense *a,
-                                       const dense *b, const void *beta, sparse *c, int type, int algorithm,
-                                       void *space) {
+PH_EXPORT int cusparseSDDMM_preprocess(HANDLE h, int opa, int opb, const void *alpha, const dense *a, const dense *b,
+                                       const void *beta, sparse *c, int type, int algorithm, void *space) {
   (void)opa, (void)opb, (void)alpha, (void)a, (void)b, (void)beta, (void)type, (void)algorithm, (void)space;
   return PH_BRACKET(analysis(h, "sddmm_preprocess", c));
 }
@@ -288,135 +286,129 @@ PH_EXPORT int cusparseSDDMM(HANDLE h, int opa, int opb, const void *alpha, const
 }
 
 // Triangular solves with one vector and with several.
-PH_EXPORT int cusparseSpSV_bufferSize(HANDLE h, int op, const void *alpha, const sparse *a, const dense *x,
-                                      dense *y, int type, int algorithm, info *i, size_t *size) {
+PH_EXPORT int cusparseSpSV_bufferSize(HANDLE h, int op, const void *alpha, const sparse *a, const dense *x, dense *y,
+                                      int type, int algorithm, info *i, size_t *size) {
   (void)op, (void)alpha, (void)type, (void)algorithm;
   return no_buffer(h, a && x && y && i, size);
 }
-PH_EXPORT int cusparseSpSV_analysis(HANDLE h, int op, const void *alpha, const sparse *a, const dense *x,
-                                    dense *y, int type, int algorithm, info *i, void *space) {
+PH_EXPORT int cusparseSpSV_analysis(HANDLE h, int op, const void *alpha, const sparse *a, const dense *x, dense *y,
+                                    int type, int algorithm, info *i, void *space) {
   (void)op, (void)alpha, (void)x, (void)y, (void)type, (void)algorithm, (void)space;
   if (!i) return INVALID_VALUE;
   i->analysed = 1;
   return PH_BRACKET(analysis(h, "spsv_analysis", a));
 }
-PH_EXPORT int cusparseSpSV_solve(HANDLE h, int op, const void *alpha, const sparse *a, const dense *x,
-                                 dense *y, int type, int algorithm, info *i) {
+PH_EXPORT int cusparseSpSV_solve(HANDLE h, int op, const void *alpha, const sparse *a, const dense *x, dense *y,
+                                 int type, int algorithm, info *i) {
   (void)op, (void)alpha, (void)type, (void)algorithm;
   if (!i || !i->analysed) return INVALID_VALUE;
   return PH_BRACKET(product(h, "spsv", a, x, y));
 }
-PH_EXPORT int cusparseSpSM_bufferSize(HANDLE h, int opa, int opb, const void *alpha, const sparse *a,
-                                      const dense *b, dense *c, int type, int algorithm, info *i,
-                                      size_t *size) {
+PH_EXPORT int cusparseSpSM_bufferSize(HANDLE h, int opa, int opb, const void *alpha, const sparse *a, const dense *b,
+                                      dense *c, int type, int algorithm, info *i, size_t *size) {
   (void)opa, (void)opb, (void)alpha, (void)type, (void)algorithm;
   return no_buffer(h, a && b && c && i, size);
 }
-PH_EXPORT int cusparseSpSM_analysis(HANDLE h, int opa, int opb, const void *alpha, const sparse *a,
-                                    const dense *b, dense *c, int type, int algorithm, info *i, void *space) {
+PH_EXPORT int cusparseSpSM_analysis(HANDLE h, int opa, int opb, const void *alpha, const sparse *a, const dense *b,
+                                    dense *c, int type, int algorithm, info *i, void *space) {
   (void)opa, (void)opb, (void)alpha, (void)b, (void)c, (void)type, (void)algorithm, (void)space;
   if (!i) return INVALID_VALUE;
   i->analysed = 1;
   return PH_BRACKET(analysis(h, "spsm_analysis", a));
 }
-PH_EXPORT int cusparseSpSM_solve(HANDLE h, int opa, int opb, const void *alpha, const sparse *a,
-                                 const dense *b, dense *c, int type, int algorithm, info *i) {
+PH_EXPORT int cusparseSpSM_solve(HANDLE h, int opa, int opb, const void *alpha, const sparse *a, const dense *b,
+                                 dense *c, int type, int algorithm, info *i) {
   (void)opa, (void)opb, (void)alpha, (void)type, (void)algorithm;
   if (!i || !i->analysed) return INVALID_VALUE;
   return PH_BRACKET(product(h, "spsm", a, b, c));
 }
 
 // Block rows.
-#define BLOCKS(T, TYPE)                                                                                      \
-  PH_EXPORT int cusparse##T##bsrmv(HANDLE h, int dir, int op, int mb, int nb, int nnzb, const void *alpha,   \
-                                   const matrix_descriptor *d, const void *values, const int *offsets,       \
-                                   const int *indices, int block, const void *x, const void *beta,           \
-                                   void *y) {                                                                \
-    (void)dir, (void)op, (void)alpha, (void)values, (void)offsets, (void)indices, (void)x, (void)beta;       \
-    double stored = (double)nnzb * block * block;                                                            \
-    work w = {.handle = h,                                                                                   \
-              .name = "bsrmv",                                                                               \
-              .type = TYPE,                                                                                  \
-              .invalid = !d || block < 1,                                                                    \
-              .m = (int64_t)mb * block,                                                                      \
-              .n = 1,                                                                                        \
-              .inner = (int64_t)nb * block,                                                                  \
-              .nnz = (int64_t)stored,                                                                        \
-              .batch = 1,                                                                                    \
-              .multiply_adds = stored,                                                                       \
-              .elements = stored + (double)(mb + nb) * block,                                                \
-              .indices = (double)nnzb + mb,                                                                  \
-              .out = y,                                                                                      \
-              .out_elements = (double)mb * block};                                                           \
-    return PH_BRACKET(run(&w));                                                                              \
-  }                                                                                                          \
-  PH_EXPORT int cusparse##T##bsrmm(HANDLE h, int dir, int opa, int opb, int mb, int n, int kb, int nnzb,     \
-                                   const void *alpha, const matrix_descriptor *d, const void *values,        \
-                                   const int *offsets, const int *indices, int block, const void *b,         \
-                                   int ldb, const void *beta, void *c, int ldc) {                            \
-    (void)dir, (void)opa, (void)opb, (void)alpha, (void)values, (void)offsets, (void)indices, (void)b,       \
-        (void)ldb, (void)beta;                                                                               \
-    double stored = (double)nnzb * block * block;                                                            \
-    work w = {.handle = h,                                                                                   \
-              .name = "bsrmm",                                                                               \
-              .type = TYPE,                                                                                  \
-              .invalid = !d || block < 1,                                                                    \
-              .m = (int64_t)mb * block,                                                                      \
-              .n = n,                                                                                        \
-              .inner = (int64_t)kb * block,                                                                  \
-              .nnz = (int64_t)stored,                                                                        \
-              .batch = 1,                                                                                    \
-              .multiply_adds = stored * n,                                                                   \
-              .elements = stored + (double)(mb + kb) * block * n,                                            \
-              .indices = (double)nnzb + mb,                                                                  \
-              .out = c,                                                                                      \
-              .out_elements = (double)ldc * n};                                                              \
-    return PH_BRACKET(run(&w));                                                                              \
-  }                                                                                                          \
-  PH_EXPORT int cusparse##T##bsrsv2_bufferSize(HANDLE h, int dir, int op, int mb, int nnzb,                  \
-                                               const matrix_descriptor *d, void *values, const int *offsets, \
-                                               const int *indices, int block, info *i, int *size) {          \
-    (void)dir, (void)op, (void)mb, (void)nnzb, (void)values, (void)offsets, (void)indices, (void)block;      \
-    if (!alive(h)) return NOT_INITIALIZED;                                                                   \
-    return d && i && size ? (*size = 0, SUCCESS) : INVALID_VALUE;                                            \
-  }                                                                                                          \
-  PH_EXPORT int cusparse##T##bsrsv2_analysis(                                                                \
-      HANDLE h, int dir, int op, int mb, int nnzb, const matrix_descriptor *d, const void *values,           \
-      const int *offsets, const int *indices, int block, info *i, int policy, void *space) {                 \
-    (void)dir, (void)op, (void)values, (void)offsets, (void)indices, (void)policy, (void)space;              \
-    return PH_BRACKET(block_solve(h, "bsrsv_analysis", TYPE, d, i, mb, 0, nnzb, block, NULL, 0));            \
-  }                                                                                                          \
-  PH_EXPORT int cusparse##T##bsrsv2_solve(HANDLE h, int dir, int op, int mb, int nnzb, const void *alpha,    \
-                                          const matrix_descriptor *d, const void *values,                    \
-                                          const int *offsets, const int *indices, int block, info *i,        \
-                                          const void *f, void *x, int policy, void *space) {                 \
-    (void)dir, (void)op, (void)alpha, (void)values, (void)offsets, (void)indices, (void)f, (void)policy,     \
-        (void)space;                                                                                         \
-    return PH_BRACKET(block_solve(h, "bsrsv", TYPE, d, i, mb, 1, nnzb, block, x, (double)mb * block));       \
-  }                                                                                                          \
-  PH_EXPORT int cusparse##T##bsrsm2_bufferSize(HANDLE h, int dir, int opa, int opx, int mb, int n, int nnzb, \
-                                               const matrix_descriptor *d, void *values, const int *offsets, \
-                                               const int *indices, int block, info *i, int *size) {          \
-    (void)dir, (void)opa, (void)opx, (void)mb, (void)n, (void)nnzb, (void)values, (void)offsets,             \
-        (void)indices, (void)block;                                                                          \
-    if (!alive(h)) return NOT_INITIALIZED;                                                                   \
-    return d && i && size ? (*size = 0, SUCCESS) : INVALID_VALUE;                                            \
-  }                                                                                                          \
-  PH_EXPORT int cusparse##T##bsrsm2_analysis(HANDLE h, int dir, int opa, int opx, int mb, int n, int nnzb,   \
-                                             const matrix_descriptor *d, const void *values,                 \
-                                             const int *offsets, const int *indices, int block, info *i,     \
-                                             int policy, void *space) {                                      \
-    (void)dir, (void)opa, (void)opx, (void)n, (void)values, (void)offsets, (void)indices, (void)policy,      \
-        (void)space;                                                                                         \
-    return PH_BRACKET(block_solve(h, "bsrsm_analysis", TYPE, d, i, mb, 0, nnzb, block, NULL, 0));            \
-  }                                                                                                          \
-  PH_EXPORT int cusparse##T##bsrsm2_solve(                                                                   \
-      HANDLE h, int dir, int opa, int opx, int mb, int n, int nnzb, const void *alpha,                       \
-      const matrix_descriptor *d, const void *values, const int *offsets, const int *indices, int block,     \
-      info *i, const void *b, int ldb, void *x, int ldx, int policy, void *space) {                          \
-    (void)dir, (void)opa, (void)opx, (void)alpha, (void)values, (void)offsets, (void)indices, (void)b,       \
-        (void)ldb, (void)policy, (void)space;                                                                \
-    return PH_BRACKET(block_solve(h, "bsrsm", TYPE, d, i, mb, n, nnzb, block, x, (double)ldx * n));          \
+#define BLOCKS(T, TYPE)                                                                                               \
+  PH_EXPORT int cusparse##T##bsrmv(HANDLE h, int dir, int op, int mb, int nb, int nnzb, const void *alpha,            \
+                                   const matrix_descriptor *d, const void *values, const int *offsets,                \
+                                   const int *indices, int block, const void *x, const void *beta, void *y) {         \
+    (void)dir, (void)op, (void)alpha, (void)values, (void)offsets, (void)indices, (void)x, (void)beta;                \
+    double stored = (double)nnzb * block * block;                                                                     \
+    work w = {.handle = h,                                                                                            \
+              .name = "bsrmv",                                                                                        \
+              .type = TYPE,                                                                                           \
+              .invalid = !d || block < 1,                                                                             \
+              .m = (int64_t)mb * block,                                                                               \
+              .n = 1,                                                                                                 \
+              .inner = (int64_t)nb * block,                                                                           \
+              .nnz = (int64_t)stored,                                                                                 \
+              .batch = 1,                                                                                             \
+              .multiply_adds = stored,                                                                                \
+              .elements = stored + (double)(mb + nb) * block,                                                         \
+              .indices = (double)nnzb + mb,                                                                           \
+              .out = y,                                                                                               \
+              .out_elements = (double)mb * block};                                                                    \
+    return PH_BRACKET(run(&w));                                                                                       \
+  }                                                                                                                   \
+  PH_EXPORT int cusparse##T##bsrmm(HANDLE h, int dir, int opa, int opb, int mb, int n, int kb, int nnzb,              \
+                                   const void *alpha, const matrix_descriptor *d, const void *values,                 \
+                                   const int *offsets, const int *indices, int block, const void *b, int ldb,         \
+                                   const void *beta, void *c, int ldc) {                                              \
+    (void)dir, (void)opa, (void)opb, (void)alpha, (void)values, (void)offsets, (void)indices, (void)b, (void)ldb,     \
+        (void)beta;                                                                                                   \
+    double stored = (double)nnzb * block * block;                                                                     \
+    work w = {.handle = h,                                                                                            \
+              .name = "bsrmm",                                                                                        \
+              .type = TYPE,                                                                                           \
+              .invalid = !d || block < 1,                                                                             \
+              .m = (int64_t)mb * block,                                                                               \
+              .n = n,                                                                                                 \
+              .inner = (int64_t)kb * block,                                                                           \
+              .nnz = (int64_t)stored,                                                                                 \
+              .batch = 1,                                                                                             \
+              .multiply_adds = stored * n,                                                                            \
+              .elements = stored + (double)(mb + kb) * block * n,                                                     \
+              .indices = (double)nnzb + mb,                                                                           \
+              .out = c,                                                                                               \
+              .out_elements = (double)ldc * n};                                                                       \
+    return PH_BRACKET(run(&w));                                                                                       \
+  }                                                                                                                   \
+  PH_EXPORT int cusparse##T##bsrsv2_bufferSize(HANDLE h, int dir, int op, int mb, int nnzb,                           \
+                                               const matrix_descriptor *d, void *values, const int *offsets,          \
+                                               const int *indices, int block, info *i, int *size) {                   \
+    (void)dir, (void)op, (void)mb, (void)nnzb, (void)values, (void)offsets, (void)indices, (void)block;               \
+    if (!alive(h)) return NOT_INITIALIZED;                                                                            \
+    return d && i && size ? (*size = 0, SUCCESS) : INVALID_VALUE;                                                     \
+  }                                                                                                                   \
+  PH_EXPORT int cusparse##T##bsrsv2_analysis(HANDLE h, int dir, int op, int mb, int nnzb, const matrix_descriptor *d, \
+                                             const void *values, const int *offsets, const int *indices, int block,   \
+                                             info *i, int policy, void *space) {                                      \
+    (void)dir, (void)op, (void)values, (void)offsets, (void)indices, (void)policy, (void)space;                       \
+    return PH_BRACKET(block_solve(h, "bsrsv_analysis", TYPE, d, i, mb, 0, nnzb, block, NULL, 0));                     \
+  }                                                                                                                   \
+  PH_EXPORT int cusparse##T##bsrsv2_solve(                                                                            \
+      HANDLE h, int dir, int op, int mb, int nnzb, const void *alpha, const matrix_descriptor *d, const void *values, \
+      const int *offsets, const int *indices, int block, info *i, const void *f, void *x, int policy, void *space) {  \
+    (void)dir, (void)op, (void)alpha, (void)values, (void)offsets, (void)indices, (void)f, (void)policy, (void)space; \
+    return PH_BRACKET(block_solve(h, "bsrsv", TYPE, d, i, mb, 1, nnzb, block, x, (double)mb * block));                \
+  }                                                                                                                   \
+  PH_EXPORT int cusparse##T##bsrsm2_bufferSize(HANDLE h, int dir, int opa, int opx, int mb, int n, int nnzb,          \
+                                               const matrix_descriptor *d, void *values, const int *offsets,          \
+                                               const int *indices, int block, info *i, int *size) {                   \
+    (void)dir, (void)opa, (void)opx, (void)mb, (void)n, (void)nnzb, (void)values, (void)offsets, (void)indices,       \
+        (void)block;                                                                                                  \
+    if (!alive(h)) return NOT_INITIALIZED;                                                                            \
+    return d && i && size ? (*size = 0, SUCCESS) : INVALID_VALUE;                                                     \
+  }                                                                                                                   \
+  PH_EXPORT int cusparse##T##bsrsm2_analysis(HANDLE h, int dir, int opa, int opx, int mb, int n, int nnzb,            \
+                                             const matrix_descriptor *d, const void *values, const int *offsets,      \
+                                             const int *indices, int block, info *i, int policy, void *space) {       \
+    (void)dir, (void)opa, (void)opx, (void)n, (void)values, (void)offsets, (void)indices, (void)policy, (void)space;  \
+    return PH_BRACKET(block_solve(h, "bsrsm_analysis", TYPE, d, i, mb, 0, nnzb, block, NULL, 0));                     \
+  }                                                                                                                   \
+  PH_EXPORT int cusparse##T##bsrsm2_solve(HANDLE h, int dir, int opa, int opx, int mb, int n, int nnzb,               \
+                                          const void *alpha, const matrix_descriptor *d, const void *values,          \
+                                          const int *offsets, const int *indices, int block, info *i, const void *b,  \
+                                          int ldb, void *x, int ldx, int policy, void *space) {                       \
+    (void)dir, (void)opa, (void)opx, (void)alpha, (void)values, (void)offsets, (void)indices, (void)b, (void)ldb,     \
+        (void)policy, (void)space;                                                                                    \
+    return PH_BRACKET(block_solve(h, "bsrsm", TYPE, d, i, mb, n, nnzb, block, x, (double)ldx * n));                   \
   }
 // `columns` 0: the analysis, a pass over the structure.
 static int block_solve(HANDLE handle, const char *name, int type, const matrix_descriptor *d, info *i, int mb,
@@ -438,7 +430,10 @@ static int block_solve(HANDLE handle, const char *name, int type, const matrix_d
             .out_elements = out_elements};
   return run(&w);
 }
-BLOCKS(S, PH_R_32F) BLOCKS(D, PH_R_64F) BLOCKS(C, PH_C_32F) BLOCKS(Z, PH_C_64F)
+BLOCKS(S, PH_R_32F)
+BLOCKS(D, PH_R_64F)
+BLOCKS(C, PH_C_32F)
+BLOCKS(Z, PH_C_64F)
 #define ZERO_PIVOTS(X) X(bsrsv2) X(bsrsm2)
 #define ZERO_PIVOT(NAME)                                                        \
   PH_EXPORT int cusparseX##NAME##_zeroPivot(HANDLE h, info *i, int *position) { \
@@ -447,11 +442,11 @@ BLOCKS(S, PH_R_32F) BLOCKS(D, PH_R_64F) BLOCKS(C, PH_C_32F) BLOCKS(Z, PH_C_64F)
     *position = -1; /* none */                                                  \
     return SUCCESS;                                                             \
   }
-    ZERO_PIVOTS(ZERO_PIVOT)
+ZERO_PIVOTS(ZERO_PIVOT)
 
-    // ---------------------------------------------------------------- orders and conversions of indices
-    static int move_indices(HANDLE handle, const char *name, int m, int n, int nnz, double passes, int *out,
-                            int64_t count) {
+// ---------------------------------------------------------------- orders and conversions of indices
+static int move_indices(HANDLE handle, const char *name, int m, int n, int nnz, double passes, int *out,
+                        int64_t count) {
   work w = {.handle = handle,
             .name = name,
             .type = PH_R_32I,
@@ -472,19 +467,18 @@ PH_EXPORT int cusparseXcoo2csr(HANDLE h, const int *rows, int nnz, int m, int *o
 PH_EXPORT int cusparseCreateIdentityPermutation(HANDLE h, int n, int *p) {
   return PH_BRACKET(move_indices(h, "identity", n, 0, n, 1, p, n));
 }
-PH_EXPORT int cusparseXcoosort_bufferSizeExt(HANDLE h, int m, int n, int nnz, const int *rows,
-                                             const int *columns, size_t *size) {
+PH_EXPORT int cusparseXcoosort_bufferSizeExt(HANDLE h, int m, int n, int nnz, const int *rows, const int *columns,
+                                             size_t *size) {
   (void)rows, (void)columns;
   int status = no_buffer(h, m >= 0 && n >= 0 && nnz >= 0, size);
   if (status == SUCCESS) *size = 2 * (size_t)nnz * sizeof(int64_t);  // keys of a radix sort, twice
   return status;
 }
-PH_EXPORT int cusparseXcsrsort_bufferSizeExt(HANDLE h, int m, int n, int nnz, const int *rows,
-                                             const int *columns, size_t *size) {
+PH_EXPORT int cusparseXcsrsort_bufferSizeExt(HANDLE h, int m, int n, int nnz, const int *rows, const int *columns,
+                                             size_t *size) {
   return cusparseXcoosort_bufferSizeExt(h, m, n, nnz, rows, columns, size);
 }
-PH_EXPORT int cusparseXcoosortByRow(HANDLE h, int m, int n, int nnz, int *rows, int *columns, int *p,
-                                    void *space) {
+PH_EXPORT int cusparseXcoosortByRow(HANDLE h, int m, int n, int nnz, int *rows, int *columns, int *p, void *space) {
   (void)columns, (void)p, (void)space;
   return PH_BRACKET(move_indices(h, "coosort", m, n, nnz, 16, rows, nnz));
 }

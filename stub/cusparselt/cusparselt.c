@@ -3,12 +3,7 @@
 #include "abi/cusparse_abi.h"
 #include "rank/library.h"
 
-enum {
-  HANDLE_MAGIC = 0x63736c68,
-  MATRIX_MAGIC = 0x63736c6d,
-  OPERATION_MAGIC = 0x63736c6f,
-  PLAN_MAGIC = 0x63736c70
-};
+enum { HANDLE_MAGIC = 0x63736c68, MATRIX_MAGIC = 0x63736c6d, OPERATION_MAGIC = 0x63736c6f, PLAN_MAGIC = 0x63736c70 };
 enum {
   ATTRIBUTES = 24,
   ATTRIBUTE_BYTES = 8,
@@ -68,8 +63,7 @@ PH_EXPORT int cusparseLtGetVersion(const handle *self, int *version) {
 
 static int make_matrix(const handle *self, matrix *out, matrix value) {
   if (!is_handle(self)) return NOT_INITIALIZED;
-  if (!out || value.rows < 1 || value.columns < 1 ||
-      value.ld < (value.order == 1 ? value.rows : value.columns))
+  if (!out || value.rows < 1 || value.columns < 1 || value.ld < (value.order == 1 ? value.rows : value.columns))
     return INVALID_VALUE;
   const ph_dtype *type = ph_dtype_of(value.type);
   if (!type || type->complex_number || type->bits > 32) return NOT_SUPPORTED;
@@ -79,21 +73,18 @@ static int make_matrix(const handle *self, matrix *out, matrix value) {
   *out = value;
   return SUCCESS;
 }
-PH_EXPORT int cusparseLtDenseDescriptorInit(const handle *self, matrix *out, int64_t rows, int64_t columns,
-                                            int64_t ld, uint32_t alignment, int type, int order) {
+PH_EXPORT int cusparseLtDenseDescriptorInit(const handle *self, matrix *out, int64_t rows, int64_t columns, int64_t ld,
+                                            uint32_t alignment, int type, int order) {
   (void)alignment;
   return make_matrix(self, out, (matrix){MATRIX_MAGIC, type, order, 0, 1, rows, columns, ld, 0});
 }
-PH_EXPORT int cusparseLtStructuredDescriptorInit(const handle *self, matrix *out, int64_t rows,
-                                                 int64_t columns, int64_t ld, uint32_t alignment, int type,
-                                                 int order, int sparsity) {
+PH_EXPORT int cusparseLtStructuredDescriptorInit(const handle *self, matrix *out, int64_t rows, int64_t columns,
+                                                 int64_t ld, uint32_t alignment, int type, int order, int sparsity) {
   (void)alignment;
   if (sparsity != 0) return INVALID_VALUE;
   return make_matrix(self, out, (matrix){MATRIX_MAGIC, type, order, 1, 1, rows, columns, ld, 0});
 }
-PH_EXPORT int cusparseLtMatDescriptorDestroy(const matrix *self) {
-  return is_matrix(self) ? SUCCESS : INVALID_VALUE;
-}
+PH_EXPORT int cusparseLtMatDescriptorDestroy(const matrix *self) { return is_matrix(self) ? SUCCESS : INVALID_VALUE; }
 PH_EXPORT int cusparseLtMatDescSetAttribute(const handle *self, matrix *m, int attribute, const void *data,
                                             size_t size) {
   if (!is_handle(self)) return NOT_INITIALIZED;
@@ -107,24 +98,23 @@ PH_EXPORT int cusparseLtMatDescSetAttribute(const handle *self, matrix *m, int a
   return SUCCESS;
 }
 
-PH_EXPORT int cusparseLtMatmulDescriptorInit(const handle *self, operation *out, int op_a, int op_b,
-                                             const matrix *a, const matrix *b, const matrix *c,
-                                             const matrix *d, int compute) {
+PH_EXPORT int cusparseLtMatmulDescriptorInit(const handle *self, operation *out, int op_a, int op_b, const matrix *a,
+                                             const matrix *b, const matrix *c, const matrix *d, int compute) {
   if (!is_handle(self)) return NOT_INITIALIZED;
-  if (!out || !is_matrix(a) || !is_matrix(b) || !is_matrix(c) || !is_matrix(d) || op_a < 0 || op_a > 1 ||
-      op_b < 0 || op_b > 1)
+  if (!out || !is_matrix(a) || !is_matrix(b) || !is_matrix(c) || !is_matrix(d) || op_a < 0 || op_a > 1 || op_b < 0 ||
+      op_b > 1)
     return INVALID_VALUE;
-  int64_t m = op_a ? a->columns : a->rows, k = op_a ? a->rows : a->columns,
-          k_of_b = op_b ? b->columns : b->rows, n = op_b ? b->rows : b->columns;
+  int64_t m = op_a ? a->columns : a->rows, k = op_a ? a->rows : a->columns, k_of_b = op_b ? b->columns : b->rows,
+          n = op_b ? b->rows : b->columns;
   if (k != k_of_b || d->rows != m || d->columns != n || c->rows != m || c->columns != n ||
       a->structured == b->structured)
     return INVALID_VALUE;
-  *out = (operation){
-      .magic = OPERATION_MAGIC, .op_a = op_a, .op_b = op_b, .compute = compute, .a = *a, .b = *b, .d = *d};
+  *out =
+      (operation){.magic = OPERATION_MAGIC, .op_a = op_a, .op_b = op_b, .compute = compute, .a = *a, .b = *b, .d = *d};
   return SUCCESS;
 }
-PH_EXPORT int cusparseLtMatmulDescSetAttribute(const handle *self, operation *o, int attribute,
-                                               const void *data, size_t size) {
+PH_EXPORT int cusparseLtMatmulDescSetAttribute(const handle *self, operation *o, int attribute, const void *data,
+                                               size_t size) {
   if (!is_handle(self)) return NOT_INITIALIZED;
   if (!o || o->magic != OPERATION_MAGIC || !data || attribute < 0 || attribute >= ATTRIBUTES || !size ||
       size > ATTRIBUTE_BYTES)
@@ -133,35 +123,31 @@ PH_EXPORT int cusparseLtMatmulDescSetAttribute(const handle *self, operation *o,
   memcpy(&o->attribute[attribute], data, size);
   return SUCCESS;
 }
-PH_EXPORT int cusparseLtMatmulAlgSelectionInit(const handle *self, selection *out, const operation *o,
-                                               int algorithm) {
+PH_EXPORT int cusparseLtMatmulAlgSelectionInit(const handle *self, selection *out, const operation *o, int algorithm) {
   if (!is_handle(self)) return NOT_INITIALIZED;
   if (!out || !o || o->magic != OPERATION_MAGIC || algorithm != 0) return INVALID_VALUE;
   *out = (selection){.magic = OPERATION_MAGIC, .attribute = {[CONFIG_MAX_ID] = 1, 5, 1, 1, 0}};
   return SUCCESS;
 }
 PH_EXPORT int cusparseLtMatmulAlgSelectionDestroy(const selection *s) { return s ? SUCCESS : INVALID_VALUE; }
-PH_EXPORT int cusparseLtMatmulAlgSetAttribute(const handle *self, selection *s, int attribute,
-                                              const void *data, size_t size) {
+PH_EXPORT int cusparseLtMatmulAlgSetAttribute(const handle *self, selection *s, int attribute, const void *data,
+                                              size_t size) {
   if (!is_handle(self)) return NOT_INITIALIZED;
   if (!s || !data || size != sizeof(int32_t) || attribute < 0 || attribute >= ALG_ATTRIBUTES ||
       attribute == CONFIG_MAX_ID)
     return INVALID_VALUE;
-  if (attribute == CONFIG_ID && *(const int32_t *)data != 0)
-    return INVALID_VALUE;  // there is one configuration
+  if (attribute == CONFIG_ID && *(const int32_t *)data != 0) return INVALID_VALUE;  // there is one configuration
   memcpy(&s->attribute[attribute], data, size);
   return SUCCESS;
 }
-PH_EXPORT int cusparseLtMatmulAlgGetAttribute(const handle *self, const selection *s, int attribute,
-                                              void *data, size_t size) {
+PH_EXPORT int cusparseLtMatmulAlgGetAttribute(const handle *self, const selection *s, int attribute, void *data,
+                                              size_t size) {
   if (!is_handle(self)) return NOT_INITIALIZED;
-  if (!s || !data || size != sizeof(int32_t) || attribute < 0 || attribute >= ALG_ATTRIBUTES)
-    return INVALID_VALUE;
+  if (!s || !data || size != sizeof(int32_t) || attribute < 0 || attribute >= ALG_ATTRIBUTES) return INVALID_VALUE;
   memcpy(data, &s->attribute[attribute], size);
   return SUCCESS;
 }
-PH_EXPORT int cusparseLtMatmulPlanInit(const handle *self, plan *out, const operation *o,
-                                       const selection *s) {
+PH_EXPORT int cusparseLtMatmulPlanInit(const handle *self, plan *out, const operation *o, const selection *s) {
   if (!is_handle(self)) return NOT_INITIALIZED;
   if (!out || !o || o->magic != OPERATION_MAGIC || !s) return INVALID_VALUE;
   *out = (plan){PLAN_MAGIC, *o};
@@ -215,21 +201,19 @@ static int multiply(const handle *self, const plan *p, void *d, void *const *str
   ph_wrote_output(d, (double)m * (double)n * ph_dtype_bytes(to));
   return SUCCESS;
 }
-PH_EXPORT int cusparseLtMatmul(const handle *self, const plan *p, const void *alpha, const void *a,
-                               const void *b, const void *beta, const void *c, void *d, void *space,
-                               void **streams, int32_t count) {
+PH_EXPORT int cusparseLtMatmul(const handle *self, const plan *p, const void *alpha, const void *a, const void *b,
+                               const void *beta, const void *c, void *d, void *space, void **streams, int32_t count) {
   (void)alpha, (void)a, (void)b, (void)beta, (void)c, (void)space;
   return PH_BRACKET(multiply(self, p, d, streams, count));
 }
-PH_EXPORT int cusparseLtMatmulSearch(const handle *self, plan *p, const void *alpha, const void *a,
-                                     const void *b, const void *beta, const void *c, void *d, void *space,
-                                     void **streams, int32_t count) {
+PH_EXPORT int cusparseLtMatmulSearch(const handle *self, plan *p, const void *alpha, const void *a, const void *b,
+                                     const void *beta, const void *c, void *d, void *space, void **streams,
+                                     int32_t count) {
   (void)alpha, (void)a, (void)b, (void)beta, (void)c, (void)space;
   return PH_BRACKET(multiply(self, p, d, streams, count));
 }
 
-PH_EXPORT int cusparseLtSpMMACompressedSize2(const handle *self, const matrix *m, size_t *size,
-                                             size_t *buffer) {
+PH_EXPORT int cusparseLtSpMMACompressedSize2(const handle *self, const matrix *m, size_t *size, size_t *buffer) {
   if (!is_handle(self)) return NOT_INITIALIZED;
   if (!is_matrix(m) || !m->structured || !size || !buffer) return INVALID_VALUE;
   *size = (size_t)compressed_bytes(m) * (size_t)m->batch;
@@ -255,8 +239,8 @@ static int compress(const handle *self, const matrix *m, void *out, void *stream
   ph_wrote_output(out, compressed_bytes(m));
   return SUCCESS;
 }
-PH_EXPORT int cusparseLtSpMMACompress2(const handle *self, const matrix *m, int sparse_a, int op,
-                                       const void *dense, void *out, void *buffer, void *stream) {
+PH_EXPORT int cusparseLtSpMMACompress2(const handle *self, const matrix *m, int sparse_a, int op, const void *dense,
+                                       void *out, void *buffer, void *stream) {
   (void)sparse_a, (void)op, (void)dense, (void)buffer;
   return PH_BRACKET(compress(self, m, out, stream));
 }

@@ -11,7 +11,8 @@
 
 static atomic_uint next_unique = 1;
 
-NCCL_API(ncclResult_t, ncclGetUniqueId, ncclUniqueId *id) {
+NCCL_API(ncclResult_t, ncclGetUniqueId, ncclUniqueId *id)
+{
   ncclResult_t result = check_pointer(id, "GetUniqueId", "uniqueId");
   if (result != ncclSuccess) return result;
   // Rank and counter tell ids of one run apart and repeat between runs, so that a communicator's
@@ -86,8 +87,7 @@ static ncclResult_t init_rank(const char *call, ncclComm_t *out, int nranks, con
   *out = NULL;
   phc_use();
   if (!ph_connected())
-    return group_failed(
-        fail(ncclUnhandledCudaError, "Cuda failure 100 'no CUDA-capable device is detected'"));
+    return group_failed(fail(ncclUnhandledCudaError, "Cuda failure 100 'no CUDA-capable device is detected'"));
   say_version();
   result = check_config(config);
   if (result != ncclSuccess) return group_failed(result);
@@ -111,29 +111,32 @@ static ncclResult_t init_rank(const char *call, ncclComm_t *out, int nranks, con
   return submit_job((job){.kind = JOB_INIT, .call = call, .comm = comm, .out = out, .local = nranks == 1});
 }
 
-NCCL_API(ncclResult_t, ncclCommInitRank, ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank) {
+NCCL_API(ncclResult_t, ncclCommInitRank, ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank)
+{
   ph_enter();
   return leave(init_rank("CommInitRank", comm, nranks, &commId, rank, NULL));
 }
 
 NCCL_API(ncclResult_t, ncclCommInitRankConfig, ncclComm_t *comm, int nranks, ncclUniqueId commId, int rank,
-         ncclConfig_t *config) {
+         ncclConfig_t *config)
+{
   ph_enter();
   return leave(init_rank("CommInitRankConfig", comm, nranks, &commId, rank, config));
 }
 
 NCCL_API(ncclResult_t, ncclCommInitRankScalable, ncclComm_t *newcomm, int nranks, int myrank, int nId,
-         ncclUniqueId *commIds, ncclConfig_t *config) {
+         ncclUniqueId *commIds, ncclConfig_t *config)
+{
   ph_enter();
   ncclResult_t result = check_pointer(commIds, "CommInitRankScalable", "commIds");
   if (result == ncclSuccess && (nId < 1 || nId > nranks))
-    result = fail(ncclInvalidArgument, "improper usage of ncclCommInitRankScalable: nId = %d, nranks=%d", nId,
-                  nranks);
+    result = fail(ncclInvalidArgument, "improper usage of ncclCommInitRankScalable: nId = %d, nranks=%d", nId, nranks);
   if (result != ncclSuccess) return leave(group_failed(result));
   return leave(init_rank("CommInitRankScalable", newcomm, nranks, &commIds[0], myrank, config));
 }
 
-NCCL_API(ncclResult_t, ncclCommInitAll, ncclComm_t *comm, int ndev, const int *devlist) {
+NCCL_API(ncclResult_t, ncclCommInitAll, ncclComm_t *comm, int ndev, const int *devlist)
+{
   ph_enter();
   ncclResult_t result = check_pointer(comm, "CommInitAll", "comms");
   if (result == ncclSuccess && !ph_connected())
@@ -145,8 +148,7 @@ NCCL_API(ncclResult_t, ncclCommInitAll, ncclComm_t *comm, int ndev, const int *d
     if (device < 0 || device >= phc_devices())
       result = fail(ncclUnhandledCudaError, "Cuda failure 101 'invalid device ordinal' (device %d)", device);
     for (int j = 0; result == ncclSuccess && devlist && j < i; j++)
-      if (devlist[j] == device)
-        result = fail(ncclInvalidUsage, "CommInitAll : device %d is listed twice", device);
+      if (devlist[j] == device) result = fail(ncclInvalidUsage, "CommInitAll : device %d is listed twice", device);
   }
   if (result != ncclSuccess) return leave(group_failed(result));
   ncclUniqueId id;
@@ -162,8 +164,8 @@ NCCL_API(ncclResult_t, ncclCommInitAll, ncclComm_t *comm, int ndev, const int *d
   return leave(result != ncclSuccess ? result : end);
 }
 
-NCCL_API(ncclResult_t, ncclCommSplit, ncclComm_t comm, int color, int key, ncclComm_t *newcomm,
-         ncclConfig_t *config) {
+NCCL_API(ncclResult_t, ncclCommSplit, ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)
+{
   ph_enter();
   ncclResult_t result = check_comm(comm, "CommSplit");
   if (result == ncclSuccess) result = check_pointer(newcomm, "CommSplit", "newcomm");
@@ -199,7 +201,8 @@ static void give_up(ncclComm_t comm) {
 }
 
 NCCL_API(ncclResult_t, ncclCommShrink, ncclComm_t comm, int *excludeRanksList, int excludeRanksCount,
-         ncclComm_t *newcomm, ncclConfig_t *config, int shrinkFlags) {
+         ncclComm_t *newcomm, ncclConfig_t *config, int shrinkFlags)
+{
   ph_enter();
   ncclResult_t result = check_comm(comm, "CommShrink");
   if (result == ncclSuccess) result = check_pointer(newcomm, "CommShrink", "newcomm");
@@ -208,16 +211,15 @@ NCCL_API(ncclResult_t, ncclCommShrink, ncclComm_t comm, int *excludeRanksList, i
   if (result == ncclSuccess && (shrinkFlags & ~NCCL_SHRINK_ABORT))
     result = fail(ncclInvalidArgument, "CommShrink : invalid flags %d", shrinkFlags);
   if (result == ncclSuccess && (excludeRanksCount < 1 || excludeRanksCount >= comm->nranks))
-    result = fail(ncclInvalidArgument, "CommShrink : cannot exclude %d of %d ranks", excludeRanksCount,
-                  comm->nranks);
-  if (result == ncclSuccess && folded_run()) 
+    result = fail(ncclInvalidArgument, "CommShrink : cannot exclude %d of %d ranks", excludeRanksCount, comm->nranks);
+  if (result == ncclSuccess && folded_run())
     result = fail(ncclInvalidUsage, "CommShrink cannot be folded; run all ranks with --fold off");
   bool *excluded = result == ncclSuccess ? calloc((size_t)comm->nranks, sizeof *excluded) : NULL;
   for (int i = 0; excluded && result == ncclSuccess && i < excludeRanksCount; i++) {
     int rank = excludeRanksList[i];
     if (rank < 0 || rank >= comm->nranks || rank == comm->rank || excluded[rank])
-      result = fail(ncclInvalidArgument,
-                    "CommShrink : rank %d cannot be excluded (out of range, twice, or the caller)", rank);
+      result = fail(ncclInvalidArgument, "CommShrink : rank %d cannot be excluded (out of range, twice, or the caller)",
+                    rank);
     else
       excluded[rank] = true;
   }
@@ -230,13 +232,13 @@ NCCL_API(ncclResult_t, ncclCommShrink, ncclComm_t comm, int *excludeRanksList, i
   for (int i = 0; i < comm->rank; i++) child->rank += !excluded[i];
   struct {
     uint64_t parent[2], child, members;
-  } seed = {{comm->key[0], comm->key[1]},
-            comm->shrinks++,
-            ph_hash(excluded, (size_t)comm->nranks * sizeof *excluded, 7)};
+  } seed = {
+      {comm->key[0], comm->key[1]}, comm->shrinks++, ph_hash(excluded, (size_t)comm->nranks * sizeof *excluded, 7)};
   free(excluded);
   derive_key(child->key, &seed, sizeof seed);
   if (shrinkFlags & NCCL_SHRINK_ABORT) give_up(comm);
-  return leave(submit_job((job){.kind = JOB_SHRINK, .call = "CommShrink", .comm = child, .parent = comm, .out = newcomm}));
+  return leave(
+      submit_job((job){.kind = JOB_SHRINK, .call = "CommShrink", .comm = child, .parent = comm, .out = newcomm}));
 }
 
 // ---------------------------------------------------------------- ending and asking communicators
@@ -266,18 +268,21 @@ static ncclResult_t release(const char *call, ncclComm_t comm) {
   return ncclSuccess;
 }
 
-NCCL_API(ncclResult_t, ncclCommDestroy, ncclComm_t comm) {
+NCCL_API(ncclResult_t, ncclCommDestroy, ncclComm_t comm)
+{
   ph_enter();
   return leave(release("CommDestroy", comm));
 }
 
-NCCL_API(ncclResult_t, ncclCommAbort, ncclComm_t comm) {
+NCCL_API(ncclResult_t, ncclCommAbort, ncclComm_t comm)
+{
   ph_enter();
   if (comm && check_comm(comm, "CommAbort") == ncclSuccess) give_up(comm);
   return leave(release("CommAbort", comm));
 }
 
-NCCL_API(ncclResult_t, ncclCommFinalize, ncclComm_t comm) {
+NCCL_API(ncclResult_t, ncclCommFinalize, ncclComm_t comm)
+{
   ph_enter();
   ncclResult_t result = check_comm(comm, "CommFinalize");
   if (result == ncclSuccess && comm->finalized)
@@ -289,12 +294,12 @@ NCCL_API(ncclResult_t, ncclCommFinalize, ncclComm_t comm) {
   return leave(result);
 }
 
-NCCL_API(ncclResult_t, ncclCommRevoke, ncclComm_t comm, int revokeFlags) {
+NCCL_API(ncclResult_t, ncclCommRevoke, ncclComm_t comm, int revokeFlags)
+{
   ph_enter();
   ncclResult_t result = check_comm(comm, "CommRevoke");
   if (result == ncclSuccess && revokeFlags != 0)
-    result = fail(ncclInvalidArgument, "CommRevoke : revokeFlags must be NCCL_REVOKE_DEFAULT, not %d",
-                  revokeFlags);
+    result = fail(ncclInvalidArgument, "CommRevoke : revokeFlags must be NCCL_REVOKE_DEFAULT, not %d", revokeFlags);
   if (result == ncclSuccess && comm->finalized)
     result = fail(ncclInvalidArgument, "CommRevoke : the communicator has been finalized");
   if (result == ncclSuccess) {
@@ -305,7 +310,8 @@ NCCL_API(ncclResult_t, ncclCommRevoke, ncclComm_t comm, int revokeFlags) {
 }
 
 // Asked by watchdog threads all the time: reads two words and nothing else.
-NCCL_API(ncclResult_t, ncclCommGetAsyncError, ncclComm_t comm, ncclResult_t *asyncError) {
+NCCL_API(ncclResult_t, ncclCommGetAsyncError, ncclComm_t comm, ncclResult_t *asyncError)
+{
   ncclResult_t result = check_comm(comm, "CommGetAsyncError");
   if (result == ncclSuccess) result = check_pointer(asyncError, "CommGetAsyncError", "asyncError");
   if (result == ncclSuccess) *asyncError = ncclSuccess;
@@ -320,17 +326,20 @@ static ncclResult_t ask(const struct ncclComm *comm, const char *call, int *out,
   return result;
 }
 
-NCCL_API(ncclResult_t, ncclCommCount, const ncclComm_t comm, int *count) {
+NCCL_API(ncclResult_t, ncclCommCount, const ncclComm_t comm, int *count)
+{
   ncclResult_t result = check_comm(comm, "CommCount");
   return result == ncclSuccess ? ask(comm, "CommCount", count, comm->nranks) : result;
 }
 
-NCCL_API(ncclResult_t, ncclCommCuDevice, const ncclComm_t comm, int *device) {
+NCCL_API(ncclResult_t, ncclCommCuDevice, const ncclComm_t comm, int *device)
+{
   ncclResult_t result = check_comm(comm, "CommCuDevice");
   return result == ncclSuccess ? ask(comm, "CommCuDevice", device, comm->device) : result;
 }
 
-NCCL_API(ncclResult_t, ncclCommUserRank, const ncclComm_t comm, int *rank) {
+NCCL_API(ncclResult_t, ncclCommUserRank, const ncclComm_t comm, int *rank)
+{
   ncclResult_t result = check_comm(comm, "CommUserRank");
   return result == ncclSuccess ? ask(comm, "CommUserRank", rank, comm->rank) : result;
 }

@@ -1,5 +1,5 @@
-// Connections for sends and receives. NCCL makes one when a pair first uses it, inside the call that launches: both hosts
-// wait until the other has called. A host goes on when all peers of its call have met all of theirs.
+// Connections for sends and receives. NCCL makes one when a pair first uses it, inside the call that launches: both
+// hosts wait until the other has called. A host goes on when all peers of its call have met all of theirs.
 #include <pthread.h>
 
 #include "nccl/internal.h"
@@ -46,7 +46,9 @@ static void walk(meetings *m, int way) {
   const int ranks = m->comm->nranks, forwards = way == SENDS ? 1 : ranks - 1;
   for (int i = 1, peer = m->comm->rank; i < ranks && !m->failed; i++) {
     peer = (peer + forwards) % ranks;
-    const int wanted = opposite(m->comm, peer) && way == RECEIVES ? SENDS | RECEIVES : opposite(m->comm, peer) ? 0 : way;
+    const int wanted = opposite(m->comm, peer) && way == RECEIVES ? SENDS | RECEIVES
+                       : opposite(m->comm, peer)                  ? 0
+                                                                  : way;
     if ((m->ways[peer] & wanted) && !meet_peer(m, peer, way)) m->failed = true;
   }
 }

@@ -64,10 +64,14 @@ static int asked_file(void) {
       continue;
     }
     c++;
-    if (*c == 'h') at += (size_t)snprintf(path + at, sizeof path - at, "%s", settings.host);
-    else if (*c == 'p') at += (size_t)snprintf(path + at, sizeof path - at, "%d", getpid());
-    else if (*c == '%') path[at++] = '%';
-    else at += (size_t)snprintf(path + at, sizeof path - at, "%%%c", *c);
+    if (*c == 'h')
+      at += (size_t)snprintf(path + at, sizeof path - at, "%s", settings.host);
+    else if (*c == 'p')
+      at += (size_t)snprintf(path + at, sizeof path - at, "%d", getpid());
+    else if (*c == '%')
+      path[at++] = '%';
+    else
+      at += (size_t)snprintf(path + at, sizeof path - at, "%%%c", *c);
   }
   path[at] = '\0';
   int file = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0644);
@@ -122,8 +126,10 @@ void say_error(const char *format, va_list arguments) {
 static void version_line(bool marked, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  if (marked) write_marked("INFO", format, arguments);
-  else write_line("", format, arguments);
+  if (marked)
+    write_marked("INFO", format, arguments);
+  else
+    write_line("", format, arguments);
   va_end(arguments);
 }
 
@@ -160,17 +166,20 @@ void say_config(const ncclConfig_t *config) {
       {"nvlinkCentricSched", INT_FIELD(config, nvlinkCentricSched)},
   };
   for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
-    if (fields[i].value != NCCL_CONFIG_UNDEF_INT) say(SAY_ENV, "Comm config %s set to %d", fields[i].name, fields[i].value);
+    if (fields[i].value != NCCL_CONFIG_UNDEF_INT)
+      say(SAY_ENV, "Comm config %s set to %d", fields[i].name, fields[i].value);
   if (config_network(config)) say(SAY_ENV, "Comm config Net name set to %s", config->netName);
-  if (FIELD_GIVEN(config, commName) && config->commName) say(SAY_ENV, "Comm config Comm name set to %s", config->commName);
+  if (FIELD_GIVEN(config, commName) && config->commName)
+    say(SAY_ENV, "Comm config Comm name set to %s", config->commName);
 }
 
-static void say_communicator(const struct ncclComm *comm, bool nvml, const char *call, const char *more, const char *state) {
+static void say_communicator(const struct ncclComm *comm, bool nvml, const char *call, const char *more,
+                             const char *state) {
   char physical[32] = "";
   int device = phc_physical(comm->device);
   if (nvml) snprintf(physical, sizeof physical, " nvmlDev %d", device);
-  say(SAY_INIT, "%scomm %p rank %d nranks %d cudaDev %d%s busId %x%s - %s", call, (const void *)comm,
-      comm->rank, comm->nranks, comm->device, physical, (unsigned)phc_pci_bus(device) << 12, more, state);
+  say(SAY_INIT, "%scomm %p rank %d nranks %d cudaDev %d%s busId %x%s - %s", call, (const void *)comm, comm->rank,
+      comm->nranks, comm->device, physical, (unsigned)phc_pci_bus(device) << 12, more, state);
 }
 
 void say_job(const job *work, const char *state) {
@@ -188,7 +197,8 @@ void say_job(const job *work, const char *state) {
 
 void say_end(const struct ncclComm *comm, const char *state) { say_communicator(comm, false, "", "", state); }
 
-NCCL_API(void, ncclResetDebugInit, void) {
+NCCL_API(void, ncclResetDebugInit, void)
+{
   pthread_mutex_lock(&lock);
   settings.process = 0;
   pthread_mutex_unlock(&lock);

@@ -41,28 +41,38 @@ ncclResult_t check_comm(const struct ncclComm *comm, const char *call) {
   return ncclSuccess;
 }
 
-NCCL_API(const char *, ncclGetErrorString, ncclResult_t result) {
+NCCL_API(const char *, ncclGetErrorString, ncclResult_t result)
+{
   switch (result) {
-    case ncclSuccess: return "no error";
-    case ncclUnhandledCudaError: return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
-    case ncclSystemError: return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
-    case ncclInternalError: return "internal error - please report this issue to the NCCL developers";
-    case ncclInvalidArgument: return "invalid argument (run with NCCL_DEBUG=WARN for details)";
-    case ncclInvalidUsage: return "invalid usage (run with NCCL_DEBUG=WARN for details)";
-    case ncclRemoteError: return "remote process exited or there was a network error";
-    case ncclInProgress: return "NCCL operation in progress";
+    case ncclSuccess:
+      return "no error";
+    case ncclUnhandledCudaError:
+      return "unhandled cuda error (run with NCCL_DEBUG=INFO for details)";
+    case ncclSystemError:
+      return "unhandled system error (run with NCCL_DEBUG=INFO for details)";
+    case ncclInternalError:
+      return "internal error - please report this issue to the NCCL developers";
+    case ncclInvalidArgument:
+      return "invalid argument (run with NCCL_DEBUG=WARN for details)";
+    case ncclInvalidUsage:
+      return "invalid usage (run with NCCL_DEBUG=WARN for details)";
+    case ncclRemoteError:
+      return "remote process exited or there was a network error";
+    case ncclInProgress:
+      return "NCCL operation in progress";
   }
   return "unknown result code";
 }
 
-NCCL_API(const char *, ncclGetLastError, ncclComm_t comm) {
+NCCL_API(const char *, ncclGetLastError, ncclComm_t comm)
+{
   (void)comm;
   return last_error;
 }
 
-NCCL_API(ncclResult_t, ncclGetVersion, int *version) {
+NCCL_API(ncclResult_t, ncclGetVersion, int *version)
+{
   if (!version) return fail(ncclInvalidArgument, "GetVersion : version argument is NULL");
   *version = PH_NCCL_VERSION;
   return ncclSuccess;
 }
-

@@ -1,10 +1,10 @@
 // Exchanges of tokens between experts, which are no calls of NCCL: phantora/launch/deep_ep makes them.
 #include "nccl/internal.h"
 
-// A kernel of `kind` (enum ph_coll, of experts) on `sms` SMs: this rank's `tokens`, in `rows` of `row_bytes`, go to their
-// experts or come back. `comm` has all members.
-PH_EXPORT int phantora_exchange_rows(int kind, uint64_t row_bytes, uint64_t rows, uint64_t tokens, int sms, ncclComm_t comm,
-                                     cudaStream_t stream) {
+// A kernel of `kind` (enum ph_coll, of experts) on `sms` SMs: this rank's `tokens`, in `rows` of `row_bytes`, go to
+// their experts or come back. `comm` has all members.
+PH_EXPORT int phantora_exchange_rows(int kind, uint64_t row_bytes, uint64_t rows, uint64_t tokens, int sms,
+                                     ncclComm_t comm, cudaStream_t stream) {
   if (kind < PH_COLL_EXPERT_COUNTS || kind >= PH_COLL_COUNT_PH_COLL) return ncclInvalidArgument;
   return enqueue((operation){.name = "DeepEP",
                              .comm = comm,
@@ -14,6 +14,8 @@ PH_EXPORT int phantora_exchange_rows(int kind, uint64_t row_bytes, uint64_t rows
                              .count = row_bytes,
                              .rows = rows,
                              .tokens = (double)tokens,
-                             .blocks = (uint8_t)(sms < 1 ? 1 : sms < UINT8_MAX ? sms : UINT8_MAX)},
+                             .blocks = (uint8_t)(sms < 1           ? 1
+                                                 : sms < UINT8_MAX ? sms
+                                                                   : UINT8_MAX)},
                  stream);
 }

@@ -46,7 +46,8 @@ ncclResult_t learn_split(ncclComm_t child, const ncclConfig_t *config) {
   if (child->world) parse_members(text, child->world, child->nranks);
   for (child->rank = 0; child->rank < child->nranks && child->world; child->rank++)
     if (child->world[child->rank] == ph_rank()) return ncclSuccess;
-  return fail(ncclInvalidUsage, "the members of a part of a communicator are not known, so the run cannot be folded; "
+  return fail(ncclInvalidUsage,
+              "the members of a part of a communicator are not known, so the run cannot be folded; "
               "use --fold off");
 }
 
@@ -64,8 +65,10 @@ ncclResult_t learn_members(ncclComm_t comm, const ncclConfig_t *config) {
   free(comm->world);
   comm->world = NULL;  // of two that send and receive, both are processes, or the simulator refuses
   if (comm->nranks <= 2) return ncclSuccess;
-  return fail(ncclInvalidUsage, "the members of a communicator of %d ranks are not known, so the run cannot be folded; "
-              "use --fold off", comm->nranks);
+  return fail(ncclInvalidUsage,
+              "the members of a communicator of %d ranks are not known, so the run cannot be folded; "
+              "use --fold off",
+              comm->nranks);
 }
 
 char *label_with_members(const struct ncclComm *comm, size_t *length) {

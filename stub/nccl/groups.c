@@ -53,7 +53,8 @@ ncclResult_t group_operation(operation op) {
   return ncclSuccess;
 }
 
-NCCL_API(ncclResult_t, ncclGroupStart, void) {
+NCCL_API(ncclResult_t, ncclGroupStart, void)
+{
   if (group.depth++ == 0) group.error = ncclSuccess;
   return ncclSuccess;
 }
@@ -66,7 +67,8 @@ static void drop_group(void) {
   group.op_count = group.job_count = 0;
 }
 
-NCCL_API(ncclResult_t, ncclGroupEnd, void) {
+NCCL_API(ncclResult_t, ncclGroupEnd, void)
+{
   if (group.depth == 0) return fail(ncclInvalidUsage, "ncclGroupEnd: not in a group call.");
   if (--group.depth > 0) return ncclSuccess;
   ph_enter();
@@ -82,7 +84,8 @@ NCCL_API(ncclResult_t, ncclGroupEnd, void) {
 }
 
 // NCCL's own estimate of a group's time; the simulator's prices are not known in the rank.
-NCCL_API(ncclResult_t, ncclGroupSimulateEnd, ncclSimInfo_t *simInfo) {
+NCCL_API(ncclResult_t, ncclGroupSimulateEnd, ncclSimInfo_t *simInfo)
+{
   if (group.depth == 0) return fail(ncclInvalidUsage, "ncclGroupSimulateEnd: not in a group call.");
   if (simInfo && (simInfo->magic != NCCL_SIM_INFO_MAGIC || simInfo->size < sizeof *simInfo))
     return fail(ncclInvalidArgument, "ncclSimInfo_t argument not initialized via NCCL_SIM_INFO_INITIALIZER");

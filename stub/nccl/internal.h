@@ -1,8 +1,8 @@
 // Common parts of libnccl.so.2: communicators, groups and collectives of the simulated cluster. The functions
 // declared here are private to the library.
 //
-// A call checks its arguments as NCCL does, turns into a record for the simulator and returns. Like NCCL, initialisation
-// blocks in real time until every member has called; everything else only enqueues.
+// A call checks its arguments as NCCL does, turns into a record for the simulator and returns. Like NCCL,
+// initialisation blocks in real time until every member has called; everything else only enqueues.
 #pragma once
 #include <stdarg.h>
 #include <stdbool.h>
@@ -112,7 +112,8 @@ bool folded_run(void);
 // The network that the program asks for, or NULL: a folded run has its lists of members there.
 const char *config_network(const ncclConfig_t *config);
 bool folded_member(const struct ncclComm *comm, int rank);
-// Takes the members' global ranks from the name that phantora.launch.fold.groups gave the group. Fails if there are none.
+// Takes the members' global ranks from the name that phantora.launch.fold.groups gave the group. Fails if there are
+// none.
 ncclResult_t learn_members(ncclComm_t comm, const ncclConfig_t *config);
 // The same for a part of another one, which is then as large as its list.
 ncclResult_t learn_split(ncclComm_t child, const ncclConfig_t *config);

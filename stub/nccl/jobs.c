@@ -25,9 +25,10 @@ static member describe(ncclComm_t comm, int first, int second) {
                   .world = ph_rank()};
 }
 
-// Meets the other members of `comm`, of which `mine` is the description of this one. Returns those of the processes among
-// them, in order, and how many (the caller frees).
-static ncclResult_t meet(const uint64_t key[2], const struct ncclComm *comm, const member *mine, member **all, int *count) {
+// Meets the other members of `comm`, of which `mine` is the description of this one. Returns those of the processes
+// among them, in order, and how many (the caller frees).
+static ncclResult_t meet(const uint64_t key[2], const struct ncclComm *comm, const member *mine, member **all,
+                         int *count) {
   int members = 0, index = 0;
   for (int i = 0; i < comm->nranks; i++) {
     if (i == comm->rank) index = members;
@@ -45,8 +46,7 @@ static ncclResult_t meet(const uint64_t key[2], const struct ncclComm *comm, con
     free(*all);
     return fail(ncclInternalError, "members of one communicator do not fit together (%zu bytes)", length);
   }
-  for (int i = 0; i < members; i++)
-    memcpy(&(*all)[i], bytes + stride * (size_t)i + sizeof(uint32_t), sizeof **all);
+  for (int i = 0; i < members; i++) memcpy(&(*all)[i], bytes + stride * (size_t)i + sizeof(uint32_t), sizeof **all);
   free(bytes);
   return ncclSuccess;
 }
@@ -64,8 +64,8 @@ static ncclResult_t check_members(const member *all, int members) {
   for (int i = 0; i < members; i++)
     for (int j = 0; j < i; j++)
       if (all[i].host >= 0 && all[i].host == all[j].host && all[i].device == all[j].device)
-        return fail(ncclInvalidUsage, "Duplicate GPU detected : rank %d and rank %d both on CUDA device %d",
-                    j, i, all[i].device);
+        return fail(ncclInvalidUsage, "Duplicate GPU detected : rank %d and rank %d both on CUDA device %d", j, i,
+                    all[i].device);
   return ncclSuccess;
 }
 
@@ -78,8 +78,10 @@ static ncclResult_t announce(ncclComm_t comm) {
   ph_record record = {.kind = PH_COMM_CREATE,
                       .id = comm->id,
                       .stream = (uint32_t)comm->device,
-                      .comm = {.key_hi = comm->key[0], .key_lo = comm->key[1],
-                               .members = (uint64_t)comm->nranks, .rank = (uint64_t)comm->rank}};
+                      .comm = {.key_hi = comm->key[0],
+                               .key_lo = comm->key[1],
+                               .members = (uint64_t)comm->nranks,
+                               .rank = (uint64_t)comm->rank}};
   size_t length = strlen(comm->name);
   char *label = comm->world ? label_with_members(comm, &length) : NULL;
   ph_emit_blob(&record, label ? label : comm->name, label ? length : strlen(comm->name));
@@ -97,8 +99,8 @@ static ncclResult_t run_init(job *work) {
   if (result != ncclSuccess) return result;
   for (int i = 0; i < count && result == ncclSuccess; i++)
     if (all[i].nranks != comm->nranks)
-      result = fail(ncclInvalidUsage, "rank %d was told of %d ranks, rank %d of %d", comm->rank, comm->nranks,
-                    i, all[i].nranks);
+      result = fail(ncclInvalidUsage, "rank %d was told of %d ranks, rank %d of %d", comm->rank, comm->nranks, i,
+                    all[i].nranks);
   if (result == ncclSuccess) result = check_members(all, count);
   if (result == ncclSuccess) say_network(comm, all, count);
   free(all);
@@ -155,9 +157,15 @@ static ncclResult_t run_shrink(job *work) {
 
 ncclResult_t run_job(job *work) {
   switch (work->kind) {
-    case JOB_INIT: work->result = run_init(work); break;
-    case JOB_SPLIT: work->result = run_split(work); break;
-    case JOB_SHRINK: work->result = run_shrink(work); break;
+    case JOB_INIT:
+      work->result = run_init(work);
+      break;
+    case JOB_SPLIT:
+      work->result = run_split(work);
+      break;
+    case JOB_SHRINK:
+      work->result = run_shrink(work);
+      break;
   }
   if (work->result != ncclSuccess || (work->kind == JOB_SPLIT && work->color == NCCL_SPLIT_NOCOLOR)) {
     *work->out = NULL;
@@ -180,8 +188,8 @@ ncclResult_t run_jobs(job *jobs, size_t count) {
   for (size_t i = 0; i < count; i++) {
     size_t same = 0;
     for (size_t j = 0; j < count; j++)
-      same += jobs[j].kind == JOB_INIT && jobs[i].kind == JOB_INIT &&
-              jobs[i].comm->key[0] == jobs[j].comm->key[0] && jobs[i].comm->key[1] == jobs[j].comm->key[1];
+      same += jobs[j].kind == JOB_INIT && jobs[i].kind == JOB_INIT && jobs[i].comm->key[0] == jobs[j].comm->key[0] &&
+              jobs[i].comm->key[1] == jobs[j].comm->key[1];
     jobs[i].local = jobs[i].kind == JOB_INIT && same == (size_t)jobs[i].comm->nranks;
   }
   size_t meeting = 0;

@@ -8,7 +8,9 @@ enum { MOST_SPANS = 64 };  // known pieces of a buffer; further ones count as un
 
 static bool is_integer(const operation *op) { return op->dtype <= ncclUint64; }
 
-static bool is_small(const operation *op, uint64_t bytes) { return bytes / dtype_bytes[op->dtype] <= PH_SMALL_ELEMENTS; }
+static bool is_small(const operation *op, uint64_t bytes) {
+  return bytes / dtype_bytes[op->dtype] <= PH_SMALL_ELEMENTS;
+}
 
 // All of a small buffer is true; guesses are parts of it.
 static size_t spans_of_small(const void *buffer, uint64_t bytes, ph_known_span *spans) {
@@ -25,10 +27,13 @@ static size_t spans_of_small(const void *buffer, uint64_t bytes, ph_known_span *
 }
 
 static size_t spans_of(const operation *op, const void *buffer, uint64_t bytes, ph_known_span *spans) {
-  return is_small(op, bytes) ? spans_of_small(buffer, bytes, spans) : ph_known_spans(buffer, bytes, PH_KNOWN, spans, MOST_SPANS);
+  return is_small(op, bytes) ? spans_of_small(buffer, bytes, spans)
+                             : ph_known_spans(buffer, bytes, PH_KNOWN, spans, MOST_SPANS);
 }
 
-static bool is_whole(const ph_known_span *spans, size_t n, uint64_t bytes) { return n == 1 && spans[0].to - spans[0].from == bytes; }
+static bool is_whole(const ph_known_span *spans, size_t n, uint64_t bytes) {
+  return n == 1 && spans[0].to - spans[0].from == bytes;
+}
 
 uint8_t known_to_send(const operation *op) {
   if (!op->send) return 0;
@@ -46,9 +51,11 @@ typedef struct expectation {
   ph_known_span spans[MOST_SPANS];  // of each
 } expectation;
 
-// What comes to a rank that gives nothing. Reals that fill new memory are taken as known; others, as far as the buffer is.
+// What comes to a rank that gives nothing. Reals that fill new memory are taken as known; others, as far as the buffer
+// is.
 static void expect_of_others(const operation *op, expectation *e) {
-  const bool whole = is_integer(op) || is_small(op, op->recv_bytes) || ph_memory_flags(op->recv, op->recv_bytes) & PH_FRESH;
+  const bool whole =
+      is_integer(op) || is_small(op, op->recv_bytes) || ph_memory_flags(op->recv, op->recv_bytes) & PH_FRESH;
   e->each = op->recv_bytes;
   e->spans[0] = (ph_known_span){0, op->recv_bytes, PH_KNOWN};
   e->count = whole ? 1 : ph_known_spans(op->recv, op->recv_bytes, PH_KNOWN, e->spans, MOST_SPANS);
@@ -58,7 +65,8 @@ static void expect(const operation *op, expectation *e) {
   if (!op->send) return expect_of_others(op, e);
   const bool scatters = op->send_bytes > op->recv_bytes;  // this rank's own part comes back
   e->each = scatters ? op->recv_bytes : op->send_bytes;
-  e->count = spans_of(op, (const char *)op->send + (scatters ? (uint64_t)op->comm->rank * e->each : 0), e->each, e->spans);
+  e->count =
+      spans_of(op, (const char *)op->send + (scatters ? (uint64_t)op->comm->rank * e->each : 0), e->each, e->spans);
 }
 
 uint64_t expected_parts(const operation *op) {
@@ -78,7 +86,8 @@ bool expects_known(const operation *op) {
 void expect_bytes(const operation *op) {
   expectation e;
   expect(op, &e);  // before the buffer changes, which may hold what is sent
-  if (op->sparse) ph_memory_clear(op->recv, op->recv_bytes);  // nobody may ask what came: stale bytes would keep their pages
+  if (op->sparse)
+    ph_memory_clear(op->recv, op->recv_bytes);  // nobody may ask what came: stale bytes would keep their pages
   ph_expect(op->recv, op->recv_bytes, op->ticket);
   for (uint64_t at = 0; at < op->recv_bytes; at += e.each)
     for (size_t i = 0; i < e.count; i++)

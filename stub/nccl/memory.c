@@ -3,8 +3,8 @@
 
 #include "nccl/internal.h"
 
-// A peer gets all channels of sends and receives in a communicator of up to this many ranks (measured); in larger ones the
-// peers share them.
+// A peer gets all channels of sends and receives in a communicator of up to this many ranks (measured); in larger ones
+// the peers share them.
 #define FULL_RANKS 4
 
 static ncclResult_t charge(ncclComm_t comm, int64_t bytes) {
@@ -27,7 +27,8 @@ static ncclResult_t charge_once(ncclComm_t comm, atomic_bool *done, int64_t byte
 static int64_t connections(int channels) { return (int64_t)ph_gpu()->nccl_connection_bytes * channels; }
 
 // Charges the connections that an operation needs and that do not exist yet: since NCCL 2.22 they are made when an
-// algorithm or a peer is first used. A GPU description that gives a communicator's bytes has them charged at once instead.
+// algorithm or a peer is first used. A GPU description that gives a communicator's bytes has them charged at once
+// instead.
 ncclResult_t connect_ring(ncclComm_t comm) {
   if (comm->ring || comm->nranks == 1 || ph_gpu()->nccl_bytes_per_comm) return ncclSuccess;
   comm->ring = true;
@@ -60,7 +61,8 @@ typedef struct registration {
 } registration;
 #define REGISTRATION_MAGIC 0x7068726567303031ULL
 
-NCCL_API(ncclResult_t, ncclMemAlloc, void **ptr, size_t size) {
+NCCL_API(ncclResult_t, ncclMemAlloc, void **ptr, size_t size)
+{
   ph_enter();
   ncclResult_t result = check_pointer(ptr, "MemAlloc", "ptr");
   if (result != ncclSuccess) return leave(result);
@@ -73,17 +75,16 @@ NCCL_API(ncclResult_t, ncclMemAlloc, void **ptr, size_t size) {
   return leave(*ptr ? ncclSuccess : fail(ncclUnhandledCudaError, "Cuda failure 2 'out of memory'"));
 }
 
-NCCL_API(ncclResult_t, ncclMemFree, void *ptr) {
+NCCL_API(ncclResult_t, ncclMemFree, void *ptr)
+{
   ph_enter();
   if (!ptr) return leave(ncclSuccess);
   ph_charge(PH_API_FREE);
-  return leave(ph_memory_free(ptr) == 0
-                   ? ncclSuccess
-                   : fail(ncclUnhandledCudaError, "Cuda failure 1 'invalid argument' (MemFree)"));
+  return leave(ph_memory_free(ptr) == 0 ? ncclSuccess
+                                        : fail(ncclUnhandledCudaError, "Cuda failure 1 'invalid argument' (MemFree)"));
 }
 
-static ncclResult_t register_buffer(const char *call, ncclComm_t comm, const void *buffer, size_t size,
-                                    void **handle) {
+static ncclResult_t register_buffer(const char *call, ncclComm_t comm, const void *buffer, size_t size, void **handle) {
   ncclResult_t result = check_comm(comm, call);
   if (result == ncclSuccess) result = check_pointer(handle, call, "handle");
   if (result == ncclSuccess) result = check_pointer(buffer, call, "buff");
@@ -109,25 +110,29 @@ static ncclResult_t deregister_buffer(const char *call, ncclComm_t comm, void *h
   return ncclSuccess;
 }
 
-NCCL_API(ncclResult_t, ncclCommRegister, const ncclComm_t comm, void *buff, size_t size, void **handle) {
+NCCL_API(ncclResult_t, ncclCommRegister, const ncclComm_t comm, void *buff, size_t size, void **handle)
+{
   ph_enter();
   return leave(register_buffer("CommRegister", comm, buff, size, handle));
 }
 
-NCCL_API(ncclResult_t, ncclCommDeregister, const ncclComm_t comm, void *handle) {
+NCCL_API(ncclResult_t, ncclCommDeregister, const ncclComm_t comm, void *handle)
+{
   ph_enter();
   return leave(deregister_buffer("CommDeregister", comm, handle));
 }
 
 NCCL_API(ncclResult_t, ncclCommWindowRegister, ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win,
-         int winFlags) {
+         int winFlags)
+{
   ph_enter();
   if (winFlags & ~NCCL_WIN_COLL_SYMMETRIC)
     return leave(fail(ncclInvalidArgument, "CommWindowRegister : invalid flags %d", winFlags));
   return leave(register_buffer("CommWindowRegister", comm, buff, size, (void **)win));
 }
 
-NCCL_API(ncclResult_t, ncclCommWindowDeregister, ncclComm_t comm, ncclWindow_t win) {
+NCCL_API(ncclResult_t, ncclCommWindowDeregister, ncclComm_t comm, ncclWindow_t win)
+{
   ph_enter();
   return leave(deregister_buffer("CommWindowDeregister", comm, win));
 }
@@ -138,12 +143,14 @@ static ncclResult_t no_device_interface(const char *call) {
   return fail(ncclInvalidUsage, "%s : kernels that use NCCL's device interface are not simulated", call);
 }
 
-NCCL_API(ncclResult_t, ncclDevCommCreate, ncclComm_t comm, const void *requirements, void *devComm) {
+NCCL_API(ncclResult_t, ncclDevCommCreate, ncclComm_t comm, const void *requirements, void *devComm)
+{
   (void)comm, (void)requirements, (void)devComm;
   return no_device_interface("ncclDevCommCreate");
 }
 
-NCCL_API(ncclResult_t, ncclDevCommDestroy, ncclComm_t comm, const void *devComm) {
+NCCL_API(ncclResult_t, ncclDevCommDestroy, ncclComm_t comm, const void *devComm)
+{
   (void)comm, (void)devComm;
   return no_device_interface("ncclDevCommDestroy");
 }

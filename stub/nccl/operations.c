@@ -35,8 +35,8 @@ static ncclResult_t check_buffer(const operation *op, const void *pointer, const
 // Sends, receives and collectives that give the bytes of members to members. Other collectives compute.
 static bool moves(const operation *op) {
   return !folded_run() &&
-         (op->kind != PH_COLLECTIVE || op->coll == PH_COLL_BROADCAST || op->coll == PH_COLL_ALL_GATHER || op->coll == PH_COLL_GATHER ||
-          op->coll == PH_COLL_SCATTER || op->coll == PH_COLL_ALL_TO_ALL);
+         (op->kind != PH_COLLECTIVE || op->coll == PH_COLL_BROADCAST || op->coll == PH_COLL_ALL_GATHER ||
+          op->coll == PH_COLL_GATHER || op->coll == PH_COLL_SCATTER || op->coll == PH_COLL_ALL_TO_ALL);
 }
 
 // Sizes of what this rank gives and gets, and whether the bytes are carried. Every member must
@@ -54,14 +54,21 @@ static void measure(operation *op) {
   if (op->kind == PH_COLLECTIVE) {
     switch (op->coll) {
       case PH_COLL_ALL_GATHER:
-      case PH_COLL_GATHER: op->bytes = get = all; break;
+      case PH_COLL_GATHER:
+        op->bytes = get = all;
+        break;
       case PH_COLL_REDUCE_SCATTER:
-      case PH_COLL_SCATTER: op->bytes = give = all; break;
-      case PH_COLL_ALL_TO_ALL: op->bytes = give = get = all; break;
-      default: break;
+      case PH_COLL_SCATTER:
+        op->bytes = give = all;
+        break;
+      case PH_COLL_ALL_TO_ALL:
+        op->bytes = give = get = all;
+        break;
+      default:
+        break;
     }
   }
-  const uint64_t limit = op->dtype <= ncclUint8     ? PH_OBJECT_BYTES
+  const uint64_t limit = op->dtype <= ncclUint8    ? PH_OBJECT_BYTES
                          : op->dtype <= ncclUint64 ? PH_INTEGER_BYTES
                                                    : PH_CARRIED_BYTES;
   op->carried = give <= limit && get <= limit;
@@ -74,20 +81,18 @@ static void measure(operation *op) {
 }
 
 static ncclResult_t connect_for(const operation *op) {
-  const bool pairs = op->kind != PH_COLLECTIVE || op->coll == PH_COLL_ALL_TO_ALL ||
-                     op->coll == PH_COLL_GATHER || op->coll == PH_COLL_SCATTER;
+  const bool pairs = op->kind != PH_COLLECTIVE || op->coll == PH_COLL_ALL_TO_ALL || op->coll == PH_COLL_GATHER ||
+                     op->coll == PH_COLL_SCATTER;
   if (!pairs) return connect_ring(op->comm);
   if (op->kind != PH_COLLECTIVE || (op->coll != PH_COLL_ALL_TO_ALL && op->comm->rank != op->peer))
     return connect_peer(op->comm, op->peer);
   ncclResult_t result = ncclSuccess;
-  for (int peer = 0; peer < op->comm->nranks && result == ncclSuccess; peer++)
-    result = connect_peer(op->comm, peer);
+  for (int peer = 0; peer < op->comm->nranks && result == ncclSuccess; peer++) result = connect_peer(op->comm, peer);
   return result;
 }
 
 static ncclResult_t check_operation(operation *op, cudaStream_t stream) {
-  if (!ph_connected())
-    return fail(ncclUnhandledCudaError, "Cuda failure 100 'no CUDA-capable device is detected'");
+  if (!ph_connected()) return fail(ncclUnhandledCudaError, "Cuda failure 100 'no CUDA-capable device is detected'");
   ncclResult_t result = check_comm(op->comm, op->name);
   if (result != ncclSuccess) return result;
   if (op->comm->revoked || op->comm->finalized)
@@ -112,8 +117,8 @@ static ncclResult_t check_operation(operation *op, cudaStream_t stream) {
   op->stream = ph_stream_of(stream, false);
   if (before != op->comm->device) ph_set_current_device(before);
   if (!op->stream)
-    return fail(ncclUnhandledCudaError, "Cuda failure 400 'invalid resource handle' (%s : stream %p)",
-                op->name, stream);
+    return fail(ncclUnhandledCudaError, "Cuda failure 400 'invalid resource handle' (%s : stream %p)", op->name,
+                stream);
   return connect_for(op);
 }
 
@@ -139,13 +144,21 @@ static void launch_alone(operation *op) {
 static ph_record record_of(const operation *op) {
   ph_record record = {.kind = op->kind, .flags = op->known, .stream = op->stream->id, .id = op->comm->id};
   if (op->kind == PH_COLLECTIVE)
-    record.collective = (ph_collective_fields){.coll = (uint8_t)op->coll, .dtype = (uint8_t)op->dtype,
-                                               .redop = (uint8_t)op->redop, .blocks = op->blocks, .root = op->peer, .count = op->count,
-                                               .bytes = (int64_t)op->bytes, .ticket = op->ticket,
+    record.collective = (ph_collective_fields){.coll = (uint8_t)op->coll,
+                                               .dtype = (uint8_t)op->dtype,
+                                               .redop = (uint8_t)op->redop,
+                                               .blocks = op->blocks,
+                                               .root = op->peer,
+                                               .count = op->count,
+                                               .bytes = (int64_t)op->bytes,
+                                               .ticket = op->ticket,
                                                .scalar = op->scalar};
   else
-    record.transfer = (ph_transfer_fields){.peer = op->peer, .dtype = (uint32_t)op->dtype, .count = op->count,
-                                           .bytes = (int64_t)op->bytes, .ticket = op->ticket};
+    record.transfer = (ph_transfer_fields){.peer = op->peer,
+                                           .dtype = (uint32_t)op->dtype,
+                                           .count = op->count,
+                                           .bytes = (int64_t)op->bytes,
+                                           .ticket = op->ticket};
   return record;
 }
 

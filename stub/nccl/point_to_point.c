@@ -1,8 +1,9 @@
 // Sends and receives.
 #include "nccl/internal.h"
 
-NCCL_API(ncclResult_t, ncclSend, const void *sendbuff, size_t count, ncclDataType_t datatype, int peer,
-         ncclComm_t comm, cudaStream_t stream) {
+NCCL_API(ncclResult_t, ncclSend, const void *sendbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
+         cudaStream_t stream)
+{
   return enqueue((operation){.name = "Send",
                              .comm = comm,
                              .kind = PH_SEND,
@@ -13,8 +14,9 @@ NCCL_API(ncclResult_t, ncclSend, const void *sendbuff, size_t count, ncclDataTyp
                  stream);
 }
 
-NCCL_API(ncclResult_t, ncclRecv, void *recvbuff, size_t count, ncclDataType_t datatype, int peer,
-         ncclComm_t comm, cudaStream_t stream) {
+NCCL_API(ncclResult_t, ncclRecv, void *recvbuff, size_t count, ncclDataType_t datatype, int peer, ncclComm_t comm,
+         cudaStream_t stream)
+{
   return enqueue((operation){.name = "Recv",
                              .comm = comm,
                              .kind = PH_RECV,

@@ -5,8 +5,7 @@ static double half_value(uint16_t bits) {
   int exponent = bits >> 10 & 31;
   double mantissa = bits & 1023, sign = bits & 0x8000 ? -1 : 1;
   if (exponent == 31) return mantissa != 0 ? (double)__builtin_nanf("") : sign * (double)__builtin_inff();
-  return sign *
-         (exponent ? __builtin_ldexp(1 + mantissa / 1024, exponent - 15) : __builtin_ldexp(mantissa, -24));
+  return sign * (exponent ? __builtin_ldexp(1 + mantissa / 1024, exponent - 15) : __builtin_ldexp(mantissa, -24));
 }
 
 static double fp8_value(uint8_t bits, int mantissa_bits) {
@@ -35,25 +34,40 @@ double scalar_value(const void *address, ncclDataType_t dtype) {
   } v;
   memcpy(&v, address, dtype_bytes[dtype]);
   switch (dtype) {
-    case ncclInt8: return v.i8;
-    case ncclUint8: return v.u8;
-    case ncclInt32: return v.i32;
-    case ncclUint32: return v.u32;
-    case ncclInt64: return (double)v.i64;
-    case ncclUint64: return (double)v.u64;
-    case ncclFloat16: return half_value(v.u16);
-    case ncclFloat32: return (double)v.f32;
-    case ncclFloat64: return v.f64;
-    case ncclBfloat16: v.u32 = (uint32_t)v.u16 << 16; return (double)v.f32;
-    case ncclFloat8e4m3: return fp8_value(v.u8, 3);
-    case ncclFloat8e5m2: return fp8_value(v.u8, 2);
-    case ncclNumTypes: break;
+    case ncclInt8:
+      return v.i8;
+    case ncclUint8:
+      return v.u8;
+    case ncclInt32:
+      return v.i32;
+    case ncclUint32:
+      return v.u32;
+    case ncclInt64:
+      return (double)v.i64;
+    case ncclUint64:
+      return (double)v.u64;
+    case ncclFloat16:
+      return half_value(v.u16);
+    case ncclFloat32:
+      return (double)v.f32;
+    case ncclFloat64:
+      return v.f64;
+    case ncclBfloat16:
+      v.u32 = (uint32_t)v.u16 << 16;
+      return (double)v.f32;
+    case ncclFloat8e4m3:
+      return fp8_value(v.u8, 3);
+    case ncclFloat8e5m2:
+      return fp8_value(v.u8, 2);
+    case ncclNumTypes:
+      break;
   }
   return 0;
 }
 
 NCCL_API(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t *op, void *scalar, ncclDataType_t datatype,
-         ncclScalarResidence_t residence, ncclComm_t comm) {
+         ncclScalarResidence_t residence, ncclComm_t comm)
+{
   ph_enter();
   ncclResult_t result = check_comm(comm, "ncclRedOpCreatePreMulSum");
   if (result == ncclSuccess) result = check_pointer(op, "ncclRedOpCreatePreMulSum", "op");
@@ -81,7 +95,8 @@ NCCL_API(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t *op, void *scalar, 
   return leave(ncclSuccess);
 }
 
-NCCL_API(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm) {
+NCCL_API(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm)
+{
   ph_enter();
   ncclResult_t result = check_comm(comm, "ncclRedOpDestroy");
   const int index = (int)op - ncclNumOps;
@@ -95,16 +110,14 @@ NCCL_API(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm) {
 
 ncclResult_t check_reduction(operation *op) {
   const int index = op->redop - ncclNumOps;
-  if (op->redop < 0)
-    return fail(ncclInvalidArgument, "%s : invalid reduction operation %d", op->name, op->redop);
+  if (op->redop < 0) return fail(ncclInvalidArgument, "%s : invalid reduction operation %d", op->name, op->redop);
   if (index < 0) return ncclSuccess;
   if (index >= op->comm->op_count || !op->comm->ops[index].alive)
-    return fail(ncclInvalidArgument, "%s : reduction operation %d unknown to this communicator", op->name,
-                op->redop);
+    return fail(ncclInvalidArgument, "%s : reduction operation %d unknown to this communicator", op->name, op->redop);
   const user_op *made = &op->comm->ops[index];
   if (made->dtype != op->dtype)
-    return fail(ncclInvalidArgument, "%s : reduction operation %d was made for type %d, not %d", op->name,
-                op->redop, (int)made->dtype, (int)op->dtype);
+    return fail(ncclInvalidArgument, "%s : reduction operation %d was made for type %d, not %d", op->name, op->redop,
+                (int)made->dtype, (int)op->dtype);
   op->redop = PREMULSUM;
   op->scalar = made->scalar;
   op->scalar_address = made->on_device ? made->address : NULL;

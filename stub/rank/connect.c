@@ -44,9 +44,12 @@ int ph_connect(int fd, int rank, int local_rank, int devices) {
   if (header == MAP_FAILED) return -1;
   int error = 0;
   bool ours = header->magic == PH_MAGIC && header->version == PH_WIRE_VERSION && header->layout == PH_LAYOUT;
-  if (!ours || header->size > size) error = EPROTO;
-  else if (rank < 0 || (uint32_t)rank >= header->world_size) error = EINVAL;
-  else if (!forks_watched && pthread_atfork(NULL, NULL, detach)) error = ENOMEM;
+  if (!ours || header->size > size)
+    error = EPROTO;
+  else if (rank < 0 || (uint32_t)rank >= header->world_size)
+    error = EINVAL;
+  else if (!forks_watched && pthread_atfork(NULL, NULL, detach))
+    error = ENOMEM;
   if (error) {
     munmap(header, size);
     return refuse(error);
@@ -78,9 +81,12 @@ int ph_connect(int fd, int rank, int local_rank, int devices) {
       .kind = PH_RANK_START,
       .start = {.pid = (uint64_t)getpid(), .local_rank = (uint64_t)local_rank, .devices = (uint64_t)devices}};
   ph_rt.turn = __atomic_fetch_add(&ph_rt.control->turns, 1, __ATOMIC_SEQ_CST);
-  ph_rt.control->waiting = ph_rt.control->holding = ph_rt.control->producer_waiting = 0;  // the one before may have been killed while it waited
-  if (ph_rt.turn) ph_request(&record, NULL, 0);  // another process was this rank: ours begins when its work is done
-  else ph_emit(&record);
+  ph_rt.control->waiting = ph_rt.control->holding = ph_rt.control->producer_waiting =
+      0;  // the one before may have been killed while it waited
+  if (ph_rt.turn)
+    ph_request(&record, NULL, 0);  // another process was this rank: ours begins when its work is done
+  else
+    ph_emit(&record);
   ph_flush_names();
   return 0;
 }

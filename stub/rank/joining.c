@@ -62,9 +62,12 @@ int ph_join(int gpu) {
     for (int i = 0; may_join && (place = ph_place(gpu, i)); i++)
       if (!(owner = ph_take_place(place))) break;
     int rank = place ? (int)(place - first) : -1;
-    if (!place) result = refuse(gpu, owner);
-    else if (ph_connect(ph_rt.session, rank, rank, ph_rt.devices)) result = -1;
-    else if (on_join) on_join();
+    if (!place)
+      result = refuse(gpu, owner);
+    else if (ph_connect(ph_rt.session, rank, rank, ph_rt.devices))
+      result = -1;
+    else if (on_join)
+      on_join();
   }
   pthread_mutex_unlock(&joining);
   return result;
@@ -84,7 +87,8 @@ int64_t ph_latest_clock(void) {
   int64_t latest = 0;
   for (uint32_t i = 0; header && i < header->world_size; i++) {
     const ph_control *control = (const ph_control *)((const char *)header + header->control_offset) + i;
-    int64_t clock = __atomic_load_n(&control->clock, __ATOMIC_ACQUIRE), floor = __atomic_load_n(&control->floor, __ATOMIC_ACQUIRE);
+    int64_t clock = __atomic_load_n(&control->clock, __ATOMIC_ACQUIRE),
+            floor = __atomic_load_n(&control->floor, __ATOMIC_ACQUIRE);
     if (clock > latest) latest = clock;
     if (floor > latest) latest = floor;
   }
@@ -94,8 +98,10 @@ int64_t ph_latest_clock(void) {
 int64_t ph_epoch(void) { return ph_rt.header ? ph_rt.header->epoch_ns : 0; }
 
 void ph_reach(int64_t time) {
-  if (!ph_live()) ph_raise_clock(time);
-  else if (time > ph_now()) ph_sleep(time - ph_now());
+  if (!ph_live())
+    ph_raise_clock(time);
+  else if (time > ph_now())
+    ph_sleep(time - ph_now());
 }
 
 void ph_joined_detach(void) {

@@ -23,8 +23,10 @@ void ph_capturing(bool more) { atomic_fetch_add(&captures, more ? 1 : -1); }
 // A kernel without an operator may have written memory that is known to be fresh.
 static void attribute(ph_record *record) {
   static atomic_bool values;  // operators have launched, whose results are true
-  if (ph_top_frame()) atomic_store_explicit(&values, true, memory_order_relaxed);
-  else if (record->kind == PH_KERNEL) ph_known_unseen(atomic_load_explicit(&values, memory_order_relaxed));
+  if (ph_top_frame())
+    atomic_store_explicit(&values, true, memory_order_relaxed);
+  else if (record->kind == PH_KERNEL)
+    ph_known_unseen(atomic_load_explicit(&values, memory_order_relaxed));
   ph_attribute(record);
 }
 

@@ -106,8 +106,7 @@ static inline void ph_call_number(ph_call *call, const char *key, int64_t number
   ph_field *field = ph_call_field(call, key, named);
   if (field) field->number = number;
 }
-static inline void ph_call_list(ph_call *call, const char *key, const int64_t *values, int count,
-                                bool named) {
+static inline void ph_call_list(ph_call *call, const char *key, const int64_t *values, int count, bool named) {
   if (count <= 0 || call->values + count > PH_CALL_VALUES) return;
   ph_field *field = ph_call_field(call, key, named);
   if (!field) return;
@@ -184,11 +183,11 @@ static inline bool ph_call_is_convolution(const ph_call *call) {
 }
 static inline bool ph_call_is_product(const ph_call *call) { return !strcmp(call->call, "gemm"); }
 
-// Number of kernels of a library for calls that differ in nothing but sizes. It is not known which sizes share one, but how
-// often another is loaded (validation/probes/new_shapes.py): of 64 products with random lengths and one width 43, of the
-// next 64 with another width 24, of the next 17, of the first once more 2. If sizes within a 16th of an octave draw one
-// kernel of 128 it is 39, 27, 19 and 4. Batched products 8 and 10 of 64, in single precision without tensor cores 5;
-// convolutions 1 to 4.
+// Number of kernels of a library for calls that differ in nothing but sizes. It is not known which sizes share one, but
+// how often another is loaded (validation/probes/new_shapes.py): of 64 products with random lengths and one width 43,
+// of the next 64 with another width 24, of the next 17, of the first once more 2. If sizes within a 16th of an octave
+// draw one kernel of 128 it is 39, 27, 19 and 4. Batched products 8 and 10 of 64, in single precision without tensor
+// cores 5; convolutions 1 to 4.
 #define PH_GEMM_KERNELS 128
 static inline uint64_t ph_call_kernels(const ph_call *call) {
   if (ph_call_is_convolution(call)) return 4;

@@ -1,9 +1,9 @@
 // NVTX ranges and marks of the program become annotation rows.
 //
-// NVTX is headers only: at its first call in a library it loads the tool that NVTX_INJECTION64_PATH names (this one, see
-// phantora/launch/stub_loader.py), calls InitializeInjectionNvtx2 and lets it fill tables of function pointers. So ranges of
-// torch.cuda.nvtx, of the nvtx package and of C++ extensions are seen in the same way. The layouts are those of NVTX 3 (nvtxTypes.h).
-// Ranges cost no virtual time: without a tool they cost next to none.
+// NVTX is headers only: at its first call in a library it loads the tool that NVTX_INJECTION64_PATH names (this one,
+// see phantora/launch/stub_loader.py), calls InitializeInjectionNvtx2 and lets it fill tables of function pointers. So
+// ranges of torch.cuda.nvtx, of the nvtx package and of C++ extensions are seen in the same way. The layouts are those
+// of NVTX 3 (nvtxTypes.h). Ranges cost no virtual time: without a tool they cost next to none.
 #include "rank/rank.h"
 #include "abi/export.h"
 
@@ -18,9 +18,26 @@
 enum { ETID_CALLBACKS = 1, MODULE_CORE = 1, MODULE_CORE2 = 5 };
 enum { MESSAGE_ASCII = 1, MESSAGE_UNICODE = 2, MESSAGE_REGISTERED = 3 };
 enum {
-  MARK_EX = 1, MARK_A, MARK_W, START_EX, START_A, START_W, END, PUSH_EX, PUSH_A, PUSH_W, POP,  // of the core
-  DOMAIN_MARK_EX = 1, DOMAIN_START_EX, DOMAIN_END, DOMAIN_PUSH_EX, DOMAIN_POP,                  // of domains
-  REGISTER_A = 10, REGISTER_W, DOMAIN_CREATE_A, DOMAIN_CREATE_W,
+  MARK_EX = 1,
+  MARK_A,
+  MARK_W,
+  START_EX,
+  START_A,
+  START_W,
+  END,
+  PUSH_EX,
+  PUSH_A,
+  PUSH_W,
+  POP,  // of the core
+  DOMAIN_MARK_EX = 1,
+  DOMAIN_START_EX,
+  DOMAIN_END,
+  DOMAIN_PUSH_EX,
+  DOMAIN_POP,                  // of domains
+  REGISTER_A = 10,
+  REGISTER_W,
+  DOMAIN_CREATE_A,
+  DOMAIN_CREATE_W,
 };
 
 typedef struct attributes {
@@ -31,7 +48,11 @@ typedef struct attributes {
   int32_t payload_type, reserved;
   uint64_t payload;
   int32_t message_type;
-  union { const char *ascii; const wchar_t *wide; const char *registered; } message;
+  union {
+    const char *ascii;
+    const wchar_t *wide;
+    const char *registered;
+  } message;
 } attributes;
 typedef struct callbacks {
   size_t size;
@@ -55,7 +76,8 @@ static _Thread_local size_t depth, room;
 
 static const char *narrow(const wchar_t *wide, char *into) {
   size_t length = 0;
-  for (; wide && wide[length] && length < NAME_ROOM - 1; length++) into[length] = wide[length] < 128 ? (char)wide[length] : '?';
+  for (; wide && wide[length] && length < NAME_ROOM - 1; length++)
+    into[length] = wide[length] < 128 ? (char)wide[length] : '?';
   into[length] = 0;
   return into;
 }
@@ -146,15 +168,27 @@ static void mark_ex(const attributes *a) { mark(message_of(a, (char[NAME_ROOM]){
 static int push_ex(const attributes *a) { return push(message_of(a, (char[NAME_ROOM]){0})); }
 static uint64_t start_ex(const attributes *a) { return start(message_of(a, (char[NAME_ROOM]){0})); }
 
-static void domain_mark(const char *domain, const attributes *a) { if (domain != silent_domain) mark_ex(a); }
-static int domain_push(const char *domain, const attributes *a) { return domain == silent_domain ? NO_LEVEL : push_ex(a); }
+static void domain_mark(const char *domain, const attributes *a) {
+  if (domain != silent_domain) mark_ex(a);
+}
+static int domain_push(const char *domain, const attributes *a) {
+  return domain == silent_domain ? NO_LEVEL : push_ex(a);
+}
 static int domain_pop(const char *domain) { return domain == silent_domain ? NO_LEVEL : pop(); }
-static uint64_t domain_start(const char *domain, const attributes *a) { return domain == silent_domain ? 0 : start_ex(a); }
-static void domain_end(const char *domain, uint64_t id) { if (domain != silent_domain) end(id); }
-static const char *create_a(const char *name) { return name && !strcmp(name, silent_domain) ? silent_domain : program_domain; }
+static uint64_t domain_start(const char *domain, const attributes *a) {
+  return domain == silent_domain ? 0 : start_ex(a);
+}
+static void domain_end(const char *domain, uint64_t id) {
+  if (domain != silent_domain) end(id);
+}
+static const char *create_a(const char *name) {
+  return name && !strcmp(name, silent_domain) ? silent_domain : program_domain;
+}
 static const char *create_w(const wchar_t *name) { return create_a(narrow(name, (char[NAME_ROOM]){0})); }
 static const char *register_a(const char *domain, const char *text) { return (void)domain, strdup(text ? text : ""); }
-static const char *register_w(const char *domain, const wchar_t *text) { return register_a(domain, narrow(text, (char[NAME_ROOM]){0})); }
+static const char *register_w(const char *domain, const wchar_t *text) {
+  return register_a(domain, narrow(text, (char[NAME_ROOM]){0}));
+}
 
 typedef struct slot {
   unsigned at;
@@ -172,13 +206,14 @@ static void fill(const callbacks *given, int module, const slot *slots, size_t c
 // Called by NVTX in each library that uses it. 1: loaded.
 PH_EXPORT int InitializeInjectionNvtx2(const void *(*export_table)(uint32_t)) {
   static const slot core[] = {
-    {MARK_EX, mark_ex}, {MARK_A, mark_a}, {MARK_W, mark_w}, {START_EX, start_ex}, {START_A, start_a}, {START_W, start_w},
-    {END, end}, {PUSH_EX, push_ex}, {PUSH_A, push_a}, {PUSH_W, push_w}, {POP, pop},
+      {MARK_EX, mark_ex}, {MARK_A, mark_a},   {MARK_W, mark_w}, {START_EX, start_ex},
+      {START_A, start_a}, {START_W, start_w}, {END, end},       {PUSH_EX, push_ex},
+      {PUSH_A, push_a},   {PUSH_W, push_w},   {POP, pop},
   };
   static const slot domains[] = {
-    {DOMAIN_MARK_EX, domain_mark}, {DOMAIN_START_EX, domain_start}, {DOMAIN_END, domain_end}, {DOMAIN_PUSH_EX, domain_push},
-    {DOMAIN_POP, domain_pop}, {REGISTER_A, register_a}, {REGISTER_W, register_w}, {DOMAIN_CREATE_A, create_a},
-    {DOMAIN_CREATE_W, create_w},
+      {DOMAIN_MARK_EX, domain_mark}, {DOMAIN_START_EX, domain_start}, {DOMAIN_END, domain_end},
+      {DOMAIN_PUSH_EX, domain_push}, {DOMAIN_POP, domain_pop},        {REGISTER_A, register_a},
+      {REGISTER_W, register_w},      {DOMAIN_CREATE_A, create_a},     {DOMAIN_CREATE_W, create_w},
   };
   const callbacks *given = export_table(ETID_CALLBACKS);
   if (!given || given->size < sizeof *given || !given->table) return 0;

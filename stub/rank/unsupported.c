@@ -40,8 +40,7 @@ static void report(const char *library, const char *call, bool soft, const char 
     _exit(EXIT_UNSUPPORTED);
   }
   if (!first_report(key)) return;
-  dprintf(STDERR_FILENO, "phantora: %s (%s) is not supported by the simulator; %s\n", call, library,
-          passed);
+  dprintf(STDERR_FILENO, "phantora: %s (%s) is not supported by the simulator; %s\n", call, library, passed);
   if (!ph_recording()) return;
   ph_record record = {.kind = PH_UNSUPPORTED, .id = ph_name(key, call, strlen(call))};
   ph_emit(&record);

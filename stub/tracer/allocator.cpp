@@ -22,8 +22,8 @@ namespace cca = c10::cuda::CUDACachingAllocator;
 // torch.cuda.memory_allocated(). They already hold a free when it is reported but not yet an
 // allocation: that one is recorded at the next event or at the end of the operator. How large its block is (larger
 // than what was asked for, where a cached block was not worth splitting) tells the sum of all allocations ever made.
-// A program may take the memory under a segment and give it back (engines that sleep, by cuMemUnmap and cuMemMap). torch
-// counts it on. In the log the segment and its blocks are freed and allocated again.
+// A program may take the memory under a segment and give it back (engines that sleep, by cuMemUnmap and cuMemMap).
+// torch counts it on. In the log the segment and its blocks are freed and allocated again.
 struct Block {
   uint64_t address;
   int64_t size;
@@ -77,7 +77,8 @@ static c10::CachingAllocator::Stat statistics(int device) {
 // With a.lock held. Python collects garbage in an order that depends on earlier collections and on addresses of its
 // objects, which differ between equal runs. So the rows of its frees have the order of their blocks.
 static void emit_collected(int device, Allocator &a) {
-  std::sort(a.collected.begin(), a.collected.end(), [](const Freed &x, const Freed &y) { return x.address < y.address; });
+  std::sort(a.collected.begin(), a.collected.end(),
+            [](const Freed &x, const Freed &y) { return x.address < y.address; });
   for (const Freed &each : a.collected) {
     ph_charge(PH_API_BLOCK_FREE);
     a.allocated += each.change;
@@ -188,8 +189,10 @@ static void on_mapping(const void *pointer, size_t size, bool mapped) {
       if (!mapped) blocks = blocks_of(address);  // takes the allocator's lock: never under ours
       std::lock_guard<std::mutex> guard(a.lock);
       if (a.pending) emit_pending(device, a, statistics(device));
-      if (mapped) wake(device, a, address);
-      else fall_asleep(device, a, address, std::move(blocks));
+      if (mapped)
+        wake(device, a, address);
+      else
+        fall_asleep(device, a, address, std::move(blocks));
       ++a.events;
     }
   }
@@ -204,7 +207,8 @@ static void on_trace(const cca::TraceEntry &entry) {
   {
     std::lock_guard<std::mutex> guard(a.lock);
     bool collects = this_thread().collects && entry.action_ == cca::TraceEntry::FREE_REQUESTED && !a.asleep;
-    if (!collects && entry.action_ != cca::TraceEntry::FREE_COMPLETED && !a.collected.empty()) emit_collected(device, a);
+    if (!collects && entry.action_ != cca::TraceEntry::FREE_COMPLETED && !a.collected.empty())
+      emit_collected(device, a);
     switch (entry.action_) {
       case cca::TraceEntry::ALLOC:
         if (a.pending) emit_pending(device, a, statistics(device));
@@ -300,7 +304,8 @@ void attach_allocator() {
       allocators[device].retries = stats.num_alloc_retries;
       allocators[device].reserved = stats.reserved_bytes[0].current;
       // For a process that became a rank by its first allocation.
-      if (int64_t reserved = allocators[device].reserved) emit_memory(device, allocators[device], PH_MEM_SEGMENT_ALLOC, reserved, 0);
+      if (int64_t reserved = allocators[device].reserved)
+        emit_memory(device, allocators[device], PH_MEM_SEGMENT_ALLOC, reserved, 0);
     }
     cca::attachAllocatorTraceTracker(on_trace);
     ph_mapping_by(on_mapping);

@@ -85,7 +85,8 @@ void scaled_step_ended() { ++scaled_steps; }
 bool assume_overflow() {
   static std::atomic_flag said = ATOMIC_FLAG_INIT;
   const int64_t n = assumed().overflows;
-  if (!said.test_and_set()) note_assumption(n ? "GradScaler skips " + std::to_string(n) + " steps" : "GradScaler skips no step");
+  if (!said.test_and_set())
+    note_assumption(n ? "GradScaler skips " + std::to_string(n) + " steps" : "GradScaler skips no step");
   return scaled_steps < n;
 }
 
@@ -198,8 +199,10 @@ static void write_true(const Tensor &t) {
 void assume_true(const Tensor &t) {
   if (!on_device(t) || !t.numel() || !bytes_of(t)) return;
   PlainCalls plain;
-  if (t.numel() <= PH_KNOWN_INTEGERS && has_room(t)) write_true(t);
-  else if (t.is_non_overlapping_and_dense()) ph_memory_mark(bytes_of(t), extent_of(t), PH_HOLDS | PH_GUESSED);
+  if (t.numel() <= PH_KNOWN_INTEGERS && has_room(t))
+    write_true(t);
+  else if (t.is_non_overlapping_and_dense())
+    ph_memory_mark(bytes_of(t), extent_of(t), PH_HOLDS | PH_GUESSED);
 }
 
 // ---------------------------------------------------------------- losses
@@ -239,7 +242,8 @@ static void give_loss_at(void *data, at::ScalarType type) {
 // The choice among its results, if the operator makes one.
 static const Tensor *choice_of(const Frame &f, Values outputs) {
   int choice = choice_result(*f.op);
-  bool made = choice >= 0 && static_cast<size_t>(choice) < outputs.size() && outputs[choice].isTensor() && f.args[0].isTensor();
+  bool made =
+      choice >= 0 && static_cast<size_t>(choice) < outputs.size() && outputs[choice].isTensor() && f.args[0].isTensor();
   return made ? &outputs[choice].toTensor() : nullptr;
 }
 
@@ -282,8 +286,8 @@ static std::string number(const Tensor &t) {
 
 constexpr double FAR = 1e4;  // of a residual before its loop ends; finite in all types
 
-// An unknown flag that ends a loop by what zeros make it ends it at the last of this many reads at its place. So does an
-// unknown number, at a place that the user names: others are losses and sizes. A count is of what has not converged.
+// An unknown flag that ends a loop by what zeros make it ends it at the last of this many reads at its place. So does
+// an unknown number, at a place that the user names: others are losses and sizes. A count is of what has not converged.
 static void iterate(const Tensor &t) {
   static auto *reads = new std::unordered_map<std::string, int64_t>();
   static std::mutex lock;
@@ -296,8 +300,10 @@ static void iterate(const Tensor &t) {
   if (++(*reads)[where] % a.iterations == 0) return;
   PlainCalls plain;
   ph_touch(bytes_of(t), t.itemsize());
-  if (c10::isFloatingType(t.scalar_type())) alias(t).fill_(FAR);
-  else alias(t).copy_(alias(t).logical_not());
+  if (c10::isFloatingType(t.scalar_type()))
+    alias(t).fill_(FAR);
+  else
+    alias(t).copy_(alias(t).logical_not());
   ph_memory_wrote(bytes_of(t), t.itemsize());
 }
 
@@ -312,13 +318,16 @@ bool assume_comparison(const Frame &f, const Tensor &result) {
   PlainCalls plain;
   torch::jit::Stack stack;
   if (orders && of_a != of_b && c10::isFloatingType(a.scalar_type())) {
-    stack = {of_a ? at::full_like(on_host(a), assumed().accept) : on_host(a), of_b ? at::full_like(on_host(b), assumed().accept) : on_host(b)};
+    stack = {of_a ? at::full_like(on_host(a), assumed().accept) : on_host(a),
+             of_b ? at::full_like(on_host(b), assumed().accept) : on_host(b)};
   } else if (equals && of_a && of_b && a.scalar_type() == at::kLong) {
     static std::atomic<uint64_t> drawn{0};
-    Tensor first = at::zeros(result.sizes(), at::TensorOptions().dtype(at::kLong).device(at::kCPU)), second = at::zeros_like(first);
+    Tensor first = at::zeros(result.sizes(), at::TensorOptions().dtype(at::kLong).device(at::kCPU)),
+           second = at::zeros_like(first);
     for (int64_t i = 0; i < first.numel(); ++i) {
       uint64_t draw = drawn++;
-      second.data_ptr<int64_t>()[i] = static_cast<double>(ph_hash(&draw, sizeof draw, 1) >> 11) * 0x1p-53 >= assumed().accept;
+      second.data_ptr<int64_t>()[i] =
+          static_cast<double>(ph_hash(&draw, sizeof draw, 1) >> 11) * 0x1p-53 >= assumed().accept;
     }
     stack = {first, second};
   } else {
@@ -356,7 +365,8 @@ void note_read(const Frame &f) {
   for (ph_frame *frame = ph_top_frame(); frame; frame = frame->parent)
     if (frame->readback) return;  // said already
   iterate(t);
-  note_assumption(t.numel() == 1 ? number(t) + " is read" : "unknown " + std::string(c10::toString(t.scalar_type())) + "s are read");
+  note_assumption(t.numel() == 1 ? number(t) + " is read"
+                                 : "unknown " + std::string(c10::toString(t.scalar_type())) + "s are read");
 }
 
 }  // namespace tracer

@@ -24,13 +24,18 @@ struct IndexRule {
   const char *assertion;
 };
 
-static constexpr char LISTED[] = "IndexKernel.cu: Assertion `-sizes[i] <= index && index < sizes[i] && \"index out of bounds\"`";
+static constexpr char LISTED[] =
+    "IndexKernel.cu: Assertion `-sizes[i] <= index && index < sizes[i] && \"index out of bounds\"`";
 static constexpr char SELECTED[] = "Indexing.cu: indexSelectSmallIndex: Assertion `srcIndex < srcSelectDimSize`";
-static constexpr char SCATTERED[] = "ScatterGatherKernel.cu: Assertion `idx_dim >= 0 && idx_dim < index_size && \"index out of bounds\"`";
+static constexpr char SCATTERED[] =
+    "ScatterGatherKernel.cu: Assertion `idx_dim >= 0 && idx_dim < index_size && \"index out of bounds\"`";
 static constexpr char ADDED[] = "Indexing.cu: indexFuncSmallIndex: Assertion `dstIndex < dstAddDimSize`";
-static constexpr char COPIED[] = "IndexKernel.cu: Assertion `idx >= 0 && idx < self_dim_size && \"index_copy_(): index out of bounds\"`";
-static constexpr char FILLED[] = "IndexKernel.cu: Assertion `idx >= -self_dim_size && idx < self_dim_size && \"index out of bounds\"`";
-static constexpr char TAKEN[] = "IndexKernel.cu: Assertion `idx < numel && idx >= -numel && \"cuda_take_put_kernel() index out of bounds\"`";
+static constexpr char COPIED[] =
+    "IndexKernel.cu: Assertion `idx >= 0 && idx < self_dim_size && \"index_copy_(): index out of bounds\"`";
+static constexpr char FILLED[] =
+    "IndexKernel.cu: Assertion `idx >= -self_dim_size && idx < self_dim_size && \"index out of bounds\"`";
+static constexpr char TAKEN[] =
+    "IndexKernel.cu: Assertion `idx < numel && idx >= -numel && \"cuda_take_put_kernel() index out of bounds\"`";
 static constexpr char CLASSIFIED[] = "Loss.cu: nll_loss_forward: Assertion `t >= 0 && t < n_classes`";
 static constexpr char CLASSIFIED_2D[] = "NLLLoss2d.cu: nll_loss2d_forward: Assertion `t >= 0 && t < n_classes`";
 
@@ -62,8 +67,9 @@ const IndexRule *index_rule(const std::string &name) {
   return nullptr;
 }
 
-// Those that other ranks have not sent yet are not waited for: a GPU's host would not wait either. Behind a kernel without an
-// operator (Triton) memory may read as it did before. A host that has read a guess may give indices that follow from it.
+// Those that other ranks have not sent yet are not waited for: a GPU's host would not wait either. Behind a kernel
+// without an operator (Triton) memory may read as it did before. A host that has read a guess may give indices that
+// follow from it.
 static bool is_checkable(const Tensor &t) {
   if (!on_device(t) || !t.numel() || !fits(t) || ph_memory_unseen() || host_guesses()) return false;
   ph_awaited_piece piece;
@@ -86,7 +92,8 @@ static void fail(const Frame &f, int64_t index, int64_t low, int64_t high) {
   static std::atomic_flag failed = ATOMIC_FLAG_INIT;  // no kernel runs after the first assertion
   if (failed.test_and_set()) return;
   const std::string where = program_lines();
-  std::string text = f.op->name + ": index " + std::to_string(index) + " is outside " + std::to_string(low) + " to " + std::to_string(high - 1);
+  std::string text = f.op->name + ": index " + std::to_string(index) + " is outside " + std::to_string(low) + " to " +
+                     std::to_string(high - 1);
   if (!where.empty()) text += " at " + where;
   fprintf(stderr, "%s failed.\nphantora: rank %d: %s\n", f.op->indices->assertion, ph_rank(), text.c_str());
   ph_assert_fails(text.c_str());
@@ -124,8 +131,10 @@ void check_indices(const Frame &f) {
   const Tensor &self = f.args[0].toTensor();
   if (is_python(self)) return;
   switch (f.op->indices->indexed) {
-    case Indexed::LIST: return check_list(f, self);
-    case Indexed::ELEMENTS: return check(f, f.args[1].toTensor(), self.numel());
+    case Indexed::LIST:
+      return check_list(f, self);
+    case Indexed::ELEMENTS:
+      return check(f, f.args[1].toTensor(), self.numel());
     case Indexed::DIM:
       if (!f.args[1].isInt() || !f.args[2].isTensor()) return;
       return check(f, f.args[2].toTensor(), self.dim() ? self.size(f.args[1].toInt()) : 1);

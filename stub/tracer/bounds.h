@@ -6,6 +6,6 @@ namespace tracer {
 
 struct IndexRule;
 const IndexRule *index_rule(const std::string &name);  // of the operator's CUDA kernel; null: it takes no indices
-void check_indices(const Frame &f);                    // of an operator that launched its kernel; those that are known
+void check_indices(const Frame &f);  // of an operator that launched its kernel; those that are known
 
 }  // namespace tracer

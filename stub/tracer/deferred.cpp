@@ -24,10 +24,11 @@ namespace tracer {
 // ns of one CPU core that computing takes, by the costs in cost_of(). One chain of reals may take CHAIN_NS, all that a
 // rank computes of them ALL_NS. Integers have no limit of time: what decides sizes must be true.
 constexpr double CHAIN_NS = 5e8, ALL_NS = 3e10;
-constexpr double CHECK_NS = 2e7;    // the first call of a form that takes less is computed at once, to see that it can be
+constexpr double CHECK_NS = 2e7;  // the first call of a form that takes less is computed at once, to see that it can be
 constexpr size_t COPIED_REAL_BYTES = size_t{256} << 20;  // of copied reals that are kept; further ones are unknown
-constexpr int DEEPEST = 256;        // operators in a chain
-constexpr size_t KEPT_BYTES = 1 << 16;  // larger pieces of device memory that a deferred operator reads are taken out of it
+constexpr int DEEPEST = 256;  // operators in a chain
+constexpr size_t KEPT_BYTES =
+    1 << 16;  // larger pieces of device memory that a deferred operator reads are taken out of it
 
 struct Node;
 
@@ -82,8 +83,8 @@ struct Node {
   double cost = 0, all = 0;  // ns of its chain: of its reals, and of everything
   int depth = 0;
   std::vector<Tensor> values;  // by result, once it is done
-  size_t kept = 0;             // bytes of them
-  bool copied_real = false;    // reals that the program copied from the host
+  size_t kept = 0;  // bytes of them
+  bool copied_real = false;  // reals that the program copied from the host
   ~Node();
 };
 
@@ -259,13 +260,14 @@ static Place place_of(Node &node, const IValue &v, const Argument &argument) {
 
 // ---------------------------------------------------------------- what it costs
 static bool is_product(const Operator &op) {
-  return is_one_of(op.name, {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::addbmm", "aten::mv", "aten::addmv",
-                             "aten::matmul", "aten::linear", "aten::dot"});
+  return is_one_of(op.name, {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::addbmm", "aten::mv",
+                             "aten::addmv", "aten::matmul", "aten::linear", "aten::dot"});
 }
 
 // Operators of a network's layers; and decompositions, which take the cube of what they are given.
 static bool is_heavy(const Operator &op) {
-  for (const char *word : {"conv", "attention", "rnn", "lstm", "gru", "linalg_", "cholesky", "svd", "_qr", "eigh", "lstsq", "_cdist"})
+  for (const char *word :
+       {"conv", "attention", "rnn", "lstm", "gru", "linalg_", "cholesky", "svd", "_qr", "eigh", "lstsq", "_cdist"})
     if (op.name.find(word) != std::string::npos) return true;
   return false;
 }
@@ -285,12 +287,15 @@ static double cost_of(const Node &node) {
   const Operator &op = *node.op;
   double n = std::max(most, out);
   if (is_product(op) && !node.operands.empty() && !node.operands[0].shape.sizes.empty())
-    return n + 0.1 * out * static_cast<double>(node.operands[op.name == "aten::addmm" && node.operands.size() > 1].shape.sizes.back());
+    return n + 0.1 * out *
+                   static_cast<double>(
+                       node.operands[op.name == "aten::addmm" && node.operands.size() > 1].shape.sizes.back());
   if (is_heavy(op)) return n * 5 + 0.1 * std::pow(most, 1.5);
   if (op.random) return 8 * n;
   for (const char *word : {"sort", "unique", "topk", "median", "kthvalue", "mode", "searchsorted", "bucketize", "fft"})
     if (op.name.find(word) != std::string::npos) return 80 * n;
-  for (const char *word : {"index", "gather", "scatter", "nonzero", "masked", "embedding", "cum", "pow", "exp", "log", "sin", "cos"})
+  for (const char *word :
+       {"index", "gather", "scatter", "nonzero", "masked", "embedding", "cum", "pow", "exp", "log", "sin", "cos"})
     if (op.name.find(word) != std::string::npos) return 5 * n;
   return 500 + 1.5 * n;
 }
@@ -330,12 +335,15 @@ static char *gather(const Operand &o, Tensor *owner) {
   bool whole = o.pieces.size() == 1 && o.pieces[0].bytes == o.shape.extent && !o.changed;
   for (const Piece &p : o.pieces)
     if (p.value.node) evaluate(*p.value.node);
-  if (whole && o.pieces[0].value.node) return first_byte(o.pieces[0].value.node->values[o.pieces[0].value.index]) + o.pieces[0].offset;
+  if (whole && o.pieces[0].value.node)
+    return first_byte(o.pieces[0].value.node->values[o.pieces[0].value.index]) + o.pieces[0].offset;
   *owner = blank(o.shape);
   char *to = first_byte(*owner);
   for (const Piece &p : o.pieces) {
-    if (p.value.node) memcpy(to + p.at, first_byte(p.value.node->values[p.value.index]) + p.offset, p.bytes);
-    else if (!p.copied.empty()) memcpy(to + p.at, p.copied.data(), p.bytes);
+    if (p.value.node)
+      memcpy(to + p.at, first_byte(p.value.node->values[p.value.index]) + p.offset, p.bytes);
+    else if (!p.copied.empty())
+      memcpy(to + p.at, p.copied.data(), p.bytes);
   }
   return to;
 }
@@ -365,7 +373,8 @@ static torch::jit::Stack stack_of(const Node &node, std::vector<Tensor> &owners,
       stack.emplace_back(list);
     } else if (p.kind == Place::OPTIONAL_LIST) {
       c10::List<std::optional<Tensor>> list;
-      for (size_t k = 0; k < p.operands.size(); ++k) list.push_back(at(k).defined() ? std::optional<Tensor>(at(k)) : std::nullopt);
+      for (size_t k = 0; k < p.operands.size(); ++k)
+        list.push_back(at(k).defined() ? std::optional<Tensor>(at(k)) : std::nullopt);
       stack.emplace_back(list);
     } else if (node.op->arguments[i].role == Role::GENERATOR) {
       stack.push_back(generator.defined() ? IValue(generator) : IValue());
@@ -380,7 +389,8 @@ static torch::jit::Stack stack_of(const Node &node, std::vector<Tensor> &owners,
 static Tensor laid_out(const Tensor &returned, const Shape &s) {
   if (!returned.defined() || returned.sizes() != at::IntArrayRef(s.sizes)) return blank(s);
   Tensor t = returned.resolve_conj().resolve_neg();
-  if (t.scalar_type() == s.type && t.strides() == at::IntArrayRef(s.strides) && t.storage().nbytes() >= s.extent) return t;
+  if (t.scalar_type() == s.type && t.strides() == at::IntArrayRef(s.strides) && t.storage().nbytes() >= s.extent)
+    return t;
   Tensor to = blank(s);
   shaped(first_byte(to), s).copy_(t);
   return to;
@@ -426,20 +436,21 @@ static bool run(Node &node) {
       }
       const IValue &v = stack.at(static_cast<size_t>(r.output));
       bool single = v.isTensor();
-      Tensor t = single ? v.toTensor() : v.isTensorList() ? v.toListRef()[static_cast<size_t>(r.element)].toTensor() : Tensor();
+      Tensor t = single             ? v.toTensor()
+                 : v.isTensorList() ? v.toListRef()[static_cast<size_t>(r.element)].toTensor()
+                                    : Tensor();
       bool own = true;  // what it was given must not change with the result
       for (const Tensor &given : tensors) own = own && !(t.defined() && given.defined() && t.is_alias_of(given));
       found.push_back(laid_out(own || !t.defined() ? t : t.clone(), r.shape));
     }
-  } catch (const std::exception &) {
-    fine = false;
-  }
+  } catch (const std::exception &) { fine = false; }
   if (node.op->random_hidden) {
     std::lock_guard<std::mutex> held(shared.mutex());
     shared.set_state(state);
   }
   if (!fine) return false;
-  for (size_t i = 0; i < found.size() && finite; ++i) make_finite(node.results[i].shape.type, first_byte(found[i]), node.results[i].shape.extent);
+  for (size_t i = 0; i < found.size() && finite; ++i)
+    make_finite(node.results[i].shape.type, first_byte(found[i]), node.results[i].shape.extent);
   node.values = std::move(found);
   return true;
 }
@@ -517,9 +528,11 @@ Tensor seen(const Tensor &t) {
   Operand o = operand_of(t, true, false);
   Tensor owner, host = tensor_of(o, &owner);
   if (o.conj || o.neg) return host;
-  std::shared_ptr<Node> keep = owner.defined() ? nullptr : o.pieces[0].value.node;  // may be dropped while the tensor lives
-  return at::from_blob(first_byte(host), o.shape.sizes, o.shape.strides, [keep, owner](void *) {},
-                       at::TensorOptions().dtype(o.shape.type).device(at::kCPU));
+  std::shared_ptr<Node> keep =
+      owner.defined() ? nullptr : o.pieces[0].value.node;  // may be dropped while the tensor lives
+  return at::from_blob(
+      first_byte(host), o.shape.sizes, o.shape.strides, [keep, owner](void *) {},
+      at::TensorOptions().dtype(o.shape.type).device(at::kCPU));
 }
 
 double cost_to_see(const Tensor &t) {

@@ -12,8 +12,8 @@ bool has_deferred(const IValue &v);  // the same of any tensor among `v`
 Tensor seen(const Tensor &t);
 double cost_to_see(const Tensor &t);  // ns that computing them takes; infinite if other ranks are to send some
 void await_senders(const Tensor &t);  // with their bytes comes what they know of them
-// Keeps the operator for later. NOW: it cannot be kept and may be computed at once. NEVER: it costs too much, or no CPU form
-// takes its arguments; the results are unknown.
+// Keeps the operator for later. NOW: it cannot be kept and may be computed at once. NEVER: it costs too much, or no CPU
+// form takes its arguments; the results are unknown.
 enum class Deferral { LATER, NOW, NEVER };
 Deferral defer(const Frame &f, Values outputs, bool guessed);
 // Results that are computed already (of operators that read their number back) become those of the operator.

@@ -19,11 +19,16 @@ static bool all_finite(const char *bytes, size_t extent) {
 
 bool all_finite(at::ScalarType type, const char *bytes, size_t extent) {
   switch (type) {
-    case at::kFloat: return all_finite<float>(bytes, extent);
-    case at::kDouble: return all_finite<double>(bytes, extent);
-    case at::kHalf: return all_finite<at::Half>(bytes, extent);
-    case at::kBFloat16: return all_finite<at::BFloat16>(bytes, extent);
-    default: return true;
+    case at::kFloat:
+      return all_finite<float>(bytes, extent);
+    case at::kDouble:
+      return all_finite<double>(bytes, extent);
+    case at::kHalf:
+      return all_finite<at::Half>(bytes, extent);
+    case at::kBFloat16:
+      return all_finite<at::BFloat16>(bytes, extent);
+    default:
+      return true;
   }
 }
 
@@ -36,11 +41,16 @@ static void make_finite(char *bytes, size_t extent) {
 
 void make_finite(at::ScalarType type, char *bytes, size_t extent) {
   switch (type) {
-    case at::kFloat: return make_finite<float>(bytes, extent);
-    case at::kDouble: return make_finite<double>(bytes, extent);
-    case at::kHalf: return make_finite<at::Half>(bytes, extent);
-    case at::kBFloat16: return make_finite<at::BFloat16>(bytes, extent);
-    default: return;
+    case at::kFloat:
+      return make_finite<float>(bytes, extent);
+    case at::kDouble:
+      return make_finite<double>(bytes, extent);
+    case at::kHalf:
+      return make_finite<at::Half>(bytes, extent);
+    case at::kBFloat16:
+      return make_finite<at::BFloat16>(bytes, extent);
+    default:
+      return;
   }
 }
 

@@ -4,8 +4,8 @@
 
 namespace tracer {
 
-// After an operator that was computed from guesses: what is not finite in its results becomes zero, unless something that
-// it was given was not finite.
+// After an operator that was computed from guesses: what is not finite in its results becomes zero, unless something
+// that it was given was not finite.
 void stay_finite(const Frame &f, Values outputs);
 
 bool all_finite(at::ScalarType type, const char *bytes, size_t extent);

@@ -38,7 +38,8 @@ struct Silence : c10::WarningHandler {
 Tensor alias(const Tensor &t) {
   char *data = bytes_of(t);
   if (size_t extent = extent_of(t)) ph_touch(data, extent);
-  Tensor host = at::from_blob(data, t.sizes(), t.strides(), at::TensorOptions().dtype(t.scalar_type()).device(at::kCPU));
+  Tensor host =
+      at::from_blob(data, t.sizes(), t.strides(), at::TensorOptions().dtype(t.scalar_type()).device(at::kCPU));
   // A number that was made a tensor has its own rule of type promotion.
   if (t.unsafeGetTensorImpl()->is_wrapped_number()) host.unsafeGetTensorImpl()->set_wrapped_number(true);
   return host;
@@ -106,7 +107,8 @@ static void store(const IValue &result, const IValue &real) {
 static at::Generator generator_of(const Frame &f) {
   for (size_t i = 0; i < f.args.size(); ++i)
     if (f.op->arguments[i].role == Role::GENERATOR && f.args[i].isGenerator()) return f.args[i].toGenerator();
-  return at::globalContext().defaultGenerator(c10::Device(at::kCUDA, static_cast<c10::DeviceIndex>(ph_current_device())));
+  return at::globalContext().defaultGenerator(
+      c10::Device(at::kCUDA, static_cast<c10::DeviceIndex>(ph_current_device())));
 }
 
 // Numbers come from the generator's seed and its offset behind the operator's draw, through a CPU generator of their
@@ -140,9 +142,7 @@ static bool call_on_host(const Frame &f, torch::jit::Stack &stack) {
   try {
     for (size_t i = 0; i < f.args.size(); ++i) stack.push_back(translate(f.args[i], f.op->arguments[i], generator));
     call_cpu_kernel(*f.op, stack);
-  } catch (const std::exception &) {
-    done = false;
-  }
+  } catch (const std::exception &) { done = false; }
   if (f.op->random_hidden) {
     std::lock_guard<std::mutex> guard(shared.mutex());
     shared.set_state(state);
@@ -189,7 +189,8 @@ struct Repeated {
   torch::jit::Stack stack;
   std::vector<IValue> outputs;
   std::vector<size_t> generators;  // arguments that are one
-  at::PhiloxCudaState random;      // of a random operator: where a launch finds seed and offset, and the offset within the graph
+  at::PhiloxCudaState
+      random;      // of a random operator: where a launch finds seed and offset, and the offset within the graph
   bool failed = false;
 };
 
@@ -213,22 +214,26 @@ static bool all_there(const Ranges &ranges) {
 static uint64_t seed_now(const Repeated &r) {
   uint64_t offset = r.random.offset_intragraph_;
   if (!r.random.captured_) return seed_at(*r.op, r.random.seed_.val, r.random.offset_.val + offset);
-  return seed_at(*r.op, static_cast<uint64_t>(*r.random.seed_.ptr), static_cast<uint64_t>(*r.random.offset_.ptr) + offset);
+  return seed_at(*r.op, static_cast<uint64_t>(*r.random.seed_.ptr),
+                 static_cast<uint64_t>(*r.random.offset_.ptr) + offset);
 }
 
 static void store_again(const Tensor &result, const Tensor &to) {
   char *bytes = host_bytes(to);
   if (!to.numel() || (result.defined() && result.const_data_ptr() == bytes)) return;
   ph_touch_drop(bytes, extent_of(to));
-  if (result.defined() && result.sizes() == to.sizes()) const_cast<Tensor &>(to).copy_(result);
-  else const_cast<Tensor &>(to).zero_();
+  if (result.defined() && result.sizes() == to.sizes())
+    const_cast<Tensor &>(to).copy_(result);
+  else
+    const_cast<Tensor &>(to).zero_();
 }
 
 static void store_again(const IValue &result, const IValue &to) {
   if (to.isTensor() && result.isTensor()) return store_again(result.toTensor(), to.toTensor());
   if (!to.isTensorList() || !result.isTensorList()) return;
   c10::ArrayRef<IValue> from = result.toListRef(), into = to.toListRef();
-  for (size_t i = 0; i < into.size(); ++i) store_again(i < from.size() ? from[i].toTensor() : Tensor(), into[i].toTensor());
+  for (size_t i = 0; i < into.size(); ++i)
+    store_again(i < from.size() ? from[i].toTensor() : Tensor(), into[i].toTensor());
 }
 
 static void repeat(Repeated &r) {
@@ -246,9 +251,7 @@ static void repeat(Repeated &r) {
     call_cpu_kernel(*r.op, stack);
     r.failed = stack.size() != r.outputs.size();
     for (size_t i = 0; i < r.outputs.size() && !r.failed; ++i) store_again(stack[i], r.outputs[i]);
-  } catch (const std::exception &) {
-    r.failed = true;
-  }
+  } catch (const std::exception &) { r.failed = true; }
   if (!r.op->random) return;
   std::lock_guard<std::mutex> guard(shared.mutex());
   shared.set_state(state);
@@ -264,8 +267,10 @@ static void compute_again(void *data, ph_stream *) {
   for (auto [bytes, extent] : r.read) ph_touch(bytes, extent);
   if (!r.failed) repeat(r);
   for (auto [bytes, extent] : r.written) {
-    if (r.failed) ph_memory_clear(bytes, extent);
-    else ph_memory_wrote(bytes, extent);
+    if (r.failed)
+      ph_memory_clear(bytes, extent);
+    else
+      ph_memory_wrote(bytes, extent);
   }
 }
 
@@ -301,11 +306,10 @@ bool compute_later(const Frame &f, Values outputs) {
       add_ranges(v, &r->written);
       r->outputs.push_back(translate(v, Argument(), {}));
     }
-  } catch (const std::exception &) {
-    return false;
-  }
-  ph_capture_value(f.below_launched ? f.mark : UINT64_MAX, compute_again,
-                   [](void *data) { delete static_cast<Repeated *>(data); }, r.release());
+  } catch (const std::exception &) { return false; }
+  ph_capture_value(
+      f.below_launched ? f.mark : UINT64_MAX, compute_again, [](void *data) { delete static_cast<Repeated *>(data); },
+      r.release());
   return true;
 }
 

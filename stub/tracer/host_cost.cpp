@@ -30,8 +30,8 @@ size_t tensors_in_lists(Values values) {
   return tensors;
 }
 
-// An operator on the host's own memory. A list operator calls one for each of an optimizer's step counts, and is charged
-// for its tensors (OP_LIST).
+// An operator on the host's own memory. A list operator calls one for each of an optimizer's step counts, and is
+// charged for its tensors (OP_LIST).
 static bool on_host(Values inputs) {
   return !inputs.empty() && inputs[0].isTensor() && inputs[0].toTensor().defined() && inputs[0].toTensor().is_cpu();
 }
@@ -49,7 +49,9 @@ extern "C" __attribute__((visibility("default"))) void phantora_host_threads(int
   of_torchrun = torchrun;
 }
 
-static bool is_host(const Tensor &t) { return t.defined() && !is_python(t) && t.is_cpu() && t.layout() == at::kStrided; }
+static bool is_host(const Tensor &t) {
+  return t.defined() && !is_python(t) && t.is_cpu() && t.layout() == at::kStrided;
+}
 static size_t size_of(const Tensor &t) { return static_cast<size_t>(t.numel()) * t.itemsize(); }
 
 bool charge_memory(const Frame &f, Values outputs) {
@@ -82,13 +84,17 @@ bool charge_memory(const Frame &f, Values outputs) {
         filled += size_of(t) - made;
       });
   // These read as much of their first tensor as they write.
-  if (is_one_of(f.op->name, {"aten::index", "aten::index_select", "aten::gather", "aten::take", "aten::embedding"})) read = written;
+  if (is_one_of(f.op->name, {"aten::index", "aten::index_select", "aten::gather", "aten::take", "aten::embedding"}))
+    read = written;
   if (read + written < LEAST_MOVED) return false;
   if ((!given_threads || of_torchrun) && read + written >= NOTED && ph_connected() && ph_moves_clock())
-    note_assumption(of_torchrun ? "CPU operators run on 1 thread, as torchrun sets OMP_NUM_THREADS"
-                                : "CPU operators run on 24 threads, shared by the ranks of a host (OMP_NUM_THREADS sets them)");
-  bool serial = f.op->name == "aten::linalg_vector_norm" && outputs.size() == 1 && outputs[0].isTensor() && outputs[0].toTensor().numel() == 1;
-  ph_charge_memory(read + written + filled, fresh, serial ? 1 : given_threads);  // torch's norm of all elements is one loop
+    note_assumption(of_torchrun
+                        ? "CPU operators run on 1 thread, as torchrun sets OMP_NUM_THREADS"
+                        : "CPU operators run on 24 threads, shared by the ranks of a host (OMP_NUM_THREADS sets them)");
+  bool serial = f.op->name == "aten::linalg_vector_norm" && outputs.size() == 1 && outputs[0].isTensor() &&
+                outputs[0].toTensor().numel() == 1;
+  ph_charge_memory(read + written + filled, fresh,
+                   serial ? 1 : given_threads);  // torch's norm of all elements is one loop
   return true;
 }
 
@@ -98,14 +104,16 @@ void charge_copied(const Frame &f) {
   if (is_host(to) && from.defined() && from.is_cuda()) ph_charge_bytes(PH_API_HOST_FAULT_GIB, take_new(to));
 }
 
-// torch.tensor() of a Python list makes an empty tensor on the CPU, writes number after number to it and calls lift_fresh.
+// torch.tensor() of a Python list makes an empty tensor on the CPU, writes number after number to it and calls
+// lift_fresh.
 static void charge_list(Thread &thread, const Operator &op, Values inputs) {
   enum { SIZE, DTYPE, LAYOUT, DEVICE };
   if (op.empties) {
     bool here = inputs.size() > DEVICE && (!inputs[DEVICE].isDevice() || inputs[DEVICE].toDevice().is_cpu());
     thread.list = here ? c10::multiply_integers(inputs[SIZE].toIntVector()) : 0;
   } else if (op.lifts && !inputs.empty() && inputs[0].isTensor()) {
-    if (inputs[0].toTensor().numel() == thread.list) ph_charge_times(PH_API_PY_ELEMENT, static_cast<size_t>(thread.list));
+    if (inputs[0].toTensor().numel() == thread.list)
+      ph_charge_times(PH_API_PY_ELEMENT, static_cast<size_t>(thread.list));
     thread.list = 0;
   }
 }
@@ -122,12 +130,15 @@ void charge(Thread &thread, Operator *op, Values inputs) {
       if (!nested) ph_called_from_python();
       ph_charge(thread.depth > 0 ? PH_API_OP_NESTED : thread.native_nodes > 0 ? PH_API_OP_NODE : PH_API_OP_TOP);
       break;
-    case Cost::VIEW: ph_charge(nested ? PH_API_OP_VIEW_NESTED : PH_API_OP_VIEW); break;
+    case Cost::VIEW:
+      ph_charge(nested ? PH_API_OP_VIEW_NESTED : PH_API_OP_VIEW);
+      break;
     case Cost::ALLOC:
       ph_charge(nested ? PH_API_OP_ALLOC_NESTED : PH_API_OP_ALLOC);
       if (nested && !in_python(thread)) ph_charge_bytes(PH_API_HOST_FILL_GIB, pinned_bytes(*op, inputs));
       break;
-    case Cost::ANNOTATION: return ph_charge(PH_API_OP_TOP);
+    case Cost::ANNOTATION:
+      return ph_charge(PH_API_OP_TOP);
   }
   if (op && op->lists) {
     if (size_t tensors = tensors_in_lists(inputs)) ph_charge_times(PH_API_OP_LIST, tensors);
@@ -138,7 +149,8 @@ void charge(Thread &thread, Operator *op, Values inputs) {
   }
   if (!at::GradMode::is_enabled() || c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::AutogradCUDA)) return;
   for (const IValue &value : inputs)
-    if (value.isTensor() && value.toTensor().defined() && value.toTensor().requires_grad()) return ph_charge(PH_API_OP_GRAD);
+    if (value.isTensor() && value.toTensor().defined() && value.toTensor().requires_grad())
+      return ph_charge(PH_API_OP_GRAD);
 }
 
 }  // namespace tracer

@@ -65,7 +65,9 @@ struct HostTensors final : c10::Allocator {
     ph_host_memory(bytes, false);
     return {data, data, &release_counted, c10::Device(c10::DeviceType::CPU)};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return original_allocator->raw_deleter() ? &release_counted : nullptr; }
+  c10::DeleterFnPtr raw_deleter() const override {
+    return original_allocator->raw_deleter() ? &release_counted : nullptr;
+  }
   void copy_data(void *to, const void *from, size_t bytes) const override { default_copy_data(to, from, bytes); }
 };
 

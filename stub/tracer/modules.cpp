@@ -34,7 +34,8 @@ static void note_node(int64_t sequence, std::string place) {
   const std::vector<Module> &modules = this_thread().modules;
   std::lock_guard<std::mutex> guard(nodes_lock);
   if (nodes.empty()) nodes.resize(NODES);
-  nodes[static_cast<size_t>(sequence) % NODES] = {sequence, modules.empty() ? 0 : modules.back().name, std::move(place)};
+  nodes[static_cast<size_t>(sequence) % NODES] = {sequence, modules.empty() ? 0 : modules.back().name,
+                                                  std::move(place)};
 }
 
 void note_module(const at::RecordFunction &fn) {

@@ -28,7 +28,8 @@ void note_operand(Frame &f, const void *data, size_t bytes, bool changed) {
   ph_range range;
   if (!bytes || !ph_memory_find(data, &range) || range.space != PH_SPACE_DEVICE) return;
   if (f.device < 0) f.device = range.device;
-  if (range.device == f.device && f.operands.size() < MOST_OPERANDS) f.operands.push_back({data, bytes, changed, false});
+  if (range.device == f.device && f.operands.size() < MOST_OPERANDS)
+    f.operands.push_back({data, bytes, changed, false});
 }
 
 void touch_operands(Frame &f, Values outputs, ph_record &end) {
@@ -42,8 +43,10 @@ void touch_operands(Frame &f, Values outputs, ph_record &end) {
     for (const IValue &v : outputs.slice(outputs.size() - count))
       each_tensor(v, [&](const Tensor &t) { add(f, t, true, true, v.isTensor() && inputs <= 16); });
   }
-  if (f.ph.captured) ph_capture_operands(f.ph.instance, f.device, f.operands.data(), f.operands.size());
-  else ph_l2_touch(f.device, f.operands.data(), f.operands.size(), &end);
+  if (f.ph.captured)
+    ph_capture_operands(f.ph.instance, f.device, f.operands.data(), f.operands.size());
+  else
+    ph_l2_touch(f.device, f.operands.data(), f.operands.size(), &end);
 }
 
 }  // namespace tracer

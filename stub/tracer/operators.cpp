@@ -20,12 +20,18 @@ static const c10::Type &inner(const c10::Type &type) {
 static Role role_of(const c10::Argument &argument) {
   switch (inner(*argument.real_type()).kind()) {
     case c10::TypeKind::NumberType:
-    case c10::TypeKind::FloatType: return Role::NUMBER;
-    case c10::TypeKind::ScalarTypeType: return Role::DTYPE;
-    case c10::TypeKind::LayoutType: return Role::LAYOUT;
-    case c10::TypeKind::MemoryFormatType: return Role::MEMORY_FORMAT;
-    case c10::TypeKind::GeneratorType: return Role::GENERATOR;
-    default: return Role::PLAIN;
+    case c10::TypeKind::FloatType:
+      return Role::NUMBER;
+    case c10::TypeKind::ScalarTypeType:
+      return Role::DTYPE;
+    case c10::TypeKind::LayoutType:
+      return Role::LAYOUT;
+    case c10::TypeKind::MemoryFormatType:
+      return Role::MEMORY_FORMAT;
+    case c10::TypeKind::GeneratorType:
+      return Role::GENERATOR;
+    default:
+      return Role::PLAIN;
   }
 }
 
@@ -41,8 +47,8 @@ static Cost cost_of(const Operator &op, const c10::FunctionSchema &schema) {
   if (starts_with(op.name, "profiler::")) return Cost::ANNOTATION;
   if (starts_with(op.name, "aten::empty") || starts_with(op.name, "aten::new_empty")) return Cost::ALLOC;
   if (op.handle.hasTag(at::Tag::inplace_view) ||
-      is_one_of(op.name, {"aten::record_stream", "aten::resize_", "aten::set_", "aten::requires_grad_",
-                          "aten::detach_", "aten::retain_grad", "aten::_backward"}))
+      is_one_of(op.name, {"aten::record_stream", "aten::resize_", "aten::set_", "aten::requires_grad_", "aten::detach_",
+                          "aten::retain_grad", "aten::_backward"}))
     return Cost::VIEW;
   bool tensors = false, view = false;
   for (const c10::Argument &result : schema.returns()) {
@@ -63,7 +69,8 @@ static Cost cost_of(const Operator &op, const c10::FunctionSchema &schema) {
 
 static Tokens tokens_of(const Operator &op) {
   if (op.text == "aten::embedding") return Tokens::LOOKS_UP;
-  if (is_one_of(op.name, {"aten::argmax", "aten::multinomial", "aten::topk"}) || op.text == "aten::max.dim") return Tokens::SAMPLES;
+  if (is_one_of(op.name, {"aten::argmax", "aten::multinomial", "aten::topk"}) || op.text == "aten::max.dim")
+    return Tokens::SAMPLES;
   return is_one_of(op.name, {"aten::eq", "aten::ne"}) ? Tokens::COMPARES : Tokens::NONE;
 }
 

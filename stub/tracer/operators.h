@@ -16,7 +16,15 @@ using Values = c10::ArrayRef<const IValue>;
 
 enum class Cost : uint8_t { COMPUTE, VIEW, ALLOC, ANNOTATION };
 enum class Role : uint8_t { PLAIN, NUMBER, DTYPE, LAYOUT, MEMORY_FORMAT, GENERATOR };
-enum class Count : uint8_t { NONE, NONZERO, UNIQUE, EQUAL, KEEPS, COALESCE, FINDS };  // operators that read an answer back
+enum class Count : uint8_t {
+  NONE,
+  NONZERO,
+  UNIQUE,
+  EQUAL,
+  KEEPS,
+  COALESCE,
+  FINDS
+};  // operators that read an answer back
 enum class Tokens : uint8_t { NONE, LOOKS_UP, SAMPLES, COMPARES };  // what it may do with a program's tokens
 
 struct Argument {
@@ -47,15 +55,15 @@ struct Operator {
   bool own_copies = false;     // what it copies from the host only its own kernels read
   bool zeroes = false;         // writes the number that it is given, or zeros
   bool lists = false;          // takes or returns lists of tensors
-  bool parameters = false;     // these are a program's parameters, gradients or states: lists that Python goes through
-  bool holds = false;          // true of zeros: unknown numbers are finite, and close to each other
-  bool joins = false;          // puts the tensors of its first argument side by side
-  bool allocates = false;      // memory that it does not write
-  bool empties = false;        // aten::empty, the begin of torch.tensor() of a list
-  bool lifts = false;          // lift_fresh: the end of torch.tensor()
-  bool ends_scaled = false;    // a step with scaled gradients
+  bool parameters = false;  // these are a program's parameters, gradients or states: lists that Python goes through
+  bool holds = false;  // true of zeros: unknown numbers are finite, and close to each other
+  bool joins = false;  // puts the tensors of its first argument side by side
+  bool allocates = false;  // memory that it does not write
+  bool empties = false;  // aten::empty, the begin of torch.tensor() of a list
+  bool lifts = false;  // lift_fresh: the end of torch.tensor()
+  bool ends_scaled = false;  // a step with scaled gradients
   const struct IndexRule *indices = nullptr;  // what its kernel asserts of them (bounds.h)
-  size_t keeps = SIZE_MAX;     // mutated argument: 1 if an infinity is known in the first one, else as it was
+  size_t keeps = SIZE_MAX;  // mutated argument: 1 if an infinity is known in the first one, else as it was
   std::vector<Argument> arguments;
   std::vector<bool> returns_view;
 };

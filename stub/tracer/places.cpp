@@ -33,11 +33,15 @@ struct Python {
 static const Python *python() {
   static Python *found = [] {
     auto *p = new Python();
-    auto take = [](auto *to, const char *name) { *reinterpret_cast<void **>(to) = dlsym(RTLD_DEFAULT, name); return *to != nullptr; };
+    auto take = [](auto *to, const char *name) {
+      *reinterpret_cast<void **>(to) = dlsym(RTLD_DEFAULT, name);
+      return *to != nullptr;
+    };
     bool all = take(&p->ensure, "PyGILState_Ensure") && take(&p->release, "PyGILState_Release") &&
-               take(&p->frame, "PyEval_GetFrame") && take(&p->back, "PyFrame_GetBack") && take(&p->code, "PyFrame_GetCode") &&
-               take(&p->line, "PyFrame_GetLineNumber") && take(&p->intern, "PyUnicode_InternFromString") &&
-               take(&p->attribute, "PyObject_GetAttr") && take(&p->text, "PyUnicode_AsUTF8") && take(&p->drop, "Py_DecRef") &&
+               take(&p->frame, "PyEval_GetFrame") && take(&p->back, "PyFrame_GetBack") &&
+               take(&p->code, "PyFrame_GetCode") && take(&p->line, "PyFrame_GetLineNumber") &&
+               take(&p->intern, "PyUnicode_InternFromString") && take(&p->attribute, "PyObject_GetAttr") &&
+               take(&p->text, "PyUnicode_AsUTF8") && take(&p->drop, "Py_DecRef") &&
                take(&p->interpreter, "PyInterpreterState_Get") && take(&p->threads, "PyInterpreterState_ThreadHead") &&
                take(&p->next, "PyThreadState_Next") && take(&p->frame_of, "PyThreadState_GetFrame");
     return all ? p : nullptr;
@@ -71,7 +75,8 @@ static bool is_program(const char *file) {  // not what stands between the progr
   return file[0] != '<';
 }
 
-// A walk over a thread's Python frames from the innermost outward, first of this thread's. Holds the interpreter's lock.
+// A walk over a thread's Python frames from the innermost outward, first of this thread's. Holds the interpreter's
+// lock.
 class Frames {
  public:
   explicit Frames(const Python &python) : p(python), state(p.ensure()), frame(p.frame()) {}
@@ -125,8 +130,7 @@ std::string place() {
   if (!p) return "?";
   Frames frames(*p);
   if (!frames.any()) return "autograd";  // its threads have no Python frames
-  while (!is_program(frames.file()) && frames.outward()) {
-  }
+  while (!is_program(frames.file()) && frames.outward()) {}
   return frames.line();
 }
 
@@ -134,7 +138,9 @@ std::string place() {
 struct Lines {
   std::string library, script;
 
-  std::string text() const { return library.empty() ? script : script.empty() ? library : library + ", from " + script; }
+  std::string text() const {
+    return library.empty() ? script : script.empty() ? library : library + ", from " + script;
+  }
 };
 
 static Lines lines(const Python *python, bool of_main_thread) {
@@ -145,17 +151,19 @@ static Lines lines(const Python *python, bool of_main_thread) {
   for (; more && found.script.empty(); more = frames.outward()) {
     const char *file = frames.file();
     if (!is_program(file)) continue;
-    if (!is_library(file)) found.script = frames.line();
-    else if (found.library.empty()) found.library = frames.line();
+    if (!is_library(file))
+      found.script = frames.line();
+    else if (found.library.empty())
+      found.library = frames.line();
   }
   return found;
 }
 
 std::string program_lines() { return lines(python(), false).text(); }
 
-// "LIBRARY.py:LINE, from SCRIPT.py:LINE, module: NAME": the library and the module only where there is one. In a backward
-// pass without lines of its own, "backward of SCRIPT.py:LINE, from SCRIPT.py:LINE": of the forward operator, and of
-// backward(), in which the main thread waits.
+// "LIBRARY.py:LINE, from SCRIPT.py:LINE, module: NAME": the library and the module only where there is one. In a
+// backward pass without lines of its own, "backward of SCRIPT.py:LINE, from SCRIPT.py:LINE": of the forward operator,
+// and of backward(), in which the main thread waits.
 static std::string call_site(const Thread &thread) {
   Lines own = lines(thread.native_nodes ? nullptr : python(), false);  // below a node written in C++ there is no Python
   Lines began = own.script.empty() || thread.nodes ? lines(python(), true) : Lines();
@@ -165,7 +173,8 @@ static std::string call_site(const Thread &thread) {
     const std::string forward = thread.node_modules.empty() ? "" : thread.node_modules.back().place;
     found = forward.empty() ? "backward" : "backward of " + forward;
   }
-  if (backward && !began.script.empty() && found.find(began.script) == std::string::npos) found += ", from " + began.script;
+  if (backward && !began.script.empty() && found.find(began.script) == std::string::npos)
+    found += ", from " + began.script;
   if (!thread.phase.empty()) found += ", " + thread.phase;
   const std::string module = backward || thread.nodes || !thread.modules.empty() ? module_of(thread) : "";
   return module.empty() ? found : found + ", " + module;

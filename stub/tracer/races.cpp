@@ -1,8 +1,9 @@
-// Happens-before by vector clocks. Each stream, and the host as one, counts its launches and keeps how far it comes after
-// the others. Events carry that from stream to stream and to the host. Two accesses of one piece of memory, at least one of
-// them a write, of which neither comes after the other, are a race.
+// Happens-before by vector clocks. Each stream, and the host as one, counts its launches and keeps how far it comes
+// after the others. Events carry that from stream to stream and to the host. Two accesses of one piece of memory, at
+// least one of them a write, of which neither comes after the other, are a race.
 //
-// The threads of the host count as one, and an operator as its last launch: races may be missed, orders are never missed.
+// The threads of the host count as one, and an operator as its last launch: races may be missed, orders are never
+// missed.
 #include "tracer/races.h"
 
 #include <map>
@@ -170,7 +171,8 @@ static bool comes_after(const Touch &t, const Access &first) {
 static void touch(const Touch &t, const Operand &o, std::vector<std::string> &reports) {
   auto race = [&](const Access &first, bool wrote, bool reused) {
     if (comes_after(t, first) || found.size() >= MOST_RACES) return;
-    std::string text = "race: " + sites[t.site] + (o.changed ? " writes " : " reads ") + o.text + " on " + named(t.stream);
+    std::string text =
+        "race: " + sites[t.site] + (o.changed ? " writes " : " reads ") + o.text + " on " + named(t.stream);
     text += ", which " + sites[first.site] + (wrote ? " writes" : " reads") + " on " + named(first.stream) + "; ";
     text += missing(first, t.stream, reused);
     if (found.insert(text).second) reports.push_back(std::move(text));
@@ -205,8 +207,8 @@ static std::string text_of(const Tensor &t) {
 
 // Operators of the host that read no element.
 static bool looks_at_none(const Operator &op) {
-  return is_one_of(op.name, {"aten::set_", "aten::resize_", "aten::is_pinned", "aten::record_stream", "aten::lift_fresh",
-                             "aten::detach"});
+  return is_one_of(op.name, {"aten::set_", "aten::resize_", "aten::is_pinned", "aten::record_stream",
+                             "aten::lift_fresh", "aten::detach"});
 }
 
 // Tensors whose memory is one whole: gaps of others may belong to another tensor. GPU tensors only if `on_gpu`.
@@ -237,7 +239,8 @@ static bool returns_view(const Frame &f, Values outputs) {
     each_tensor(f.args[i], [&](const Tensor &t) {
       changes |= f.op->arguments[i].mutated;
       if (!pinned(t)) return;
-      for (const IValue &out : outputs) each_tensor(out, [&](const Tensor &o) { found |= o.defined() && o.is_alias_of(t); });
+      for (const IValue &out : outputs)
+        each_tensor(out, [&](const Tensor &o) { found |= o.defined() && o.is_alias_of(t); });
     });
   return found && !changes;
 }

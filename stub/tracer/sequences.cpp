@@ -32,9 +32,12 @@ void assume_lengths(const std::string &length, const std::string &end) {
   if (!end.empty()) end_token = atoll(end.c_str());
   lengths.text = length;
   const char *text = length.c_str();
-  if (sscanf(text, "lognormal:%lf:%lf:%lf", &lengths.first, &lengths.second, &lengths.most) >= 2) lengths.kind = Lengths::LOGNORMAL;
-  else if (sscanf(text, "uniform:%lf:%lf", &lengths.first, &lengths.second) == 2) lengths.kind = Lengths::UNIFORM;
-  else if (sscanf(text, "%lf", &lengths.first) == 1) lengths.kind = Lengths::CONSTANT;
+  if (sscanf(text, "lognormal:%lf:%lf:%lf", &lengths.first, &lengths.second, &lengths.most) >= 2)
+    lengths.kind = Lengths::LOGNORMAL;
+  else if (sscanf(text, "uniform:%lf:%lf", &lengths.first, &lengths.second) == 2)
+    lengths.kind = Lengths::UNIFORM;
+  else if (sscanf(text, "%lf", &lengths.first) == 1)
+    lengths.kind = Lengths::CONSTANT;
 }
 
 static double fraction(uint64_t prompt, uint64_t draw) {  // in (0, 1)
@@ -48,7 +51,8 @@ static int64_t drawn_length(uint64_t prompt, uint64_t nth) {
   if (lengths.kind == Lengths::UNIFORM) {
     x += fraction(prompt, nth) * (lengths.second - lengths.first);
   } else if (lengths.kind == Lengths::LOGNORMAL) {  // by Box and Muller
-    double normal = std::sqrt(-2 * std::log(fraction(prompt, 2 * nth))) * std::cos(2 * M_PI * fraction(prompt, 2 * nth + 1));
+    double normal =
+        std::sqrt(-2 * std::log(fraction(prompt, 2 * nth))) * std::cos(2 * M_PI * fraction(prompt, 2 * nth + 1));
     x *= std::exp(lengths.second * normal);
   }
   return std::max<int64_t>(1, std::llround(std::min(x, lengths.most)));
@@ -96,7 +100,8 @@ static int64_t token_of(const State &s, int64_t name) {
 static int64_t name_of(const State &s, int64_t token) {
   if (token == end_token) return NONE;
   int64_t name = token - first_name(s) - (end_token >= first_name(s) && token > end_token);
-  bool lives = name >= 0 && name < static_cast<int64_t>(s.sequences.size()) && s.sequences[static_cast<size_t>(name)].alive;
+  bool lives =
+      name >= 0 && name < static_cast<int64_t>(s.sequences.size()) && s.sequences[static_cast<size_t>(name)].alive;
   return lives ? name : NONE;
 }
 
@@ -132,17 +137,18 @@ static void join_tokens(Lookup &lookup) {
   lookup.last = {lookup.last.back()};
 }
 
-// Whether the lookup is of sequences that were sampled from, not of new prompts: it has their last tokens, or all tokens
-// and one more than before.
+// Whether the lookup is of sequences that were sampled from, not of new prompts: it has their last tokens, or all
+// tokens and one more than before.
 static bool goes_on(const State &s) {
   int64_t grown = s.lookup.width - s.former_width;
   if (s.lookup.width > 1 && grown != 0 && grown != 1) return false;
-  bool named = std::any_of(s.lookup.last.begin(), s.lookup.last.end(), [&](int64_t token) { return name_of(s, token) != NONE; });
+  bool named =
+      std::any_of(s.lookup.last.begin(), s.lookup.last.end(), [&](int64_t token) { return name_of(s, token) != NONE; });
   return s.lookup.sampled || (named && s.whole);
 }
 
-// The sequence of each row. Prompts begin sequences; a sampled token continues its own, in whatever row it is now. Without
-// a lookup (a compiled model) rows stay what they are.
+// The sequence of each row. Prompts begin sequences; a sampled token continues its own, in whatever row it is now.
+// Without a lookup (a compiled model) rows stay what they are.
 static std::vector<int64_t> rows_of(State &s, size_t count) {
   Lookup &lookup = s.lookup;
   if (lookup.fresh && count == 1 && lookup.last.size() > 1 && lookup.width == 1) join_tokens(lookup);
@@ -158,9 +164,12 @@ static std::vector<int64_t> rows_of(State &s, size_t count) {
     for (size_t r = 0; r < count; ++r) {
       int64_t token = lookup.last[r], name = name_of(s, token);
       bool ended = lookup.sampled || token == end_token;
-      if (name != NONE) rows[r] = taken.insert(name).second ? name : begin(s, lookup.prompts[r]);  // a copy goes its own way
-      else if (!ended) rows[r] = begin(s, lookup.prompts[r]);
-      else if (!same) rows[r] = NONE;
+      if (name != NONE)
+        rows[r] = taken.insert(name).second ? name : begin(s, lookup.prompts[r]);  // a copy goes its own way
+      else if (!ended)
+        rows[r] = begin(s, lookup.prompts[r]);
+      else if (!same)
+        rows[r] = NONE;
     }
   }
   if (lookup.fresh) s.former_width = lookup.width;
@@ -242,7 +251,8 @@ void note_comparison(const Frame &f) {
   State &s = state();
   if (end_token != NONE || s.tokens.empty()) return;
   const Tensor &tokens = f.args[0].toTensor();
-  if (!on_device(tokens) || tokens.scalar_type() != at::kLong || tokens.numel() > MOST_TOKENS || !fits(tokens) || !is_guessed(tokens))
+  if (!on_device(tokens) || tokens.scalar_type() != at::kLong || tokens.numel() > MOST_TOKENS || !fits(tokens) ||
+      !is_guessed(tokens))
     return;
   PlainCalls plain;
   int64_t number = compared_with(f.args[1]);
@@ -252,8 +262,10 @@ void note_comparison(const Frame &f) {
   std::lock_guard<std::mutex> guard(s.lock);
   for (int64_t token : s.tokens)
     if (std::find(first, last, token) == last) return;
-  if (lengths.kind == Lengths::UNSET) note_assumption("no sampled token is " + std::to_string(number) + " (--assume length)");
-  else end_token = number;
+  if (lengths.kind == Lengths::UNSET)
+    note_assumption("no sampled token is " + std::to_string(number) + " (--assume length)");
+  else
+    end_token = number;
 }
 
 }  // namespace tracer

@@ -7,7 +7,6 @@
 
 namespace tracer {
 
-
 // Numbers that change from step to step (learning rates, bias corrections) must not make a new
 // signature each time: halves up to 16 stay as they are, others keep their first digit.
 struct Rounded {
@@ -90,18 +89,30 @@ static void hash_value(Hash &hash, const IValue &v, Role role) {
 
 static std::string dtype_name(at::ScalarType type) {
   switch (type) {
-    case at::kByte: return "uint8";
-    case at::kChar: return "int8";
-    case at::kShort: return "int16";
-    case at::kInt: return "int32";
-    case at::kLong: return "int64";
-    case at::kHalf: return "float16";
-    case at::kFloat: return "float32";
-    case at::kDouble: return "float64";
-    case at::kComplexHalf: return "complex32";
-    case at::kComplexFloat: return "complex64";
-    case at::kComplexDouble: return "complex128";
-    default: break;
+    case at::kByte:
+      return "uint8";
+    case at::kChar:
+      return "int8";
+    case at::kShort:
+      return "int16";
+    case at::kInt:
+      return "int32";
+    case at::kLong:
+      return "int64";
+    case at::kHalf:
+      return "float16";
+    case at::kFloat:
+      return "float32";
+    case at::kDouble:
+      return "float64";
+    case at::kComplexHalf:
+      return "complex32";
+    case at::kComplexFloat:
+      return "complex64";
+    case at::kComplexDouble:
+      return "complex128";
+    default:
+      break;
   }
   std::string name = c10::toString(type);  // BFloat16, Bool, Float8_e4m3fn, UInt16, ...
   for (char &c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -111,7 +122,8 @@ static std::string dtype_name(at::ScalarType type) {
 static std::string device_name(c10::DeviceType type) { return c10::DeviceTypeName(type, /*lower_case=*/true); }
 
 static const char *layout_name(int64_t layout) {
-  static const char *names[] = {"strided", "sparse_coo", "sparse_csr", "mkldnn", "sparse_csc", "sparse_bsr", "sparse_bsc", "jagged"};
+  static const char *names[] = {"strided",    "sparse_coo", "sparse_csr", "mkldnn",
+                                "sparse_csc", "sparse_bsr", "sparse_bsc", "jagged"};
   return layout >= 0 && layout < 8 ? names[layout] : "other";
 }
 
@@ -154,7 +166,8 @@ static void write_number(std::string &out, double x, bool integer) {
     out += x < 0 ? "\"-inf\"" : "\"inf\"";
   } else {
     Rounded r = rounded(x);
-    double value = r.exact ? r.value : std::strtod((std::to_string(r.digit) + "e" + std::to_string(r.exponent)).c_str(), nullptr);
+    double value =
+        r.exact ? r.value : std::strtod((std::to_string(r.digit) + "e" + std::to_string(r.exponent)).c_str(), nullptr);
     char text[40];
     snprintf(text, sizeof text, integer ? "%.0f" : "%.15g", value);
     out += text;
@@ -185,11 +198,16 @@ static void write_value(std::string &out, const IValue &v, Role role) {
     out += "null";
   } else if (v.isInt()) {
     int64_t i = v.toInt();
-    if (role == Role::DTYPE) write_string(out, dtype_name(static_cast<at::ScalarType>(i)));
-    else if (role == Role::LAYOUT) write_string(out, layout_name(i));
-    else if (role == Role::MEMORY_FORMAT) write_string(out, memory_format_name(i));
-    else if (role == Role::NUMBER) write_number(out, static_cast<double>(i), true);
-    else out += std::to_string(i);
+    if (role == Role::DTYPE)
+      write_string(out, dtype_name(static_cast<at::ScalarType>(i)));
+    else if (role == Role::LAYOUT)
+      write_string(out, layout_name(i));
+    else if (role == Role::MEMORY_FORMAT)
+      write_string(out, memory_format_name(i));
+    else if (role == Role::NUMBER)
+      write_number(out, static_cast<double>(i), true);
+    else
+      out += std::to_string(i);
   } else if (v.isDouble()) {
     write_number(out, v.toDouble(), false);
   } else if (v.isBool()) {

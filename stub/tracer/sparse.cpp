@@ -12,14 +12,16 @@ namespace tracer {
 static bool is_coo(const IValue &v) {
   if (!v.isTensor()) return false;
   const Tensor &t = v.toTensor();
-  return t.defined() && !is_python(t) && t.is_cuda() && t.layout() == at::kSparse && !t.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
+  return t.defined() && !is_python(t) && t.is_cuda() && t.layout() == at::kSparse &&
+         !t.unsafeGetTensorImpl()->has_symbolic_sizes_strides();
 }
 
 // The same with its indices on the CPU; its values too where they are known, else one zero for each index.
 static Tensor with_indices(const Tensor &self, const Tensor &indices, const Tensor &values, bool whole) {
   if (whole) return at::_sparse_coo_tensor_unsafe(alias(indices), alias(values), self.sizes());
   Tensor none = at::zeros({indices.size(1)}, at::TensorOptions().dtype(at::kFloat).device(at::kCPU));
-  return at::_sparse_coo_tensor_unsafe(alias(indices), none, self.sizes().slice(0, static_cast<size_t>(self.sparse_dim())));
+  return at::_sparse_coo_tensor_unsafe(alias(indices), none,
+                                       self.sizes().slice(0, static_cast<size_t>(self.sparse_dim())));
 }
 
 void note_coalesced(Frame &f) {
@@ -64,8 +66,10 @@ bool settle_coalesced(Frame &f, Values outputs) {
   const Tensor &result = outputs[0].toTensor(), known = f.early[0].toTensor();
   bool whole = f.early[1].toBool(), guessed = f.early[2].toBool();
   become(known._indices(), result._indices(), guessed);
-  if (whole) become(known._values(), result._values(), guessed);
-  else clear(result._values());
+  if (whole)
+    become(known._values(), result._values(), guessed);
+  else
+    clear(result._values());
   f.early.clear();
   return true;
 }

@@ -23,7 +23,8 @@ int64_t stored_in(const Tensor &t) {
 }
 
 bool on_device(const Tensor &t) {
-  return t.defined() && !is_python(t) && t.is_cuda() && t.layout() == at::kStrided && has_sizes(t) && t.has_storage() && !t.is_quantized();
+  return t.defined() && !is_python(t) && t.is_cuda() && t.layout() == at::kStrided && has_sizes(t) && t.has_storage() &&
+         !t.is_quantized();
 }
 
 char *bytes_of(const Tensor &t) {
@@ -39,11 +40,13 @@ size_t extent_of(const Tensor &t) {
   return static_cast<size_t>(last + 1) * t.itemsize();
 }
 
-// Visits the dense pieces of a tensor with gaps: the innermost dimensions that lie without one. False: they are too many.
+// Visits the dense pieces of a tensor with gaps: the innermost dimensions that lie without one. False: they are too
+// many.
 template <typename F>
 static bool each_run(const Tensor &t, F visit) {
   int64_t inner_dims = t.dim(), run = 1;
-  while (inner_dims > 0 && (t.size(inner_dims - 1) == 1 || t.stride(inner_dims - 1) == run)) run *= t.size(--inner_dims);
+  while (inner_dims > 0 && (t.size(inner_dims - 1) == 1 || t.stride(inner_dims - 1) == run))
+    run *= t.size(--inner_dims);
   int64_t runs = 1;
   for (int64_t d = 0; d < inner_dims; ++d) runs *= t.stride(d) ? t.size(d) : 1;
   if (runs > MOST_RUNS) return false;

@@ -16,11 +16,12 @@ bool is_part_of_large(const Tensor &t);  // of a large tensor, or large
 bool holds(const Tensor &t);       // all its elements count as true, though its bytes are unknown
 bool seems_guessed(const Tensor &t);  // the same before those bytes are here: what the sender may correct
 bool is_guessed(const Tensor &t);  // its bytes follow from unknown values; blocks until bytes of other ranks are here
-// Pickled objects and texts lie in rows of bytes; batches of images have more dimensions, and nobody reads their pixels back.
+// Pickled objects and texts lie in rows of bytes; batches of images have more dimensions, and nobody reads their pixels
+// back.
 bool is_object(const Tensor &t);
-bool fits(const Tensor &t);        // its bytes are true
+bool fits(const Tensor &t);  // its bytes are true
 bool knows_some(const Tensor &t);  // parts of its bytes are true
-bool has_room(const Tensor &t);    // true bytes may be written to it now
+bool has_room(const Tensor &t);  // true bytes may be written to it now
 void mark(const Tensor &t, bool guessed);  // its bytes are true from now on
 void mark_fresh(const Tensor &t);  // of memory that an operator handed out and did not write
 bool is_trained(const Tensor &t);  // a parameter, or what follows from one

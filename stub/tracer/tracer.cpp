@@ -142,8 +142,10 @@ static void close_frame(Thread &thread, c10::ArrayRef<IValue> outputs) {
     if ((f.ph.kernels || f.below_unsettled) && f.op && f.op->values) {
       size_t count = std::min(outputs.size(), f.op->returns_view.size());
       Values results(outputs.end() - count, count);
-      if (f.ph.captured) settle_later(f, results);
-      else settle(thread, f, results);
+      if (f.ph.captured)
+        settle_later(f, results);
+      else
+        settle(thread, f, results);
     } else if (f.carried && !f.ph.captured) {
       settle_copy(f);
     } else if (f.op && launched && !f.ph.captured) {

@@ -15,13 +15,16 @@ namespace tracer {
 
 constexpr size_t SNAPSHOT_BYTES = 1 << 16;
 constexpr int64_t COPIED_REALS = 1 << 22;  // elements of a copy from the host that are kept
-constexpr int64_t KNOWN_REALS = PH_SMALL_ELEMENTS > 1 << 16 ? PH_SMALL_ELEMENTS : 1 << 16;  // that follow from parameters
+constexpr int64_t KNOWN_REALS =
+    PH_SMALL_ELEMENTS > 1 << 16 ? PH_SMALL_ELEMENTS : 1 << 16;  // that follow from parameters
 
 bool is_read(const Frame &f, const Tensor &out) {
   bool read = false;
   for (size_t i = 0; i < f.args.size() && !read; ++i)
     if (!f.op->arguments[i].mutated)
-      each_tensor(f.args[i], [&](const Tensor &t) { read |= t.defined() && !is_python(t) && t.has_storage() && t.is_alias_of(out); });
+      each_tensor(f.args[i], [&](const Tensor &t) {
+        read |= t.defined() && !is_python(t) && t.has_storage() && t.is_alias_of(out);
+      });
   return read;
 }
 
@@ -67,8 +70,10 @@ static int64_t known_answer(Frame &f, const Tensor &input) {
     return stack[0].toTensor().numel();
   }
   if (f.op->text == "aten::nonzero.out") return stack[0].toTensor().count_nonzero().item<int64_t>();
-  if (f.op->count == Count::EQUAL) stack.push_back(seen(f.args[1].toTensor()));
-  else stack.insert(stack.end(), f.args.begin() + 1, f.args.end());
+  if (f.op->count == Count::EQUAL)
+    stack.push_back(seen(f.args[1].toTensor()));
+  else
+    stack.insert(stack.end(), f.args.begin() + 1, f.args.end());
   call_cpu_kernel(*f.op, stack);
   if (f.op->count == Count::EQUAL) return stack[0].toBool();
   f.early = stack;
@@ -88,8 +93,9 @@ static int64_t unknown_answer(const Frame &f, const Tensor &input) {
 
 static void say(const Frame &f, const Tensor &input) {
   std::string name = short_name(*f.op), value = std::to_string(f.ph.readback_value);
-  note_assumption(f.op->count == Count::EQUAL ? name + (f.ph.readback_value ? " is True" : " is False")
-                                             : name + " finds " + value + " in " + std::to_string(input.numel()) + " elements");
+  note_assumption(f.op->count == Count::EQUAL
+                      ? name + (f.ph.readback_value ? " is True" : " is False")
+                      : name + " finds " + value + " in " + std::to_string(input.numel()) + " elements");
 }
 
 // The mask by which an operator around this one picks what it keeps: how many was said there.
@@ -103,8 +109,8 @@ static bool is_told_above() {
 
 // Guessed tensors count as unknown: boxes of zeros would all be kept, and the user gives the share of a mask.
 static bool is_assumed(const Frame &f) {
-  return f.op->count == Count::KEEPS ||
-         (f.op->count == Count::NONZERO && assumes_masks() && f.args[0].isTensor() && f.args[0].toTensor().scalar_type() == at::kBool);
+  return f.op->count == Count::KEEPS || (f.op->count == Count::NONZERO && assumes_masks() && f.args[0].isTensor() &&
+                                         f.args[0].toTensor().scalar_type() == at::kBool);
 }
 
 void note_answer(Frame &f) {
@@ -132,7 +138,8 @@ void note_answer(Frame &f) {
     const Tensor &input = f.args[0].toTensor();
     f.ph.readback_value = sight.unknown ? unknown_answer(f, input) : known_answer(f, input);
     f.ph.readback = 1;
-    if (input.numel() && (sight.unknown || sight.guessed) && !f.ph.readback_value && f.op->count != Count::EQUAL) note_empty();
+    if (input.numel() && (sight.unknown || sight.guessed) && !f.ph.readback_value && f.op->count != Count::EQUAL)
+      note_empty();
     if (input.numel() && !keeps && (sight.unknown || sight.guessed)) say(f, input);
   } catch (const std::exception &) {
     // The CUDA operator will refuse the same arguments.
@@ -155,11 +162,16 @@ static bool holds_integers(const Tensor &t) {
   if (c10::isIntegralType(t.scalar_type(), /*includeBool=*/true)) return true;
   if (!t.is_contiguous()) return false;
   switch (t.scalar_type()) {
-    case at::kFloat: return all_whole<float>(t);
-    case at::kDouble: return all_whole<double>(t);
-    case at::kHalf: return all_whole<at::Half>(t);
-    case at::kBFloat16: return all_whole<at::BFloat16>(t);
-    default: return false;
+    case at::kFloat:
+      return all_whole<float>(t);
+    case at::kDouble:
+      return all_whole<double>(t);
+    case at::kHalf:
+      return all_whole<at::Half>(t);
+    case at::kBFloat16:
+      return all_whole<at::BFloat16>(t);
+    default:
+      return false;
   }
 }
 
@@ -187,7 +199,8 @@ void settle_copy(const Frame &f) {
 // Random numbers that a program asks for are known; those that parameters are initialised with are not.
 static bool draws(const Thread &thread, const Operator &op) {
   const Operator *above = thread.depth ? thread.frames[thread.depth - 1]->op : nullptr;
-  return !op.in_place_only || (above && is_one_of(above->name, {"aten::rand", "aten::randn", "aten::rand_like", "aten::randn_like"}));
+  return !op.in_place_only ||
+         (above && is_one_of(above->name, {"aten::rand", "aten::randn", "aten::rand_like", "aten::randn_like"}));
 }
 
 // Whether the operator may give `t` true bytes: large reals that follow from parameters, and gradients, are unknown,
@@ -311,8 +324,9 @@ static void forget(const Tensor &t) {
   if (on_device(t) && !is_large(t)) mark(t, true);
 }
 
-// These launch nothing themselves: the operators below them were settled, as comparisons of unknown numbers. By the last
-// one torch.distributions tells whether parameters and samples are what they must be, which those of a real run are.
+// These launch nothing themselves: the operators below them were settled, as comparisons of unknown numbers. By the
+// last one torch.distributions tells whether parameters and samples are what they must be, which those of a real run
+// are.
 void settle_test(const Frame &f, Values outputs) {
   Sight inputs;
   for (const IValue &v : f.args) look(v, &inputs);
@@ -357,8 +371,8 @@ static void each_joined(const Frame &f, Values outputs, F visit) {
   });
 }
 
-// Tensors that are joined stay what they are, though some are unknown: DDP's buffers, the statistics of SyncBatchNorm with
-// their count, pickled objects that are filled up with what lies in memory.
+// Tensors that are joined stay what they are, though some are unknown: DDP's buffers, the statistics of SyncBatchNorm
+// with their count, pickled objects that are filled up with what lies in memory.
 static void settle_joined(const Frame &f, Values outputs) { each_joined(f, outputs, join); }
 
 // The same of tensors that are all known, of which some are guesses.

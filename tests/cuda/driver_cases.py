@@ -6,15 +6,7 @@ import ctypes
 from ctypes import byref, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Any
 
-from tests.cuda.calls import (
-    D2H,
-    AccessDesc,
-    AllocationProp,
-    Cuda,
-    IpcHandle,
-    Location,
-    Pointer,
-)  # fmt: skip
+from tests.cuda.calls import D2H, AccessDesc, AllocationProp, Cuda, IpcHandle, Location, Pointer
 
 
 def driver_entry(c: Cuda) -> Any:
@@ -24,16 +16,10 @@ def driver_entry(c: Cuda) -> Any:
         code = c.rt.cudaGetDriverEntryPointByVersion(name, byref(p), c_uint(12000), c_uint64(0), byref(status))
         out.append([code, status.value, bool(p.value)])
     out.append(
-        [
-            c.cu.cuGetProcAddress_v2(b"cuLaunchKernel", byref(p), c_int(12000), c_uint64(0), byref(status)),
-            status.value,
-        ]
+        [c.cu.cuGetProcAddress_v2(b"cuLaunchKernel", byref(p), c_int(12000), c_uint64(0), byref(status)), status.value]
     )
     out.append(
-        [
-            c.cu.cuGetProcAddress_v2(b"cuNoSuchCall", byref(p), c_int(12000), c_uint64(0), byref(status)),
-            status.value,
-        ]
+        [c.cu.cuGetProcAddress_v2(b"cuNoSuchCall", byref(p), c_int(12000), c_uint64(0), byref(status)), status.value]
     )
     c.clear()
     return out
@@ -65,11 +51,7 @@ def driver_basics(c: Cuda) -> Any:
     primary = c_void_p()
     out += [c.cu.cuDevicePrimaryCtxRetain(byref(primary), c_int(0)), primary.value == context.value]
     out += [c.cu.cuDevicePrimaryCtxRetain(byref(primary), c_int(99))]
-    out += [
-        c.cu.cuCtxPushCurrent_v2(context),
-        c.cu.cuCtxPopCurrent_v2(byref(primary)),
-        primary.value == context.value,
-    ]
+    out += [c.cu.cuCtxPushCurrent_v2(context), c.cu.cuCtxPopCurrent_v2(byref(primary)), primary.value == context.value]
     out += [c.cu.cuCtxGetDevice(byref(n)), n.value, c.cu.cuCtxSetCurrent(context), c.cu.cuCtxSynchronize()]
     out += [c.cu.cuDevicePrimaryCtxRelease_v2(c_int(0)), c.cu.cuDevicePrimaryCtxRelease_v2(c_int(99))]
     message = c_char_p()
@@ -204,16 +186,8 @@ def driver_modules(c: Cuda) -> Any:
         c.cu.cuFuncSetAttribute(function, c_int(8), c_int(300000)),
         c.cu.cuFuncSetAttribute(function, c_int(0), c_int(3)),
     ]
-    out += [
-        c.cu.cuFuncGetAttribute(byref(n), c_int(99), function),
-        c.cu.cuFuncSetCacheConfig(function, c_int(2)),
-    ]
-    out.append(
-        [
-            c.cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(byref(n), function, c_int(256), c_size_t(0)),
-            n.value,
-        ]
-    )
+    out += [c.cu.cuFuncGetAttribute(byref(n), c_int(99), function), c.cu.cuFuncSetCacheConfig(function, c_int(2))]
+    out.append([c.cu.cuOccupancyMaxActiveBlocksPerMultiprocessor(byref(n), function, c_int(256), c_size_t(0)), n.value])
     name = c_char_p()
     out.append([c.cu.cuFuncGetName(byref(name), function), (name.value or b"").decode()])
     out += [

@@ -30,7 +30,7 @@ from tests.cuda.calls import (
     FuncAttributes,
     Pointer,
     register,
-)  # fmt: skip
+)
 from tests.cuda.driver_cases import (
     driver_basics,
     driver_entry,
@@ -39,7 +39,7 @@ from tests.cuda.driver_cases import (
     driver_vmm,
     host_functions,
     ipc,
-)  # fmt: skip
+)
 
 
 def versions(c: Cuda) -> Any:
@@ -240,11 +240,7 @@ def pointers(c: Cuda) -> Any:
     out.append(p.value == base)
     out.append(c.rt.cudaHostGetDevicePointer(byref(p), c.host(16), c_uint(0)))
     out.append(c.rt.cudaHostGetDevicePointer(byref(p), pin, c_uint(5)))
-    out += [
-        c.rt.cudaHostGetFlags(byref(flags), pin),
-        flags.value,
-        c.rt.cudaHostGetFlags(byref(flags), c.host(16)),
-    ]
+    out += [c.rt.cudaHostGetFlags(byref(flags), pin), flags.value, c.rt.cudaHostGetFlags(byref(flags), c.host(16))]
     out.append(c.rt.cudaHostUnregister(c_void_p(base)))
     out.append(c.rt.cudaHostUnregister(c_void_p(base)))
     out.append(c.rt.cudaHostUnregister(pin))
@@ -265,32 +261,14 @@ def streams(c: Cuda) -> Any:
     out.append(c.rt.cudaStreamCreateWithFlags(byref(s), c_uint(7)))
     for priority in (-5, -99, 3):
         out.append(c.rt.cudaStreamCreateWithPriority(byref(s), c_uint(1), c_int(priority)))
-        out += [
-            c.rt.cudaStreamGetPriority(s, byref(n)),
-            n.value,
-            c.rt.cudaStreamGetFlags(s, byref(u)),
-            u.value,
-        ]
+        out += [c.rt.cudaStreamGetPriority(s, byref(n)), n.value, c.rt.cudaStreamGetFlags(s, byref(u)), u.value]
         out.append(c.rt.cudaStreamDestroy(s))
     out.append(c.rt.cudaStreamDestroy(None))
     out.append(c.rt.cudaStreamDestroy(c_void_p(LEGACY)))
-    out += [
-        c.rt.cudaStreamQuery(None),
-        c.rt.cudaStreamSynchronize(None),
-        c.rt.cudaStreamSynchronize(c_void_p(2)),
-    ]
-    out += [
-        c.rt.cudaStreamGetPriority(None, byref(n)),
-        n.value,
-        c.rt.cudaStreamGetFlags(None, byref(u)),
-        u.value,
-    ]
+    out += [c.rt.cudaStreamQuery(None), c.rt.cudaStreamSynchronize(None), c.rt.cudaStreamSynchronize(c_void_p(2))]
+    out += [c.rt.cudaStreamGetPriority(None, byref(n)), n.value, c.rt.cudaStreamGetFlags(None, byref(u)), u.value]
     status = c_int(9)
-    out += [
-        c.rt.cudaStreamIsCapturing(None, byref(status)),
-        status.value,
-        c.rt.cudaStreamIsCapturing(None, None),
-    ]
+    out += [c.rt.cudaStreamIsCapturing(None, byref(status)), status.value, c.rt.cudaStreamIsCapturing(None, None)]
     out += [c.rt.cudaStreamGetDevice(None, byref(n)), n.value]
     out.append(c.rt.cudaStreamEndCapture(c.stream(), byref(c_void_p())))
     out.append(c.rt.cudaStreamWaitEvent(None, c.event(), c_uint(77)))

@@ -26,8 +26,7 @@ class Stubs(calls.Cuda):
     def __init__(self, stub_set: StubSet, rank: ctypes.CDLL) -> None:
         loaded = {
             name: ctypes.CDLL(
-                next(str(path) for path in stub_set.libraries if path.name.startswith(stem)),
-                mode=ctypes.RTLD_GLOBAL,
+                next(str(path) for path in stub_set.libraries if path.name.startswith(stem)), mode=ctypes.RTLD_GLOBAL
             )
             for name, stem in STEMS.items()
         }

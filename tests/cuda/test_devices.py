@@ -66,10 +66,7 @@ def test_peer_access(stub_set: StubSet) -> None:
             c.rt.cudaDeviceEnablePeerAccess(c_int(1), c_uint(0)),
             c.rt.cudaDeviceEnablePeerAccess(c_int(1), c_uint(0)),
         ]
-        out += [
-            c.rt.cudaDeviceEnablePeerAccess(c_int(1), c_uint(1)),
-            c.rt.cudaDeviceDisablePeerAccess(c_int(1)),
-        ]
+        out += [c.rt.cudaDeviceEnablePeerAccess(c_int(1), c_uint(1)), c.rt.cudaDeviceDisablePeerAccess(c_int(1))]
         out += [
             c.rt.cudaDeviceDisablePeerAccess(c_int(1)),
             c.rt.cudaDeviceGetP2PAttribute(byref(n), c_int(2), c_int(0), c_int(1)),
@@ -218,11 +215,7 @@ def test_memory_of_another_process_opens_as_zeros_and_costs_nothing(stub_set: St
             c.copy(ctypes.cast(byref(word), c_void_p), p, 4, 2),
             word.value,
         ]
-        out += [
-            c.rt.cudaFree(p),
-            c.rt.cudaIpcCloseMemHandle(q),
-            c.copy(ctypes.cast(byref(word), c_void_p), p, 4, 2),
-        ]
+        out += [c.rt.cudaFree(p), c.rt.cudaIpcCloseMemHandle(q), c.copy(ctypes.cast(byref(word), c_void_p), p, 4, 2)]
         out += [c.rt.cudaIpcCloseMemHandle(p), c.rt.cudaIpcCloseMemHandle(p)]
         return out
 
@@ -316,11 +309,7 @@ def test_management_library(stub_set: StubSet) -> None:
             m.nvmlDeviceGetHandleByIndex_v2(c_uint(1), byref(device)),
         ]
         name = ctypes.create_string_buffer(64)
-        out += [
-            m.nvmlDeviceGetName(device, name, c_uint(64)),
-            name.value,
-            m.nvmlDeviceGetName(device, name, c_uint(3)),
-        ]
+        out += [m.nvmlDeviceGetName(device, name, c_uint(64)), name.value, m.nvmlDeviceGetName(device, name, c_uint(3))]
         pci = ctypes.create_string_buffer(16)
         c.rt.cudaDeviceGetPCIBusId(pci, c_int(16), c_int(1))
         same = c_void_p()
@@ -334,11 +323,7 @@ def test_management_library(stub_set: StubSet) -> None:
         memory = (ctypes.c_ulonglong * 3)()
         c.set_device(1)
         free = c.free_bytes()
-        out += [
-            m.nvmlDeviceGetMemoryInfo(device, memory),
-            memory[1] == free,
-            memory[0] - memory[1] == memory[2],
-        ]
+        out += [m.nvmlDeviceGetMemoryInfo(device, memory), memory[1] == free, memory[0] - memory[1] == memory[2]]
         out += [
             m.nvmlDeviceGetNvLinkState(device, c_uint(17), byref(n)),
             n.value,
@@ -353,19 +338,39 @@ def test_management_library(stub_set: StubSet) -> None:
         return out
 
     assert connected(stub_set, program, devices=2).value == [
-        1, 0, 0, 2, 2, 0, 0, b"NVIDIA H100 80GB HBM3", 7, 0, True, 0, 0, True, 0, True, True, 0, 1, 2, 3, 2,
-        b"Not Supported", 0, 1,
-    ]  # fmt: skip
+        1,
+        0,
+        0,
+        2,
+        2,
+        0,
+        0,
+        b"NVIDIA H100 80GB HBM3",
+        7,
+        0,
+        True,
+        0,
+        0,
+        True,
+        0,
+        True,
+        True,
+        0,
+        1,
+        2,
+        3,
+        2,
+        b"Not Supported",
+        0,
+        1,
+    ]
 
 
 def test_profiling_interface_delivers_nothing(stub_set: StubSet) -> None:
     def program(c: Stubs) -> list[int]:
         version, ident, subscriber = c_uint(), c_uint64(), c_void_p()
         callback = ctypes.CFUNCTYPE(None)(lambda: None)
-        out = [
-            c.cupti.cuptiGetVersion(byref(version)),
-            c.cupti.cuptiSubscribe(byref(subscriber), callback, None),
-        ]
+        out = [c.cupti.cuptiGetVersion(byref(version)), c.cupti.cuptiSubscribe(byref(subscriber), callback, None)]
         out += [c.cupti.cuptiActivityEnable(c_int(3)), c.cupti.cuptiActivityFlushAll(c_uint(1))]
         out += [c.cupti.cuptiActivityGetNextRecord(ctypes.create_string_buffer(8), c_size_t(8), byref(c_void_p()))]
         for value in (5, 6):
@@ -379,6 +384,7 @@ def test_profiling_interface_delivers_nothing(stub_set: StubSet) -> None:
 
 def test_calls_in_profiles_have_cuptis_names(stub_set: StubSet) -> None:
     """Torch asks for them from 2.13 on."""
+
     def program(c: Stubs) -> list[Any]:
         out = []
         for domain, function in ((2, 211), (2, 41), (2, 99999), (1, 211)):
@@ -387,8 +393,16 @@ def test_calls_in_profiles_have_cuptis_names(stub_set: StubSet) -> None:
         return [*out, c.cupti.cuptiGetCallbackName(c_int(2), c_uint(211), None)]
 
     assert connected(stub_set, program).value == [
-        0, b"cudaLaunchKernel_v7000", 0, b"cudaMemcpyAsync_v3020", 1, None, 1, None, 1,
-    ]  # fmt: skip
+        0,
+        b"cudaLaunchKernel_v7000",
+        0,
+        b"cudaMemcpyAsync_v3020",
+        1,
+        None,
+        1,
+        None,
+        1,
+    ]
 
 
 def test_cluster_occupancy_is_near_an_h200s(stub_set: StubSet) -> None:
@@ -411,10 +425,16 @@ def test_cluster_occupancy_is_near_an_h200s(stub_set: StubSet) -> None:
 @pytest.mark.parametrize(
     ("listed", "seen"),
     [
-        (None, [0, 1, 2, 3]), ("2", [2]), ("3, 1", [3, 1]), ("1,7,2", [1]), ("GPU-", []), ("", []), ("1,1", []),
+        (None, [0, 1, 2, 3]),
+        ("2", [2]),
+        ("3, 1", [3, 1]),
+        ("1,7,2", [1]),
+        ("GPU-", []),
+        ("", []),
+        ("1,1", []),
         ("-1", []),
     ],
-)  # fmt: skip
+)
 def test_visible_devices(
     stub_set: StubSet, monkeypatch: pytest.MonkeyPatch, listed: str | None, seen: list[int]
 ) -> None:

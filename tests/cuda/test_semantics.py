@@ -16,9 +16,14 @@ from tests.support import ringdump
 HERE = Path(__file__).parent
 
 H200: dict[str, Any] = {
-    "name": b"NVIDIA H200", "memory_bytes": 150_109_880_320, "context_bytes": 500 << 20, "bus_width": 6016,
-    "memory_clock_khz": 3201000, "l2_bytes": 62914560, "persisting_l2_bytes": 39321600,
-}  # fmt: skip
+    "name": b"NVIDIA H200",
+    "memory_bytes": 150_109_880_320,
+    "context_bytes": 500 << 20,
+    "bus_width": 6016,
+    "memory_clock_khz": 3201000,
+    "l2_bytes": 62914560,
+    "persisting_l2_bytes": 39321600,
+}
 # Attributes that tell where the measured board sits, which board it is, and what the stubs do not offer:
 # handles other than files that other processes can open, DMA buffers, pools and mappings in host memory.
 PLACE_AND_BOARD = {"33", "34", "139", "140"}

@@ -22,9 +22,12 @@ from tests.support.runs import SAMPLES, Run, trace
 DEEPSPEED = SAMPLES / "deepspeed"
 BF16 = {"bf16": {"enabled": True}}
 COMMON = {
-    "train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0, "steps_per_print": 1, "wall_clock_breakdown": True,
+    "train_micro_batch_size_per_gpu": 1,
+    "gradient_clipping": 1.0,
+    "steps_per_print": 1,
+    "wall_clock_breakdown": True,
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}},
-}  # fmt: skip
+}
 SEQ, VOCAB, RANKS = 512, 1024, 2
 
 
@@ -131,9 +134,12 @@ class Decoder:
 
 OVERLAP = {"stage": 3, "overlap_comm": True}
 FETCH_TWICE = {
-    "stage": 3, "overlap_comm": False, "stage3_prefetch_bucket_size": 0, "stage3_max_live_parameters": 0,
+    "stage": 3,
+    "overlap_comm": False,
+    "stage3_prefetch_bucket_size": 0,
+    "stage3_max_live_parameters": 0,
     "stage3_max_reuse_distance": 0,
-}  # fmt: skip
+}
 FP16 = {"fp16": {"enabled": True, "initial_scale_power": 16}}
 DECODERS = [
     Decoder("llama2-7b", 4096, 11008, 32, 32, {"stage": 1}, accumulate=2, precision=FP16),
@@ -147,11 +153,20 @@ DECODERS = [
 @pytest.mark.parametrize("case", DECODERS, ids=lambda case: case.model)
 def test_decoders(tmp_path: Path, case: Decoder) -> None:
     seen = see(
-        tmp_path, f"1x{RANKS}xH100",
+        tmp_path,
+        f"1x{RANKS}xH100",
         {**case.precision, "gradient_accumulation_steps": case.accumulate, "zero_optimization": case.zero},
-        "deepspeed/decoder.py", "--model", case.model, "--layers", str(case.layers), "--vocab", str(VOCAB),
-        "--seq", str(SEQ), *["--checkpointing"] * case.checkpointing,
-    )  # fmt: skip
+        "deepspeed/decoder.py",
+        "--model",
+        case.model,
+        "--layers",
+        str(case.layers),
+        "--vocab",
+        str(VOCAB),
+        "--seq",
+        str(SEQ),
+        *["--checkpointing"] * case.checkpointing,
+    )
     parameters = case.matrices + case.norms
     assert seen.run.report()["parameters"] == parameters
     assert seen.flops == pytest.approx(case.flops(), rel=0.01)
@@ -176,9 +191,19 @@ def test_gpt_oss(tmp_path: Path) -> None:
     """The experts' products have one row for each token and choice, evenly spread or not."""
     hidden, heads, kv_heads, head, experts, top_k = 2880, 64, 8, 64, 32, 4
     seen = see(
-        tmp_path, "1x2xH100", {**BF16, "zero_optimization": {"stage": 2}},
-        "deepspeed/decoder.py", "--model", "gpt-oss-20b", "--layers", "1", "--vocab", str(VOCAB), "--seq", str(SEQ),
-    )  # fmt: skip
+        tmp_path,
+        "1x2xH100",
+        {**BF16, "zero_optimization": {"stage": 2}},
+        "deepspeed/decoder.py",
+        "--model",
+        "gpt-oss-20b",
+        "--layers",
+        "1",
+        "--vocab",
+        str(VOCAB),
+        "--seq",
+        str(SEQ),
+    )
     attention = 2 * hidden * head * (heads + kv_heads)
     weights = attention + hidden * experts + top_k * 3 * hidden * hidden + VOCAB * hidden
     # Attention with sinks is written out: 2 products forward, 4 backward.
@@ -193,9 +218,23 @@ def test_pipeline(tmp_path: Path) -> None:
     """Two stages times two replicas, 1F1B: each micro-batch crosses the boundary once each way."""
     micro, hidden, layers = 2, 4096, 2
     seen = see(
-        tmp_path, "1x4xH100", None, "deepspeed/pipeline.py", "--model", "llama2-7b", "--layers", str(layers),
-        "--vocab", str(VOCAB), "--stages", "2", "--seq", str(SEQ), "--accumulate", str(micro),
-    )  # fmt: skip
+        tmp_path,
+        "1x4xH100",
+        None,
+        "deepspeed/pipeline.py",
+        "--model",
+        "llama2-7b",
+        "--layers",
+        str(layers),
+        "--vocab",
+        str(VOCAB),
+        "--stages",
+        "2",
+        "--seq",
+        str(SEQ),
+        "--accumulate",
+        str(micro),
+    )
     crossings = Counter({size: n for (kind, _, size), n in seen.collectives.items() if kind == "send_recv"})
     assert crossings == {SEQ * hidden * 2: 2 * micro}
     vocabulary, layer = VOCAB * hidden, 4 * hidden**2 + 3 * hidden * 11008
@@ -270,9 +309,19 @@ def test_gat_and_checkpoint(tmp_path: Path) -> None:
 
     nodes, layers, heads, width = 20_000, 2, 8, 1024
     seen = see(
-        tmp_path, "1x2xH100", None, "deepspeed/gat.py", "--nodes", str(nodes), "--edges", "100000",
-        "--layers", str(layers), "--save", "saved",
-    )  # fmt: skip
+        tmp_path,
+        "1x2xH100",
+        None,
+        "deepspeed/gat.py",
+        "--nodes",
+        str(nodes),
+        "--edges",
+        "100000",
+        "--layers",
+        str(layers),
+        "--save",
+        "saved",
+    )
     first, last = 2.0 * nodes * 100 * width, 2.0 * nodes * width * 47 * heads
     assert seen.flops == pytest.approx(2 * first + 3 * last, rel=0.01)
     check_numbers(seen, 2)

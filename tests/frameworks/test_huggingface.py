@@ -67,9 +67,21 @@ def test_trainer_deepspeed_offload(tmp_path: Path) -> None:
 
 def test_lightning(tmp_path: Path) -> None:
     run = trace(
-        tmp_path, "--hang-timeout", "120", "--cluster", "1x2xH100", str(SAMPLES / "lightning/gpt.py"),
-        "--layers", "2", "--width", "256", "--seq", "256", "--steps", "3",
-    )  # fmt: skip
+        tmp_path,
+        "--hang-timeout",
+        "120",
+        "--cluster",
+        "1x2xH100",
+        str(SAMPLES / "lightning/gpt.py"),
+        "--layers",
+        "2",
+        "--width",
+        "256",
+        "--seq",
+        "256",
+        "--steps",
+        "3",
+    )
     row = re.search(r"run_training_batch\s*\|\s*(\S+)\s*\|\s*(\d+)\s*\|\s*(\S+)", run.out + run.err)
     assert row is not None and int(row[2]) == 3
     assert float(row[3]) == pytest.approx(3 * float(row[1]), rel=0.01)
@@ -83,9 +95,15 @@ def test_lightning(tmp_path: Path) -> None:
 def test_weights_of_zeros_load_as_a_checkpoint(tmp_path: Path, tied: bool) -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.LlamaConfig(
-        vocab_size=1024, hidden_size=512, intermediate_size=512, num_hidden_layers=1, num_attention_heads=4,
-        tie_word_embeddings=tied, architectures=["LlamaForCausalLM"], dtype="bfloat16",
-    )  # fmt: skip
+        vocab_size=1024,
+        hidden_size=512,
+        intermediate_size=512,
+        num_hidden_layers=1,
+        num_attention_heads=4,
+        tie_word_embeddings=tied,
+        architectures=["LlamaForCausalLM"],
+        dtype="bfloat16",
+    )
     config.save_pretrained(tmp_path)
     subprocess.run([sys.executable, SAMPLES / "huggingface/empty_weights.py", tmp_path], check=True)
     model, found = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)

@@ -24,9 +24,16 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Log, dict[str, dict[s
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))  # the loops import tests.support
         run = trace(
-            tmp_path_factory.mktemp("loops"), "--cluster", f"1x{len(NAMES)}xH100",
-            "--hang-timeout", "300", "--host", REFERENCE_HOST, str(Path(framework_loops.__file__)), timeout=590,
-        )  # fmt: skip
+            tmp_path_factory.mktemp("loops"),
+            "--cluster",
+            f"1x{len(NAMES)}xH100",
+            "--hang-timeout",
+            "300",
+            "--host",
+            REFERENCE_HOST,
+            str(Path(framework_loops.__file__)),
+            timeout=590,
+        )
     return open_log(run.log), printed_by_loops(run)
 
 

@@ -44,14 +44,38 @@ class Result:
         return [float(value) for value in re.findall(re.escape(what) + r":\s*(\S+)", self.run.out)]
 
 
-def pretrain(directory: Path, cluster: str, model: str, *arguments: str, layers: int = 2, seq: int = 2048,
-             sequences: int, iterations: int = ITERATIONS, options: tuple[str, ...] = ()) -> Result:  # fmt: skip
+def pretrain(
+    directory: Path,
+    cluster: str,
+    model: str,
+    *arguments: str,
+    layers: int = 2,
+    seq: int = 2048,
+    sequences: int,
+    iterations: int = ITERATIONS,
+    options: tuple[str, ...] = (),
+) -> Result:
     run = trace(
-        directory, "--cluster", cluster, "--host", REFERENCE_HOST, *OPTIONS, *options,
+        directory,
+        "--cluster",
+        cluster,
+        "--host",
+        REFERENCE_HOST,
+        *OPTIONS,
+        *options,
         str(SAMPLES / "megatron" / "pretrain_gpt.py"),
-        "--model", model, "--num-layers", str(layers), "--seq-length", str(seq), "--train-iters", str(iterations),
-        "--global-batch-size", str(sequences), *arguments,
-    )  # fmt: skip
+        "--model",
+        model,
+        "--num-layers",
+        str(layers),
+        "--seq-length",
+        str(seq),
+        "--train-iters",
+        str(iterations),
+        "--global-batch-size",
+        str(sequences),
+        *arguments,
+    )
     hosts, gpus = cluster.split("x")[:2]
     shape = replace(SHAPES[model], layers=layers, seq=seq)
     result = Result(run, shape, int(hosts) * int(gpus), sequences, iterations)
@@ -115,9 +139,17 @@ def test_tensor_and_sequence_parallel(tmp_path: Path) -> None:
 def test_distributed_optimizer_overlapped(tmp_path: Path) -> None:
     """Llama 3 8B, DP2 x TP2: gradients are scattered and parameters gathered next to the computing."""
     result = pretrain(
-        tmp_path, "1x4xH100", "llama3-8b", "--tp", "2", "--sequence-parallel", "--use-distributed-optimizer",
-        "--overlap-grad-reduce", "--overlap-param-gather", sequences=4,
-    )  # fmt: skip
+        tmp_path,
+        "1x4xH100",
+        "llama3-8b",
+        "--tp",
+        "2",
+        "--sequence-parallel",
+        "--use-distributed-optimizer",
+        "--overlap-grad-reduce",
+        "--overlap-param-gather",
+        sequences=4,
+    )
     shape, found = result.shape, result.messages(0)
     activations = 2 * shape.seq * shape.hidden
     assert found[Message("AllGather", 2, activations)] == 2 * (6 * shape.layers + 3)  # two micro-batches
@@ -137,9 +169,17 @@ def test_distributed_optimizer_overlapped(tmp_path: Path) -> None:
 def test_megatron_fsdp(tmp_path: Path) -> None:
     """Layers are gathered for each pass, their gradients scattered in float32."""
     result = pretrain(
-        tmp_path, "1x2xH100", "toy", "--use-megatron-fsdp", "--data-parallel-sharding-strategy", "optim_grads_params",
-        "--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather", sequences=2,
-    )  # fmt: skip
+        tmp_path,
+        "1x2xH100",
+        "toy",
+        "--use-megatron-fsdp",
+        "--data-parallel-sharding-strategy",
+        "optim_grads_params",
+        "--use-distributed-optimizer",
+        "--overlap-grad-reduce",
+        "--overlap-param-gather",
+        sequences=2,
+    )
     shape, found = result.shape, result.messages(0)
     scattered = {m: n for m, n in found.items() if m.kind == "ReduceScatter"}
     assert sum(m.bytes * n for m, n in scattered.items()) == pytest.approx(4 * shape.parameters, rel=0.01)
@@ -183,9 +223,18 @@ def test_pipeline(tmp_path: Path) -> None:
 def test_interleaved_pipeline(tmp_path: Path) -> None:
     """Llama 2 7B, PP2 with two chunks per rank: three boundaries, all between the same two ranks."""
     result = pretrain(
-        tmp_path, "1x2xH100", "llama2-7b", "--pp", "2", "--vpp", "2", "--overlap-p2p", layers=4, sequences=4,
+        tmp_path,
+        "1x2xH100",
+        "llama2-7b",
+        "--pp",
+        "2",
+        "--vpp",
+        "2",
+        "--overlap-p2p",
+        layers=4,
+        sequences=4,
         iterations=3,
-    )  # fmt: skip
+    )
     size = 2 * result.shape.seq * result.shape.hidden
     for rank in range(2):
         sent_or_received = {m: n for m, n in result.messages(rank).items() if m.kind == "SendRecv"}
@@ -200,9 +249,20 @@ def test_interleaved_pipeline(tmp_path: Path) -> None:
 def test_three_dimensions_recompute_fp16(tmp_path: Path) -> None:
     """Llama 2 70B, TP2 x PP2 x DP2: full recomputation, fp16 with its loss scale, gradient accumulation."""
     result = pretrain(
-        tmp_path, "1x8xH100", "llama2-70b", "--tp", "2", "--pp", "2", "--sequence-parallel",
-        "--use-distributed-optimizer", "--recompute-granularity", "full", "--fp16", sequences=4,
-    )  # fmt: skip
+        tmp_path,
+        "1x8xH100",
+        "llama2-70b",
+        "--tp",
+        "2",
+        "--pp",
+        "2",
+        "--sequence-parallel",
+        "--use-distributed-optimizer",
+        "--recompute-granularity",
+        "full",
+        "--fp16",
+        sequences=4,
+    )
     shape, found = result.shape, result.messages(0)
     assert result.printed("loss scale")[-1] == 2**16
     activations = 2 * shape.seq * shape.hidden
@@ -222,9 +282,18 @@ def test_three_dimensions_recompute_fp16(tmp_path: Path) -> None:
 def test_context_parallel(tmp_path: Path) -> None:
     """Llama 3 70B, CP2 x TP2: keys and values are gathered, their gradients scattered."""
     result = pretrain(
-        tmp_path, "1x4xH100", "llama3-70b", "--cp", "2", "--tp", "2", "--sequence-parallel",
-        layers=1, seq=4096, sequences=1,
-    )  # fmt: skip
+        tmp_path,
+        "1x4xH100",
+        "llama3-70b",
+        "--cp",
+        "2",
+        "--tp",
+        "2",
+        "--sequence-parallel",
+        layers=1,
+        seq=4096,
+        sequences=1,
+    )
     shape, found = result.shape, result.messages(0)
     keys = 2 * shape.seq * shape.kv_heads * shape.head_dim // 2
     assert found[Message("AllGather", 2, keys)] == 2 * shape.layers
@@ -254,10 +323,31 @@ def test_uneven_experts_are_not_folded(tmp_path: Path) -> None:
     (tmp_path / "routing.json").write_text(json.dumps({"*": [1, 1, 1, 1, 5, 5, 1, 1]}))
     command = str(SAMPLES / "megatron" / "pretrain_gpt.py")
     refused = trace(
-        tmp_path, "--cluster", "1x4xH100", *OPTIONS, "--moe-routing", "routing.json", "--fold", "dp=4", command,
-        "--model", "mixtral-8x7b", "--num-layers", "1", "--seq-length", "512", "--train-iters", "1", "--ep", "4",
-        "--global-batch-size", "4", "--moe-token-dispatcher-type", "allgather", check=False,
-    )  # fmt: skip
+        tmp_path,
+        "--cluster",
+        "1x4xH100",
+        *OPTIONS,
+        "--moe-routing",
+        "routing.json",
+        "--fold",
+        "dp=4",
+        command,
+        "--model",
+        "mixtral-8x7b",
+        "--num-layers",
+        "1",
+        "--seq-length",
+        "512",
+        "--train-iters",
+        "1",
+        "--ep",
+        "4",
+        "--global-batch-size",
+        "4",
+        "--moe-token-dispatcher-type",
+        "allgather",
+        check=False,
+    )
     assert refused.status != 0
     assert "share experts that --moe-routing loads unequally, and rank 2 is folded" in refused.err
 
@@ -266,9 +356,20 @@ def test_uneven_experts(tmp_path: Path) -> None:
     """Qwen3 30B-A3B, TP2 and EP2 on the same ranks: the experts of one are wanted three times as much."""
     (tmp_path / "routing.json").write_text(json.dumps({"0": [3] * 64 + [1] * 64}))
     result = pretrain(
-        tmp_path, "1x2xH100", "qwen3-30b-a3b", "--tp", "2", "--ep", "2", "--etp", "1", "--sequence-parallel",
-        layers=1, sequences=1, options=("--moe-routing", "routing.json"),
-    )  # fmt: skip
+        tmp_path,
+        "1x2xH100",
+        "qwen3-30b-a3b",
+        "--tp",
+        "2",
+        "--ep",
+        "2",
+        "--etp",
+        "1",
+        "--sequence-parallel",
+        layers=1,
+        sequences=1,
+        options=("--moe-routing", "routing.json"),
+    )
     shape = result.shape
     dense = replace(shape, top_k=0, ffn=0, experts=0)
     router = 6 * shape.hidden * shape.experts * shape.seq / 2
@@ -287,9 +388,21 @@ def test_uneven_experts(tmp_path: Path) -> None:
 def test_checkpoint_local_attention(tmp_path: Path) -> None:
     """Megatron's own attention with its selective recomputation; a distributed checkpoint."""
     result = pretrain(
-        tmp_path, "1x2xH100", "toy", "--tp", "2", "--sequence-parallel", "--use-distributed-optimizer",
-        "--attention", "local", "--recompute-granularity", "selective", "--save", "checkpoint", sequences=1,
-    )  # fmt: skip
+        tmp_path,
+        "1x2xH100",
+        "toy",
+        "--tp",
+        "2",
+        "--sequence-parallel",
+        "--use-distributed-optimizer",
+        "--attention",
+        "local",
+        "--recompute-granularity",
+        "selective",
+        "--save",
+        "checkpoint",
+        sequences=1,
+    )
     shape = result.shape
     products = 6 * matmul_parameters(shape) * shape.seq + attention_flops(shape, 1, passes=1 + 1 + 2)
     assert result.flops(0) == pytest.approx(products / 2, rel=0.01)

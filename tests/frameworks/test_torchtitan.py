@@ -58,10 +58,24 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def titan(place: Path, cluster: str, sample: str, flavor: str, *arguments: str, options: tuple[str, ...] = ()) -> Run:
     (place / "run.arrow").unlink(missing_ok=True)
     return trace(
-        place, "--cluster", cluster, "--host", REFERENCE_HOST, *options, "-m", "torchtitan.train",
-        "--job.config_file", str(TITAN / sample), "--experimental.custom_import", "layers",
-        "--model.flavor", flavor, "--training.steps", str(STEPS), *arguments,
-    )  # fmt: skip
+        place,
+        "--cluster",
+        cluster,
+        "--host",
+        REFERENCE_HOST,
+        *options,
+        "-m",
+        "torchtitan.train",
+        "--job.config_file",
+        str(TITAN / sample),
+        "--experimental.custom_import",
+        "layers",
+        "--model.flavor",
+        flavor,
+        "--training.steps",
+        str(STEPS),
+        *arguments,
+    )
 
 
 def lines(run: Run, rank: int = 0) -> list[Line]:
@@ -77,8 +91,11 @@ def check_numbers(run: Run, tokens: int) -> None:
     for line in printed:
         assert math.isfinite(line.loss)
         assert line.mfu == pytest.approx(100 * line.tflops * 1e12 / PEAK, abs=0.011)
-    zeroed = sorted(r["start"] for r in records(run.log, "annotation", "rank", "name", "start") if r["rank"] == 0
-                    and r["name"] == "Optimizer.zero_grad#AdamW.zero_grad")  # fmt: skip
+    zeroed = sorted(
+        r["start"]
+        for r in records(run.log, "annotation", "rank", "name", "start")
+        if r["rank"] == 0 and r["name"] == "Optimizer.zero_grad#AdamW.zero_grad"
+    )
     begins = zeroed[:: len(zeroed) // STEPS]  # a step begins with it; with a pipeline, once per part of the model
     # TorchTitan times from log line to log line, not writing them; the next step begins right behind (not the second).
     seconds, distance = tokens / printed[-2].tps, (begins[-1] - begins[-2]) / 1e9
@@ -89,14 +106,20 @@ def check_numbers(run: Run, tokens: int) -> None:
 
 def collectives(run: Run, rank: int = 0) -> Counter[tuple[str, int, int]]:
     """Counts of (kind, size of the group, bytes) on a rank."""
-    sizes = {r["comm"]: r["shape"].count(",") + 1 for r in records(run.log, "communicator", "rank", "comm", "shape")
-             if r["rank"] == rank}  # fmt: skip
+    sizes = {
+        r["comm"]: r["shape"].count(",") + 1
+        for r in records(run.log, "communicator", "rank", "comm", "shape")
+        if r["rank"] == rank
+    }
     found: Counter[tuple[str, int, int]] = Counter()
     for kind in ("collective", "sendrecv"):
         for r in records(run.log, kind, "rank", "name", "comm", "bytes"):
             if r["rank"] == rank:
-                found[r["name"].removeprefix("ncclDevKernel_").partition("_")[0].partition("(")[0],
-                      sizes[r["comm"]], r["bytes"]] += 1  # fmt: skip
+                found[
+                    r["name"].removeprefix("ncclDevKernel_").partition("_")[0].partition("(")[0],
+                    sizes[r["comm"]],
+                    r["bytes"],
+                ] += 1
     return found
 
 
@@ -150,10 +173,21 @@ def test_hsdp_accumulation_and_clipping(place: Path) -> None:
     """Llama 3 8B on 2 x 2 GPUs: sharded inside hosts, replicated across; 2 micro-batches a step."""
     s, m, steps = 1024, LLAMA8, STEPS
     run = titan(
-        place, "2x2xH100", "llama3_8b.toml", "8B-1layers", "--training.seq_len", str(s), "--activation_checkpoint.mode",
-        "none", "--training.local_batch_size", "1", "--training.global_batch_size", "8",
-        "--parallelism.data_parallel_replicate_degree", "2",
-    )  # fmt: skip
+        place,
+        "2x2xH100",
+        "llama3_8b.toml",
+        "8B-1layers",
+        "--training.seq_len",
+        str(s),
+        "--activation_checkpoint.mode",
+        "none",
+        "--training.local_batch_size",
+        "1",
+        "--training.global_batch_size",
+        "8",
+        "--parallelism.data_parallel_replicate_degree",
+        "2",
+    )
     check_numbers(run, 2 * s)
     per_step = m.forward(s, s, 1) + m.backward(s, s, 1) + m.output(s)
     assert flops(run) == pytest.approx(steps * 2 * per_step, rel=0.01)
@@ -176,10 +210,19 @@ def test_pipeline_tensor_and_data_parallel(place: Path) -> None:
     """Llama 3 70B on 2 x 2 x 2 GPUs with sequence parallelism, 1F1B and full activation checkpointing."""
     s, m, micro, steps = 512, LLAMA70, 2, STEPS
     run = titan(
-        place, "1x8xH100", "llama3_70b.toml", "70B-2layers", "--training.seq_len", str(s),
-        "--parallelism.tensor_parallel_degree", "2", "--parallelism.pipeline_parallel_degree", "2",
-        "--training.local_batch_size", str(micro),
-    )  # fmt: skip
+        place,
+        "1x8xH100",
+        "llama3_70b.toml",
+        "70B-2layers",
+        "--training.seq_len",
+        str(s),
+        "--parallelism.tensor_parallel_degree",
+        "2",
+        "--parallelism.pipeline_parallel_degree",
+        "2",
+        "--training.local_batch_size",
+        str(micro),
+    )
     check_numbers(run, micro * s // 4)  # tokens of a data-parallel rank, over the 4 GPUs that share them
     once = m.forward(s, s, 1)
     # Two tensor-parallel ranks share the work; each stage runs forward once more, to learn its shapes.
@@ -202,9 +245,19 @@ def test_context_parallel_with_selective_checkpointing(place: Path) -> None:
     """Ring attention: keys and values are gathered forward and backward, their gradients go round."""
     s, m, steps = 2048, LLAMA8, STEPS
     run = titan(
-        place, "1x2xH100", "llama3_8b.toml", "8B-1layers", "--training.seq_len", str(s), "--training.local_batch_size",
-        "1", "--parallelism.context_parallel_degree", "2", "--activation_checkpoint.selective_ac_option", "op",
-    )  # fmt: skip
+        place,
+        "1x2xH100",
+        "llama3_8b.toml",
+        "8B-1layers",
+        "--training.seq_len",
+        str(s),
+        "--training.local_batch_size",
+        "1",
+        "--parallelism.context_parallel_degree",
+        "2",
+        "--activation_checkpoint.selective_ac_option",
+        "op",
+    )
     check_numbers(run, s // 2)
     seen = collectives(run)
     for unit, gathers in ((m.layer, 2), (m.table, 2), (m.table + m.dim, 1)):
@@ -219,25 +272,37 @@ def test_context_parallel_with_selective_checkpointing(place: Path) -> None:
     assert flops(run) == pytest.approx(steps * (products + recomputed + attention), rel=0.01)
 
 
-@pytest.mark.parametrize(
-    "schedule, stages", [("GPipe", 2), ("Interleaved1F1B", 4), ("ZBVZeroBubble", 4)],
-)  # fmt: skip
+@pytest.mark.parametrize("schedule, stages", [("GPipe", 2), ("Interleaved1F1B", 4), ("ZBVZeroBubble", 4)])
 def test_pipeline_schedules_and_checkpoints(place: Path, schedule: str, stages: int) -> None:
     """Each micro-batch crosses each border between stages on different ranks once forward, once backward."""
     micro, s, dim = 4, 512, 256
     out = place / schedule
     saving = ("--checkpoint.enable", "--checkpoint.interval", str(STEPS), "--checkpoint.async_mode", "async")
     run = titan(
-        place, "1x2xH100", "llama3_8b.toml", "debugmodel", "--training.seq_len", str(s), "--activation_checkpoint.mode",
-        "none", "--training.local_batch_size", str(micro), "--parallelism.pipeline_parallel_degree", "2",
-        "--parallelism.pipeline_parallel_schedule", schedule, "--job.dump_folder", str(out),
+        place,
+        "1x2xH100",
+        "llama3_8b.toml",
+        "debugmodel",
+        "--training.seq_len",
+        str(s),
+        "--activation_checkpoint.mode",
+        "none",
+        "--training.local_batch_size",
+        str(micro),
+        "--parallelism.pipeline_parallel_degree",
+        "2",
+        "--parallelism.pipeline_parallel_schedule",
+        schedule,
+        "--job.dump_folder",
+        str(out),
         *(saving if schedule == "GPipe" else ()),
-    )  # fmt: skip
+    )
     check_numbers(run, micro * s // 2)
     borders = {2: 1, 4: 2 if schedule.startswith("ZBV") else 3}[stages]  # a V has its middle on one rank
     message = s * dim * FP32
-    moved = sum(r["bytes"] for r in records(run.log, "sendrecv", "rank", "bytes")
-                if r["rank"] == 0 and r["bytes"] >= message)  # fmt: skip
+    moved = sum(
+        r["bytes"] for r in records(run.log, "sendrecv", "rank", "bytes") if r["rank"] == 0 and r["bytes"] >= message
+    )
     assert moved == STEPS * 2 * micro * borders * message
     m, layers = DEBUG, 6
     forward = m.forward(s, s, layers) + m.output(s) / 3  # in fp32 attention is products, too: backward is twice this
@@ -269,10 +334,20 @@ def test_experts_with_uneven_load(place: Path) -> None:
     """Qwen3 30B-A3B, experts over 4 GPUs, Zipf: split sizes and grouped products are those of the routing."""
     s, e, ranks, steps = 1024, Experts(128, 8, 768, 2048), 4, STEPS
     run = titan(
-        place, "1x4xH100", "qwen3_30b_a3b.toml", "30B-A3B-1layers", "--training.seq_len", str(s),
-        "--training.local_batch_size", "1", "--parallelism.expert_parallel_degree", str(ranks),
-        "--activation_checkpoint.mode", "none", options=("--moe-routing", "zipf:1.0"),
-    )  # fmt: skip
+        place,
+        "1x4xH100",
+        "qwen3_30b_a3b.toml",
+        "30B-A3B-1layers",
+        "--training.seq_len",
+        str(s),
+        "--training.local_batch_size",
+        "1",
+        "--parallelism.expert_parallel_degree",
+        str(ranks),
+        "--activation_checkpoint.mode",
+        "none",
+        options=("--moe-routing", "zipf:1.0"),
+    )
     check_numbers(run, s)
     counts = parse_routing("zipf:1.0").counts(0, e.count, s, e.chosen)
     received = counts.reshape(ranks, -1).sum(axis=1) * ranks  # rows that each rank's experts get from all
@@ -326,18 +401,34 @@ def deepseek(s: int, layers: int) -> float:
     ],
 )
 def test_balanced_experts_and_compiled_attention(
-    place: Path, sample: str, flavor: str, layers: int, experts: Experts, dense: Callable[[int, int], float],
+    place: Path,
+    sample: str,
+    flavor: str,
+    layers: int,
+    experts: Experts,
+    dense: Callable[[int, int], float],
     vocabulary: int,
-) -> None:  # fmt: skip
+) -> None:
     """Models with FlexAttention, which torch.compile generates; experts over 2 GPUs, the other's tokens next to one's
     own."""
     s, e, steps = 512, experts, STEPS
     (place / "untuned.py").write_text(UNTUNED)
     run = titan(
-        place, "1x2xH100", sample, flavor, "--training.seq_len", str(s), "--training.local_batch_size", "1",
-        "--parallelism.expert_parallel_degree", "2", "--activation_checkpoint.mode", "none",
-        "--experimental.custom_import", "untuned",
-    )  # fmt: skip
+        place,
+        "1x2xH100",
+        sample,
+        flavor,
+        "--training.seq_len",
+        str(s),
+        "--training.local_batch_size",
+        "1",
+        "--parallelism.expert_parallel_degree",
+        "2",
+        "--activation_checkpoint.mode",
+        "none",
+        "--experimental.custom_import",
+        "untuned",
+    )
     check_numbers(run, s)
     pairs = s * e.chosen
     padded = pairs + e.count // 2 * 8
@@ -355,14 +446,29 @@ def test_float8(place: Path) -> None:
     """torchao's Float8 products, gathered as float8: a byte per weight of a layer's matrices."""
     s, m, steps = 1024, LLAMA8, STEPS
     run = titan(
-        place, "1x2xH100", "llama3_8b.toml", "8B-1layers", "--training.seq_len", str(s), "--training.local_batch_size",
-        "1", "--activation_checkpoint.mode", "none", "--model.converters", "quantize.linear.float8",
-        "--quantize.linear.float8.enable_fsdp_float8_all_gather", "--quantize.linear.float8.filter_fqns", "output",
-    )  # fmt: skip
+        place,
+        "1x2xH100",
+        "llama3_8b.toml",
+        "8B-1layers",
+        "--training.seq_len",
+        str(s),
+        "--training.local_batch_size",
+        "1",
+        "--activation_checkpoint.mode",
+        "none",
+        "--model.converters",
+        "quantize.linear.float8",
+        "--quantize.linear.float8.enable_fsdp_float8_all_gather",
+        "--quantize.linear.float8.filter_fqns",
+        "output",
+    )
     check_numbers(run, s)
     assert "Float8 tensorwise scaled training active" in run.out + run.err
-    scaled = sum(r["flops"] for r in records(run.log, "kernel", "rank", "op", "flops")
-                 if r["rank"] == 0 and r["op"] == "aten::_scaled_mm")  # fmt: skip
+    scaled = sum(
+        r["flops"]
+        for r in records(run.log, "kernel", "rank", "op", "flops")
+        if r["rank"] == 0 and r["op"] == "aten::_scaled_mm"
+    )
     assert scaled == pytest.approx(steps * (m.forward(s, 0, 1) + m.backward(s, 0, 1)), rel=0.01)
     assert flops(run) == pytest.approx(steps * (m.forward(s, s, 1) + m.backward(s, s, 1) + m.output(s)), rel=0.01)
     seen = collectives(run)
@@ -373,9 +479,18 @@ def test_float8(place: Path) -> None:
 def test_experts_in_a_compiled_layer_are_given_their_tokens(place: Path) -> None:
     """Llama 4's router is compiled; what gives the tokens cannot be traced, and is an operator there."""
     run = titan(
-        place, "1x1xH100", "qwen3_30b_a3b.toml", "debugmodel", "--model.name", "llama4", "--compile.enable",
-        "--training.seq_len", "128", "--parallelism.expert_parallel_degree", "1",
-    )  # fmt: skip
+        place,
+        "1x1xH100",
+        "qwen3_30b_a3b.toml",
+        "debugmodel",
+        "--model.name",
+        "llama4",
+        "--compile.enable",
+        "--training.seq_len",
+        "128",
+        "--parallelism.expert_parallel_degree",
+        "1",
+    )
     assert [line.step for line in lines(run)] == list(range(1, STEPS + 1))
 
 
@@ -383,6 +498,13 @@ def test_a_file_for_another_model_ends_in_one_line(place: Path) -> None:
     (place / "routing.json").write_text('{"*": [1, 2]}')
     with pytest.raises(AssertionError, match="the model has 64 experts"):
         titan(
-            place, "1x1xH100", "qwen3_30b_a3b.toml", "debugmodel_moe", "--training.seq_len", "128",
-            "--parallelism.expert_parallel_degree", "1", options=("--moe-routing", "routing.json"),
-        )  # fmt: skip
+            place,
+            "1x1xH100",
+            "qwen3_30b_a3b.toml",
+            "debugmodel_moe",
+            "--training.seq_len",
+            "128",
+            "--parallelism.expert_parallel_degree",
+            "1",
+            options=("--moe-routing", "routing.json"),
+        )

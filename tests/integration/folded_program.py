@@ -73,8 +73,10 @@ def symmetric(rank: int, world: int) -> dict[str, float]:
     """Pairs of ranks map each other's memory for products next to their communication; the others add up what comes."""
     mesh = init_device_mesh("cuda", (world // 2, 2), mesh_dim_names=("dp", "tp"))
     name = mesh["tp"].get_group().group_name
-    shard, first, second = (torch.randn(*size, device="cuda", dtype=torch.bfloat16)
-                            for size in ((4096, WIDTH), (WIDTH, 4 * WIDTH), (4 * WIDTH, WIDTH)))  # fmt: skip
+    shard, first, second = (
+        torch.randn(*size, device="cuda", dtype=torch.bfloat16)
+        for size in ((4096, WIDTH), (WIDTH, 4 * WIDTH), (4 * WIDTH, WIDTH))
+    )
     times = []
     for _ in range(4):
         torch.cuda.synchronize()

@@ -148,11 +148,7 @@ def requested(which: str) -> int:
 
 def attention() -> None:
     def attend(
-        causal: bool = True,
-        kv_heads: int = 8,
-        keys: int = 256,
-        dropout: float = 0.0,
-        dtype: torch.dtype = BF16,
+        causal: bool = True, kv_heads: int = 8, keys: int = 256, dropout: float = 0.0, dtype: torch.dtype = BF16
     ) -> None:
         q = new(2, 8, 256, 64, dtype=dtype, grad=True)
         k, v = (new(2, kv_heads, keys, 64, dtype=dtype, grad=True) for _ in range(2))
@@ -160,8 +156,10 @@ def attention() -> None:
             lambda q, k, v: F.scaled_dot_product_attention(
                 q, k, v, is_causal=causal, dropout_p=dropout, enable_gqa=kv_heads != 8
             ),
-            q, k, v,
-        )  # fmt: skip
+            q,
+            k,
+            v,
+        )
 
     run("sdpa", attend)
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
@@ -175,8 +173,10 @@ def attention() -> None:
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "plain": {}, "deep": {"bidirectional": True, "num_layers": 2, "dropout": 0.1}, "bare": {"bias": False},
-}  # fmt: skip
+    "plain": {},
+    "deep": {"bidirectional": True, "num_layers": 2, "dropout": 0.1},
+    "bare": {"bias": False},
+}
 
 
 def recur(cell: nn.RNNBase, x: torch.Tensor) -> None:

@@ -28,18 +28,38 @@ class Config(ctypes.Structure):
     """ncclConfig_t of NCCL 2.28; older layouts are prefixes of it."""
 
     _fields_ = (
-        ("size", ctypes.c_size_t), ("magic", ctypes.c_uint), ("version", ctypes.c_uint),
-        ("blocking", ctypes.c_int), ("cga", ctypes.c_int),
-        ("min_ctas", ctypes.c_int), ("max_ctas", ctypes.c_int),
-        ("net", ctypes.c_char_p), ("split_share", ctypes.c_int), ("traffic", ctypes.c_int),
-        ("name", ctypes.c_char_p), ("collnet", ctypes.c_int), ("policy", ctypes.c_int),
-        ("shrink_share", ctypes.c_int), ("nvls", ctypes.c_int),
-        ("per_peer", ctypes.c_int), ("sched", ctypes.c_int),
-    )  # fmt: skip
+        ("size", ctypes.c_size_t),
+        ("magic", ctypes.c_uint),
+        ("version", ctypes.c_uint),
+        ("blocking", ctypes.c_int),
+        ("cga", ctypes.c_int),
+        ("min_ctas", ctypes.c_int),
+        ("max_ctas", ctypes.c_int),
+        ("net", ctypes.c_char_p),
+        ("split_share", ctypes.c_int),
+        ("traffic", ctypes.c_int),
+        ("name", ctypes.c_char_p),
+        ("collnet", ctypes.c_int),
+        ("policy", ctypes.c_int),
+        ("shrink_share", ctypes.c_int),
+        ("nvls", ctypes.c_int),
+        ("per_peer", ctypes.c_int),
+        ("sched", ctypes.c_int),
+    )
     _unset = (
-        "blocking", "cga", "min_ctas", "max_ctas", "split_share", "traffic", "collnet", "policy",
-        "shrink_share", "nvls", "per_peer", "sched",
-    )  # fmt: skip
+        "blocking",
+        "cga",
+        "min_ctas",
+        "max_ctas",
+        "split_share",
+        "traffic",
+        "collnet",
+        "policy",
+        "shrink_share",
+        "nvls",
+        "per_peer",
+        "sched",
+    )
 
     @classmethod
     def make(cls, **values: Any) -> Config:
@@ -56,9 +76,7 @@ class Rank:
         self.rank, self.world, self.id_file = rank, world, id_file
         self.runtime = ctypes.CDLL(str(stubs / "libphantora_rank.so"), ctypes.RTLD_GLOBAL)
         names = sorted(path.name for path in stubs.glob("*.so.*"))
-        self.cuda = ctypes.CDLL(
-            str(stubs / next(n for n in names if n.startswith("libcudart"))), ctypes.RTLD_GLOBAL
-        )
+        self.cuda = ctypes.CDLL(str(stubs / next(n for n in names if n.startswith("libcudart"))), ctypes.RTLD_GLOBAL)
         self.nccl = ctypes.CDLL(str(stubs / "libnccl.so.2"), ctypes.RTLD_GLOBAL)
         self.nccl.ncclGetLastError.restype = self.nccl.ncclGetErrorString.restype = ctypes.c_char_p
         self.nccl.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int]
@@ -143,9 +161,7 @@ def errors(r: Rank) -> dict[str, Any]:
         return r.call("ncclAllReduce", at(send), at(receive), size(elements), dtype, op, where, none)
 
     def init(members: int, rank: int, with_id: UniqueId, config: Config) -> int:
-        return r.call(
-            "ncclCommInitRankConfig", ctypes.byref(other), members, with_id, rank, ctypes.byref(config)
-        )
+        return r.call("ncclCommInitRankConfig", ctypes.byref(other), members, with_id, rank, ctypes.byref(config))
 
     cases: dict[str, Callable[[], int]] = {
         "rank_too_large": lambda: init(2, 2, mine, Config.make()),
@@ -160,9 +176,7 @@ def errors(r: Rank) -> dict[str, Any]:
         "bad_type": lambda: reduce(buffer, buffer, 4, 12, SUM, comm),
         "bad_op": lambda: reduce(buffer, buffer, 4, FLOAT32, 5, comm),
         "overflow": lambda: reduce(buffer, buffer, 2**61, FLOAT32, SUM, comm),
-        "bad_stream": lambda: r.call(
-            "ncclAllReduce", at(buffer), at(buffer), size(4), FLOAT32, SUM, comm, at(buffer)
-        ),
+        "bad_stream": lambda: r.call("ncclAllReduce", at(buffer), at(buffer), size(4), FLOAT32, SUM, comm, at(buffer)),
         "bad_root": lambda: r.call("ncclBroadcast", at(buffer), at(buffer), size(4), FLOAT32, 1, comm, none),
         "bad_peer": lambda: r.call("ncclSend", at(buffer), size(4), FLOAT32, -1, comm, none),
         "group_end": lambda: r.call("ncclGroupEnd"),
@@ -217,10 +231,7 @@ def values(r: Rank) -> dict[str, Any]:
     assert r.call("ncclAllGather", at(gathered + 4 * me), at(gathered), size(1), FLOAT32, comm, none) == 0
     out["all_gather"] = r.get(gathered, n)
     # The result of one collective feeds the next before anybody has looked at it.
-    assert (
-        r.call("ncclReduceScatter", at(gathered), at(gathered + 4 * me), size(1), FLOAT32, SUM, comm, none)
-        == 0
-    )
+    assert r.call("ncclReduceScatter", at(gathered), at(gathered + 4 * me), size(1), FLOAT32, SUM, comm, none) == 0
     out["reduce_scatter"] = r.get(gathered + 4 * me, 1)
 
     everyone = r.put([100.0 * me + i for i in range(n)])
@@ -243,7 +254,10 @@ def values(r: Rank) -> dict[str, Any]:
     assert r.cuda.cudaMemcpy(at(block), payload, size(len(payload)), 1) == 0
     assert r.call("ncclAllGather", at(block), at(blocks), size(len(payload)), UINT8, comm, none) == 0
     got = bytes(r.get(blocks, len(payload) * n, "B"))
-    out["objects"] = all(got[k * len(payload)] == k % 251 and got[(k + 1) * len(payload) - 1] == (k + (1 << 18) - 1) % 251 for k in range(n))  # fmt: skip  # noqa: E501
+    out["objects"] = all(
+        got[k * len(payload)] == k % 251 and got[(k + 1) * len(payload) - 1] == (k + (1 << 18) - 1) % 251
+        for k in range(n)
+    )
 
     large = r.malloc(1 << 20)
     r.put([5.0] * 8, pointer=large)  # stale bytes: a large result reads as zeros
@@ -355,9 +369,12 @@ def memory(r: Rank) -> dict[str, Any]:
     assert r.call("ncclMemFree", own) == 0
     after = free()
     return {
-        "init": before - made, "ring": allocated - ring, "pairs": ring - pairs, "own": after - with_own,
+        "init": before - made,
+        "ring": allocated - ring,
+        "pairs": ring - pairs,
+        "own": after - with_own,
         "left": made - after - (made - allocated),
-    }  # fmt: skip
+    }
 
 
 def same_device(r: Rank) -> dict[str, Any]:
@@ -395,9 +412,15 @@ def pretended(r: Rank) -> dict[str, Any]:
 
 
 SCENARIOS: dict[str, Callable[[Rank], dict[str, Any]]] = {
-    "errors": errors, "values": values, "groups": groups, "splits": splits, "memory": memory,
-    "same_device": same_device, "one_process": one_process, "pretended": pretended,
-}  # fmt: skip
+    "errors": errors,
+    "values": values,
+    "groups": groups,
+    "splits": splits,
+    "memory": memory,
+    "same_device": same_device,
+    "one_process": one_process,
+    "pretended": pretended,
+}
 
 
 def main() -> None:

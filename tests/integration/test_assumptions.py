@@ -55,9 +55,15 @@ def test_what_is_read_of_unknown_values_is_said(stub_set: Any) -> None:
         "assert torch.allclose(known, known) and not torch.allclose(known, known + 1)\n"
     )
     assert said(dump) == [
-        "0 is read", "False is read", "nonzero finds 0 in 5000 elements", "equal is True", "allclose is True",
-        "2500 is read", "unknown Bools are read", "the real 0 is read",
-    ]  # fmt: skip
+        "0 is read",
+        "False is read",
+        "nonzero finds 0 in 5000 elements",
+        "equal is True",
+        "allclose is True",
+        "2500 is read",
+        "unknown Bools are read",
+        "the real 0 is read",
+    ]
     texts = [record["blob"].decode() for record in dump.of("DEFINE_NAME")]
     places = {text.rsplit(" at ", 1)[1] for text in texts if text.startswith("assumed: ")}
     assert len(places) == 8, "not distinguished by their lines"
@@ -133,8 +139,10 @@ def test_unknown_choices_are_spread(stub_set: Any) -> None:
     """The experts of a router get equal shares, and a sampled token is neither the first nor the last."""
     lines = run(CHOICES).value.strip().splitlines()
     assert lines == [
-        "[1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024] [4, 5]", "[25000, 25001] [4500, 4501, 4502]", "True",
-    ]  # fmt: skip
+        "[1024, 1024, 1024, 1024, 1024, 1024, 1024, 1024] [4, 5]",
+        "[25000, 25001] [4500, 4501, 4502]",
+        "True",
+    ]
 
 
 def test_experts_get_other_shares_in_each_step(stub_set: Any) -> None:
@@ -368,8 +376,11 @@ def test_a_run_reports_its_assumptions(tmp_path: Path, stub_set: Any) -> None:
 
 
 def test_a_summary_names_what_decides_work_first() -> None:
-    found = [Assumption("a sequence ends at a.py:1", 2), Assumption("a sequence ends at b.py:2", 1),
-             Assumption("0 is read at a.py:7", 9)]  # fmt: skip
+    found = [
+        Assumption("a sequence ends at a.py:1", 2),
+        Assumption("a sequence ends at b.py:2", 1),
+        Assumption("0 is read at a.py:7", 9),
+    ]
     assert assumed(found) == ["a sequence ends, 3 times, and 1 more (phantora analyze)"]
     read = "0 is read at a.py:7 (--assume iterations=N@a.py:7)"
     assert assumed(found[2:]) == [f"{read} (docs/values.md)"] and assumed([]) == []

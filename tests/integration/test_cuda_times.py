@@ -63,7 +63,8 @@ PROGRAMS: dict[str, tuple[str, list[object]]] = {
         [2.0, 2.0],
     ),
     "torch's streams ignore the default stream": (
-        "run(default, 2); run(a); y = mark(a); cuda.synchronize(); out(zero.elapsed_time(y))", [1.0],
+        "run(default, 2); run(a); y = mark(a); cuda.synchronize(); out(zero.elapsed_time(y))",
+        [1.0],
     ),
     "a blocking stream waits for the default stream": (
         "run(default, 2); s = cuda.ExternalStream(blocking.value); run(s); y = mark(s)\n"

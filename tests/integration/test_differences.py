@@ -22,9 +22,8 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Log:
     hosts, rest = divmod(len(CHANGES), 5)
     assert not rest
     run = trace(
-        tmp_path_factory.mktemp("variants"), "--cluster", f"{hosts}x5xH100",
-        str(Path(variants.__file__)), timeout=300,
-    )  # fmt: skip
+        tmp_path_factory.mktemp("variants"), "--cluster", f"{hosts}x5xH100", str(Path(variants.__file__)), timeout=300
+    )
     return open_log(run.log)
 
 

@@ -32,9 +32,10 @@ KINDS = {
     "worker": (
         "class D(torch.utils.data.Dataset):\n    def __len__(self): return 4\n"
         "    def __getitem__(self, i): raise KeyError('sample')\n"
-        "for _ in torch.utils.data.DataLoader(D(), num_workers=1): pass\n", "rank 0 at train.py:8: KeyError: ",
+        "for _ in torch.utils.data.DataLoader(D(), num_workers=1): pass\n",
+        "rank 0 at train.py:8: KeyError: ",
     ),
-}  # fmt: skip
+}
 
 
 def last_line(err: str) -> str:
@@ -46,9 +47,13 @@ def test_the_last_line_names_the_failure(tmp_path: Path, kind: str) -> None:
     text, failure = KINDS[kind]
     (tmp_path / "train.py").write_text(ON_GPU + text)
     done = subprocess.run(
-        runs.command("train.py"), cwd=tmp_path, capture_output=True, text=True, check=False,
+        runs.command("train.py"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
         env=runs.environment(shared=True),
-    )  # fmt: skip
+    )
     assert done.returncode not in (0, 70), done.stderr
     assert last_line(done.stderr).startswith(f"FAILED: {failure}"), done.stderr
     report = "FITS      no: an allocation of rank 0 failed"
@@ -80,9 +85,13 @@ def test_a_syntax_error_is_found_before_anything_starts(tmp_path: Path) -> None:
 def test_no_log_is_lost(tmp_path: Path) -> None:
     def trace(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            runs.command("--no-summary", *words), cwd=tmp_path, capture_output=True, text=True, check=False,
+            runs.command("--no-summary", *words),
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
             env=runs.environment(shared=True),
-        )  # fmt: skip
+        )
 
     def logs() -> list[str]:
         return sorted(path.name for path in tmp_path.glob("*.arrow"))
@@ -104,9 +113,13 @@ def test_no_log_is_lost(tmp_path: Path) -> None:
 def test_ctrl_c_prints_one_line(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(ON_GPU + "print('here', flush=True)\nimport time\ntime.sleep(600)\n")
     process = subprocess.Popen(
-        runs.command("train.py"), cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        runs.command("train.py"),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env=runs.environment(shared=True),
-    )  # fmt: skip
+    )
     assert process.stdout is not None and process.stdout.readline() == "here\n"
     time.sleep(0.1)
     process.send_signal(signal.SIGINT)

@@ -32,8 +32,13 @@ def printed(run: Run) -> dict[int, dict[str, Any]]:
 @pytest.mark.parametrize(
     ("mode", "axes", "processes"),
     [
-        ("fsdp", "dp=8", 3), ("tp", "dp=2,tp=4", 5), ("hsdp", "replicate=2,shard=4", 5), ("pp", "pp=3,dp=3", 8),
-        ("long_pp", "pp=6,dp=3", 10), ("symmetric", "dp=4,tp=2:all", 6), ("parts", "dp=8:uneven", 5),
+        ("fsdp", "dp=8", 3),
+        ("tp", "dp=2,tp=4", 5),
+        ("hsdp", "replicate=2,shard=4", 5),
+        ("pp", "pp=3,dp=3", 8),
+        ("long_pp", "pp=6,dp=3", 10),
+        ("symmetric", "dp=4,tp=2:all", 6),
+        ("parts", "dp=8:uneven", 5),
     ],
 )
 def test_folded_is_unfolded(tmp_path: Path, mode: str, axes: str, processes: int) -> None:
@@ -118,6 +123,10 @@ def test_ranks_that_do_not_fit_are_folded_unasked(tmp_path: Path) -> None:
     ):
         done = subprocess.run(
             [sys.executable, "-c", SMALL_MACHINE, "trace", "--no-recording", "--cluster", cluster, *script],
-            cwd=tmp_path, env=environment(shared=True), capture_output=True, text=True, check=False,
-        )  # fmt: skip
+            cwd=tmp_path,
+            env=environment(shared=True),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0 and re.search(says, done.stderr), done.stderr

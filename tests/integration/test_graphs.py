@@ -46,9 +46,7 @@ def run(directory: Path, name: str, program: str, cluster: str = "1x1xH100") -> 
 
 def kernels(log: Path) -> list[tuple[str, str, int]]:
     found = [
-        row
-        for kind in ("kernel", "memcpy", "memset")
-        for row in runs.records(log, kind, "name", "op", "start", "end")
+        row for kind in ("kernel", "memcpy", "memset") for row in runs.records(log, kind, "name", "op", "start", "end")
     ]
     return [(row["name"], row["op"], row["end"] - row["start"]) for row in sorted(found, key=lambda row: row["start"])]
 

@@ -15,14 +15,28 @@ from tests.support.runs import SAMPLES
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "howto"
 # The first page records the run that most others read.
 ORDER = (
-    "first-hour", "will-it-fit", "what-holds-my-step-up", "why-is-my-run-slower", "calibrate", "gate-in-ci", "own-gpu",
-    "plan-gb200", "find-races", "how-long-will-my-job-take",
-    "split-training-and-rollout", "pandas", "limits",
-)  # fmt: skip
+    "first-hour",
+    "will-it-fit",
+    "what-holds-my-step-up",
+    "why-is-my-run-slower",
+    "calibrate",
+    "gate-in-ci",
+    "own-gpu",
+    "plan-gb200",
+    "find-races",
+    "how-long-will-my-job-take",
+    "split-training-and-rollout",
+    "pandas",
+    "limits",
+)
 MOST_LINES = 60
 SAID = {
     "first-hour": (
-        r"FITS +\d", r"TRUST +\d", r"a step, (mean of|one steady|settled)", "Findings", "No difference|aster|lower",
+        r"FITS +\d",
+        r"TRUST +\d",
+        r"a step, (mean of|one steady|settled)",
+        "Findings",
+        "No difference|aster|lower",
     ),
     "will-it-fit": ("Fits: rank 0", "status 1", "Does not fit: an allocation of rank 0", "samples/llama.py:"),
     "what-holds-my-step-up": ("Critical path", "Links, per step", r"h0\.gpu0>h0\.nvsw"),

@@ -63,11 +63,11 @@ def test_a_triton_kernels_result_is_in_l2(tmp_path: Path) -> None:
         "large.zero_()\n"
         "made = torch.compile(lambda a, b: torch.sin(a) + b)\n"
         "made(x, y); large.zero_()\n"
-        "torch.mul(y, 2.0, out=x)\n"          # out of memory
+        "torch.mul(y, 2.0, out=x)\n"  # out of memory
         "large.zero_(); z = made(x, y)\n"
-        "torch.mul(y, 2.0, out=x)\n"          # out of L2: the compiled kernel read y
+        "torch.mul(y, 2.0, out=x)\n"  # out of L2: the compiled kernel read y
         "torch.cuda.synchronize()\n"
-    )  # fmt: skip
+    )
     cold, warm = times(tmp_path, program)
     assert warm < 0.8 * cold
 

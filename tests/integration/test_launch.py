@@ -41,9 +41,13 @@ class Workplace:
         own = {"PYTHONPATH": paths, "PHANTORA_TEST": str(self.path), "TMPDIR": str(self.path)}
         environment = runs.environment(shared=True) if shared else {**os.environ, **own}
         process = subprocess.Popen(
-            [*PHANTORA, "trace", *arguments], cwd=self.path, env=environment,
-            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            [*PHANTORA, "trace", *arguments],
+            cwd=self.path,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         self.started.append(process)
         return process
 
@@ -139,14 +143,23 @@ def test_environment_of_torchrun(work: Workplace) -> None:
         port = environment.pop("MASTER_PORT")
         assert 0 < int(port) < 65536 and port == reports[0]["env"].get("MASTER_PORT", port)
         assert environment == {
-            "RANK": str(rank), "LOCAL_RANK": str(rank % 2), "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2",
-            "GROUP_RANK": str(rank // 2), "GROUP_WORLD_SIZE": "2",
-            "ROLE_RANK": str(rank), "ROLE_WORLD_SIZE": "4",
-            "ROLE_NAME": "default", "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RESTART_COUNT": "0",
-            "TORCHELASTIC_MAX_RESTARTS": "0", "TORCHELASTIC_RUN_ID": "job",
+            "RANK": str(rank),
+            "LOCAL_RANK": str(rank % 2),
+            "WORLD_SIZE": "4",
+            "LOCAL_WORLD_SIZE": "2",
+            "GROUP_RANK": str(rank // 2),
+            "GROUP_WORLD_SIZE": "2",
+            "ROLE_RANK": str(rank),
+            "ROLE_WORLD_SIZE": "4",
+            "ROLE_NAME": "default",
+            "MASTER_ADDR": "127.0.0.1",
+            "TORCHELASTIC_RESTART_COUNT": "0",
+            "TORCHELASTIC_MAX_RESTARTS": "0",
+            "TORCHELASTIC_RUN_ID": "job",
             "TORCHELASTIC_USE_AGENT_STORE": "True",
-            "OMP_NUM_THREADS": "1", "PHANTORA": "1",
-        }  # fmt: skip
+            "OMP_NUM_THREADS": "1",
+            "PHANTORA": "1",
+        }
         assert report["argv"] == ["sub/train.py", "--lr", "1", "-o", "x", "--"]
         assert report["path0"] == str(work.path / "sub") and report["cwd"] == str(work.path)
         assert report["name"] == "__main__" and report["package"] is None and report["stdin"] == ""
@@ -221,7 +234,7 @@ def test_exit_status(work: Workplace, ending: str, status: int, stderr: str) -> 
         assert [line.strip() for line in trace if "File" in line] == [
             f'File "{work.path}/train.py", line 4, in <module>',
             f'File "{work.path}/train.py", line 3, in run',
-        ]  # fmt: skip
+        ]
     if status > 1:
         assert "rank 0" in done.stderr
 
@@ -275,9 +288,8 @@ def test_a_process_that_cannot_be_forked_ends_the_run(work: Workplace, forks: in
 def test_log_dir_tee_redirects_and_filter(work: Workplace) -> None:
     script = work.script("import sys\nprint('out')\nprint('err', file=sys.stderr)\n")
     done = work.trace(
-        "--null", "--cluster", "2", "--log-dir", "l", "--rdzv-id", "a", "-r", "0:1", "-t", "1:3", script,
-        shared=True,
-    )  # fmt: skip
+        "--null", "--cluster", "2", "--log-dir", "l", "--rdzv-id", "a", "-r", "0:1", "-t", "1:3", script, shared=True
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[rank1]: out\n"
     assert {"[rank0]: err", "[rank1]: err"} <= set(done.stderr.splitlines())
@@ -351,10 +363,14 @@ def test_kill_9_leaves_no_files_next_to_the_log(work: Workplace, where: str, opt
     (work.path / "tmp").mkdir()
     words = ("trace", "-o", str(work.path / "run.arrow"), "--no-summary", *options, script)
     done = subprocess.run(
-        [sys.executable, "-c", KILLED_IN, "phantora", where, *words], cwd=work.path, capture_output=True, text=True,
+        [sys.executable, "-c", KILLED_IN, "phantora", where, *words],
+        cwd=work.path,
+        capture_output=True,
+        text=True,
         env={**runs.environment(shared=True), "PYTHONPATH": str(ROOT), "TMPDIR": str(work.path / "tmp")},
-        timeout=2 * TIMEOUT, check=False,
-    )  # fmt: skip
+        timeout=2 * TIMEOUT,
+        check=False,
+    )
     assert done.returncode == -9, done.stderr
     assert not [p for p in (work.path / "tmp").iterdir() if "phantora" in p.name]
 
@@ -363,9 +379,7 @@ def test_kill_9_leaves_no_files_next_to_the_log(work: Workplace, where: str, opt
     ("number", "stubborn"), [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGINT, True)]
 )
 def test_signals_end_everything(work: Workplace, number: int, stubborn: bool) -> None:
-    process = work.start(
-        "--null", "--cluster", "2", work.script(SLEEPER), *(["stubborn"] if stubborn else [])
-    )
+    process = work.start("--null", "--cluster", "2", work.script(SLEEPER), *(["stubborn"] if stubborn else []))
     work.wait_for("worker", 2)
     work.wait_for("rank", 2)
     begin = time.monotonic()
@@ -388,9 +402,14 @@ def test_a_terminal_that_has_gone_ends_the_run(work: Workplace) -> None:
     ours, theirs = pty.openpty()
     work.script("import time\nfor i in range(3000):\n    print(i, flush=True)\n    time.sleep(0.02)\n")
     process = subprocess.Popen(
-        [*PHANTORA, "trace", "--null", "train.py"], cwd=work.path, stdout=theirs,
-        stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT)}, text=True, start_new_session=True,
-    )  # fmt: skip
+        [*PHANTORA, "trace", "--null", "train.py"],
+        cwd=work.path,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+        start_new_session=True,
+    )
     work.started.append(process)
     os.close(theirs)
     assert os.read(ours, 1) == b"0"
@@ -456,11 +475,7 @@ def test_json_report(work: Workplace) -> None:
     done = work.trace("--null", "--json", "-q", work.script("print('from the script')"), shared=True)
     assert done.stderr == "from the script\n"  # nothing else stands on stdout than JSON
     report = json.loads(done.stdout)
-    assert (
-        report["status"] == 0
-        and report["ranks"] == 1
-        and 0 < report["startup_seconds"] <= report["wall_seconds"]
-    )
+    assert report["status"] == 0 and report["ranks"] == 1 and 0 < report["startup_seconds"] <= report["wall_seconds"]
 
 
 def test_launcher_starts_the_ranks(work: Workplace) -> None:

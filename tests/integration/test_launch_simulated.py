@@ -29,9 +29,8 @@ x = torch.ones(1 << 20, device="cuda")
 
 
 def run(
-    directory: Path, *arguments: str, before: Callable[[], None] | None = None, packages: str = "",
-    shared: bool = False,
-) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    directory: Path, *arguments: str, before: Callable[[], None] | None = None, packages: str = "", shared: bool = False
+) -> subprocess.CompletedProcess[str]:
     """`shared`: the fork server of all tests is taken."""
     own = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), packages)))}
     return subprocess.run(

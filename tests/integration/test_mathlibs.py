@@ -37,8 +37,7 @@ def outcome(stub_set: StubSet) -> Outcome:
     assert tables is not None
     libraries = [by_stem[stem] for stem in ("libcublas", "libcublasLt", "libcudnn")]
     dump = ringdump.run_script(
-        "from tests.integration import mathlibs_program as program\n"
-        f"program.main(library, {libraries!r})",
+        f"from tests.integration import mathlibs_program as program\nprogram.main(library, {libraries!r})",
         workspaces=pack([Block(**columns) for columns in tables.columns()]),
     )
     assert dump.status == 0, dump.stderr

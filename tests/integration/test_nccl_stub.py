@@ -104,11 +104,14 @@ def run(
     ranks = [  # each in a new interpreter: the test's own may have loaded real libraries
         subprocess.Popen(
             [*command, str(rank), str(world), str(tmp_path / "id"), scenario],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment,
             pass_fds=(session.fd,),
         )
         for rank in range(world)
-    ]  # fmt: skip
+    ]
     try:
         outputs = [rank.communicate(timeout=60) for rank in ranks]
     except subprocess.TimeoutExpired:
@@ -244,10 +247,7 @@ def test_keys_and_records_repeat(stubs: StubSet, tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         outcome = run(stubs, tmp_path / folder, "groups", 2)
         skip = ("RANK_START", "EXCHANGE", "CLOCK")
-        return [
-            [tuple(r.values()) for r in records if r["kind"] not in skip]
-            for records in outcome.records
-        ]
+        return [[tuple(r.values()) for r in records if r["kind"] not in skip] for records in outcome.records]
 
     assert trace("one") == trace("two")
 

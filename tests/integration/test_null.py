@@ -68,9 +68,14 @@ for step in range({STEPS}):
 def run(folder: Path, text: str, cluster: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(text)
     return subprocess.run(
-        [*command("--null"), "--cluster", cluster, "train.py"], cwd=folder, env=environment(shared=True),
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        [*command("--null"), "--cluster", cluster, "train.py"],
+        cwd=folder,
+        env=environment(shared=True),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
 
 
 def output(folder: Path, text: str, cluster: str) -> str:

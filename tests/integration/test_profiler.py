@@ -71,8 +71,7 @@ def test_perfetto_shows_the_kernels_of_the_log(run: Run) -> None:
     """Perfetto's own trace processor on the file as torch wrote it, to the nanosecond."""
     (path,) = (run.directory / "profile").glob("*.pt.trace.json")
     (found,) = ask(
-        path,
-        "select name, extract_arg(arg_set_id, 'args.stream'), ts, ts + dur from slice where category = 'kernel'",
+        path, "select name, extract_arg(arg_set_id, 'args.stream'), ts, ts + dur from slice where category = 'kernel'"
     )
     shown = [(name, stream, int(start) % SECOND, int(end) % SECOND) for name, stream, start, end in found]
     assert len(shown) > 20
@@ -157,8 +156,12 @@ def test_a_preloaded_cpp_library_changes_nothing(run: Run, tmp_path: Path) -> No
     preloads = f"{os.environ.get('LD_PRELOAD', '')} {preloaded}"  # a sanitizer's first
     subprocess.run(
         command("-o", "run.arrow", "--no-summary", "--cluster", "1x1xH100", str(SAMPLES / "profiled.py")),
-        cwd=tmp_path, env={**os.environ, "LD_PRELOAD": preloads}, capture_output=True, timeout=240, check=True,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env={**os.environ, "LD_PRELOAD": preloads},
+        capture_output=True,
+        timeout=240,
+        check=True,
+    )
     profiled, plain = (of(shown_by(directory)["traceEvents"], "kernel") for directory in (tmp_path, run.directory))
     assert [event["name"] for event in profiled] == [event["name"] for event in plain] != []
 

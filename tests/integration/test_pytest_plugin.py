@@ -41,7 +41,9 @@ def test_marks_are_limits(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess("-p", "phantora.pytest_plugin", "-n", "0", "-q")
     result.assert_outcomes(passed=1, errors=4)
     for text in (
-        "memory takes * GiB, more than 0.0009766 GiB", "fails.py: rank 0 at fails.py:1: ValueError: no data",
-        "'1 parsec' is no amount in us, ms, s", "phantora_run needs @pytest.mark.phantora(*",
-    ):  # fmt: skip
+        "memory takes * GiB, more than 0.0009766 GiB",
+        "fails.py: rank 0 at fails.py:1: ValueError: no data",
+        "'1 parsec' is no amount in us, ms, s",
+        "phantora_run needs @pytest.mark.phantora(*",
+    ):
         result.stdout.fnmatch_lines([f"*{text}*"])

@@ -72,7 +72,9 @@ def test_the_third_launch_costs_what_the_first_does(tmp_path: Path) -> None:
     assert len(steps) == 4 and steps[0] == steps[1] == steps[2] == steps[3]
     found = {op.split("::")[0]: (cls, provenance, round(error, 2)) for op, cls, provenance, error in steps[2]}
     assert found == {
-        "triton": ("elementwise", "analytic", 0.43), "inductor": ("elementwise", "analytic", 0.43),
-        "aten": ("elementwise", "measured", 0.03), "cuda": ("other", "analytic", 6.0),
-    }  # fmt: skip
+        "triton": ("elementwise", "analytic", 0.43),
+        "inductor": ("elementwise", "analytic", 0.43),
+        "aten": ("elementwise", "measured", 0.03),
+        "cuda": ("other", "analytic", 6.0),
+    }
     assert sum(op.startswith(("triton::", "inductor::")) for op, *_ in steps[2]) == 11

@@ -29,9 +29,11 @@ from tests.support.runs import SAMPLES, Run, command, environment, records, rows
 TINY = ["--dim", "256", "--layers", "2", "--heads", "16", "--kv-heads", "16", "--ffn", "512", "--vocab", "1000"]
 TINY += ["--seq", "128", "--steps", "2", "--warmup", "1"]
 LLAMAS = {
-    "llama_fsdp2.py": [], "llama_ddp.py": [], "llama_tp.py": ["--sp"],
+    "llama_fsdp2.py": [],
+    "llama_ddp.py": [],
+    "llama_tp.py": ["--sp"],
     "llama_pp.py": ["--layers", "STAGES", "--batch", "STAGES", "--microbatches", "STAGES"],  # a layer for each rank
-}  # fmt: skip
+}
 
 
 def sample(directory: Path, cluster: str, script: str, *arguments: str) -> Run:
@@ -45,8 +47,7 @@ def finite(value: Any) -> bool:
 # On one GPU and on two hosts; sixteen ranks once, since each costs a second.
 @pytest.mark.parametrize(
     ("script", "cluster"),
-    [(script, cluster) for script in LLAMAS for cluster in ("1x1xH100", "2x2xH100")]
-    + [("llama_fsdp2.py", "2x8xH100")],
+    [(script, cluster) for script in LLAMAS for cluster in ("1x1xH100", "2x2xH100")] + [("llama_fsdp2.py", "2x8xH100")],
 )
 def test_llama_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, cluster: str) -> None:
     stages = str(max(4, math.prod(int(n) for n in cluster.split("x")[:2])))
@@ -208,9 +209,11 @@ def unwaited(directory: Path, pulse_ns: int, disturb: Callable[[int], object] | 
     (directory / "unwaited.py").write_text(UNWAITED)
     arguments = ["--cluster", "1x4xH100", "unwaited.py", str(SAMPLES / "llama_fsdp2.py"), *TINY]
     process = subprocess.Popen(
-        command("-o", "run.arrow", "--no-summary", *arguments), cwd=directory,
-        env={**os.environ, "PULSE_NS": str(pulse_ns)}, stdout=subprocess.DEVNULL,
-    )  # fmt: skip
+        command("-o", "run.arrow", "--no-summary", *arguments),
+        cwd=directory,
+        env={**os.environ, "PULSE_NS": str(pulse_ns)},
+        stdout=subprocess.DEVNULL,
+    )
     while disturb and process.poll() is None:
         disturb(process.pid)
     assert process.wait(timeout=240) == 0
@@ -407,8 +410,12 @@ def test_shared_memory_does_not_need_dev_shm(tmp_path: Path) -> None:
     script.write_text(PROLOGUE + "print('fine')\n")
     done = subprocess.run(
         [*wrapped, *command("--no-summary", "--cluster", "1x4xH100", str(script))],
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0 and done.stdout.count("fine") == 4
 
 
@@ -418,8 +425,12 @@ def test_readme_commands(tmp_path: Path) -> None:
     assert "phantora trace samples/llama_fsdp2.py --cluster 1x4xH100 -o run.perfetto" in readme
     done = subprocess.run(
         [*command(str(SAMPLES / "llama_fsdp2.py"), "--cluster", "1x4xH100", "-o", "run.perfetto"), *TINY],
-        cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert "TRUST" in done.stdout + done.stderr
     assert (tmp_path / "run.perfetto").stat().st_size > 0
@@ -444,8 +455,13 @@ def test_whose_arguments_are_whose(tmp_path: Path, arguments: list[str], seen: l
     """--cluster and -o may stand behind the script; what follows ``--`` is the script's alone."""
     (tmp_path / "trainer.py").write_text("import os, sys\nprint(os.environ['WORLD_SIZE'], sys.argv[1:])\n")
     done = subprocess.run(
-        [*command("--null"), *arguments], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
+        [*command("--null"), *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
         env=environment(shared=True),
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"2 {seen}") == 2

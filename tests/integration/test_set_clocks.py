@@ -85,9 +85,14 @@ def test_watchdogs_make_their_rounds_when_the_clock_is_set(tmp_path: Path, secon
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", "clock.so", "clock.c", "-ldl"], cwd=tmp_path, check=True)
     preloads = f"{os.environ.get('LD_PRELOAD', '')} {tmp_path / 'clock.so'}"  # a sanitizer's first
     done = subprocess.run(
-        command("--no-summary", "--cluster", "1", "program.py", str(seconds)), cwd=tmp_path, capture_output=True,
-        text=True, timeout=240, env={**os.environ, "LD_PRELOAD": preloads}, check=False,
-    )  # fmt: skip
+        command("--no-summary", "--cluster", "1", "program.py", str(seconds)),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "LD_PRELOAD": preloads},
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-4000:]
     reported = dict(line.rpartition("]: ")[2].partition(" ")[::2] for line in done.stdout.splitlines())
     assert "destroyed" in reported

@@ -33,20 +33,29 @@ def work(rank, world, port):
 FAILS = -1
 if __name__ == "__main__":
 """
-SPAWN = WORKER + """
+SPAWN = (
+    WORKER
+    + """
     mp.spawn(work, args=(torch.cuda.device_count(), int(sys.argv[1])), nprocs=torch.cuda.device_count())
 """
-FORKED = WORKER + """
+)
+FORKED = (
+    WORKER
+    + """
     for count, port in zip((int(word) for word in sys.argv[1].split(",")), sys.argv[2:]):
         mp.start_processes(work, args=(count, port), nprocs=count, start_method="fork")  # which imports torch once
 """
-PROCESSES = WORKER + """
+)
+PROCESSES = (
+    WORKER
+    + """
     port = int(sys.argv[1])
     mp.set_start_method(sys.argv[2])
     all = [mp.Process(target=work, args=(r, 2, port)) for r in range(2)]
     [p.start() for p in all]; [p.join() for p in all]
     sys.exit(max(p.exitcode for p in all))
 """
+)
 STORE = """
 import os, sys, torch, torch.distributed as dist
 r, w = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -67,8 +76,13 @@ def trace(directory: Path, *arguments: str, shared: bool = False) -> subprocess.
     environment = runs.environment(shared=True) if shared else {**os.environ, **own}
     return subprocess.run(
         [*PHANTORA, "trace", "--no-summary", *arguments],
-        cwd=directory, env=environment, capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
 
 def values(text: str) -> set[tuple[int, float]]:
@@ -123,8 +137,12 @@ def test_gpus_serve_one_process_after_the_other(tmp_path: Path) -> None:
     assert len(mine) == len(set(mine))
     again = subprocess.run(
         [*PHANTORA, "replay", "run.arrow", "-o", "again.arrow", "--no-summary"],
-        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert again.returncode == 0, again.stderr
     assert kernels_of(tmp_path / "again.arrow") == {0: 2, 1: 2, 2: 1}
 
@@ -219,8 +237,20 @@ def test_accelerate_launch(tmp_path: Path, processes: int, options: tuple[str, .
         "m = a.prepare(torch.nn.Linear(8, 8)); m(torch.ones(2, 8, device=a.device)).sum().backward()\n"
         "print(f'device {a.device} of {a.num_processes}\\n', end='')\n"  # one write: two ranks share the stream
     )
-    command = ["-m", "accelerate.commands.launch", *options, "--num_processes", str(processes), "--num_machines", "1",
-               "--mixed_precision", "no", "--dynamo_backend", "no", "one.py"]  # fmt: skip
+    command = [
+        "-m",
+        "accelerate.commands.launch",
+        *options,
+        "--num_processes",
+        str(processes),
+        "--num_machines",
+        "1",
+        "--mixed_precision",
+        "no",
+        "--dynamo_backend",
+        "no",
+        "one.py",
+    ]
     done = trace(tmp_path, "--cluster", f"1x{processes}xH100", "--", sys.executable, *command)
     assert done.returncode == 0, done.stderr
     assert len(re.findall(rf"device cuda(:\d)? of {processes}", done.stdout)) == processes

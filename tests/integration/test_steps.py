@@ -48,9 +48,12 @@ assert set(EXPECTED) == {loop.__name__ for loop in loops.LOOPS}
 def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[Log, dict[str, dict[str, Any]]]:
     """All loops at once, each a rank of its own: the log, and by name what the loop printed, with its rank."""
     run = trace(
-        tmp_path_factory.mktemp("loops"), "--cluster", f"{len(loops.LOOPS) // 6}x6xH100",
-        str(Path(loops.__file__)), timeout=590,
-    )  # fmt: skip
+        tmp_path_factory.mktemp("loops"),
+        "--cluster",
+        f"{len(loops.LOOPS) // 6}x6xH100",
+        str(Path(loops.__file__)),
+        timeout=590,
+    )
     return open_log(run.log), printed_by_loops(run)
 
 
@@ -70,8 +73,7 @@ def test_headline(ran: tuple[Log, dict[str, dict[str, Any]]], loop: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("loop", "by"),
-    [("never_synced", "pattern"), ("profiler_with_schedule", "profiler"), ("gan", "pattern")],
+    ("loop", "by"), [("never_synced", "pattern"), ("profiler_with_schedule", "profiler"), ("gan", "pattern")]
 )
 def test_other_marks_tell_the_same_steps(ran: tuple[Log, dict[str, dict[str, Any]]], loop: str, by: str) -> None:
     assert report_of(ran, loop, by).step_source == by

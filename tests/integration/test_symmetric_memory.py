@@ -142,14 +142,20 @@ def test_small_reductions_are_true_and_large_memory_counts(run: tuple[dict[str, 
 
 def test_barriers_wait_and_copies_take_the_links(run: tuple[dict[str, Any], Path]) -> None:
     _, log = run
-    copies = [r for r in records(log, "sendrecv", "rank", "name", "bytes", "start", "end", "value", "provenance")
-              if r["bytes"] == 64 * MIB and "PtoP" in r["name"]]  # fmt: skip
+    copies = [
+        r
+        for r in records(log, "sendrecv", "rank", "name", "bytes", "start", "end", "value", "provenance")
+        if r["bytes"] == 64 * MIB and "PtoP" in r["name"]
+    ]
     assert sorted((r["rank"], r["value"]) for r in copies) == sorted(2 * [(rank, (rank + 1) % 4) for rank in range(4)])
     assert {r["provenance"] for r in copies} == {"fitted"}
     for row in copies:
         assert 64 * MIB / (row["end"] - row["start"]) == pytest.approx(370, rel=0.03)
-    barriers = [r for r in records(log, "collective", "rank", "name", "start", "end", "last_rank", "seq")
-                if "barrier" in r["name"] and r["seq"] == 1 << 32]  # fmt: skip
+    barriers = [
+        r
+        for r in records(log, "collective", "rank", "name", "start", "end", "last_rank", "seq")
+        if "barrier" in r["name"] and r["seq"] == 1 << 32
+    ]
     first = sorted(barriers, key=lambda r: (r["end"], r["rank"]))[:4]
     assert len({r["end"] for r in first}) == 1
     slept = [r["end"] - r["start"] for r in first]

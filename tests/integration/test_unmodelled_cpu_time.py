@@ -84,6 +84,7 @@ def test_sets_of_operators_and_of_classes_cost_nothing(tmp_path: Path) -> None:
     assert reported.pop("a function") > reading
     assert set(reported.values()) == {reading}, reported
 
+
 THREADS = """
 import threading
 import time

@@ -203,8 +203,9 @@ def test_members_gather_and_scatter_together(run: tuple[dict[str, Any], Path]) -
 
 def test_one_block_that_waits_hardly_slows_a_product(run: tuple[dict[str, Any], Path]) -> None:
     columns = ("rank", "start", "end", "op")
-    products = [r["end"] - r["start"] for r in records(run[1], "kernel", *columns)
-                if r["rank"] == 1 and r["op"] == "aten::mm"]  # fmt: skip
+    products = [
+        r["end"] - r["start"] for r in records(run[1], "kernel", *columns) if r["rank"] == 1 and r["op"] == "aten::mm"
+    ]
     assert len(products) == 3
     assert products[2] == pytest.approx(products[1], rel=0.1), "NCCL's kernel would cost a third of it"
 

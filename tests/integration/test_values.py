@@ -284,8 +284,7 @@ def test_capacity(stub_set: Any) -> None:
 def test_launches_look_for_room_between_operators(stub_set: Any) -> None:
     """Every 128 kernels, before an operator's first: what an open one has launched has no price yet."""
     dump = run(
-        "xs = [torch.ones(10, device='cuda') for _ in range(100)]\n"
-        "for _ in range(300): torch._foreach_norm(xs)\n"
+        "xs = [torch.ones(10, device='cuda') for _ in range(100)]\nfor _ in range(300): torch._foreach_norm(xs)\n"
     )
     since, open_, waits = 0, 0, []
     for kind in dump.kinds():

@@ -38,9 +38,15 @@ def test_a_file_of_one_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "select count(*) from counter",
     )
     assert Counter(s[0] for s in slices) == {
-        "kernel": 9, "gpu_memcpy": 3, "cpu_op": 9, "user_annotation": 6, "cuda_sync": 3,
-        "cuda_runtime": 12 + 6 + 3, "Trace": 1, "cpu_instant_event": 9,
-    }  # fmt: skip
+        "kernel": 9,
+        "gpu_memcpy": 3,
+        "cpu_op": 9,
+        "user_annotation": 6,
+        "cuda_sync": 3,
+        "cuda_runtime": 12 + 6 + 3,
+        "Trace": 1,
+        "cpu_instant_event": 9,
+    }
     kernels = [s for s in slices if s[1] == "nvjet_tn"]
     assert min(s[2] for s in kernels) == 10_100_000
     assert {s[3] for s in kernels} == {200_000}

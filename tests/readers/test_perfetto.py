@@ -102,9 +102,7 @@ def test_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found_arguments[collective, "debug.bytes"] == 1 << 20
     assert found_arguments[collective, "debug.wait_ns"] == 50_000
     allocated = [
-        (ts, value)
-        for process, name, ts, value in counters
-        if name == "memory allocated" and "0 (" in process
+        (ts, value) for process, name, ts, value in counters if name == "memory allocated" and "0 (" in process
     ]
     assert sorted(allocated)[:3] == [(10_015_000, 1 << 30), (10_045_000, 3 << 30), (10_720_000, 1 << 29)]
     assert {value for _, name, _, value in counters if name == "memory reserved"} == {4 << 30}
@@ -172,9 +170,17 @@ def test_sends_meet_receives(tmp_path: Path) -> None:
         t = 1000 * seq
         for rank in (0, 1):
             run.add(
-                Kind.SENDRECV, rank, t + 10 * rank, t + 500, "ncclDevKernel_SendRecv", comm=0, seq=seq,
-                ready=t + 100, value=1 - rank, bytes=4096,
-            )  # fmt: skip
+                Kind.SENDRECV,
+                rank,
+                t + 10 * rank,
+                t + 500,
+                "ncclDevKernel_SendRecv",
+                comm=0,
+                seq=seq,
+                ready=t + 100,
+                value=1 - rank,
+                bytes=4096,
+            )
     (path,) = export(run.write(tmp_path / "run.arrow"), str(tmp_path / "run.perfetto"))
     flows, peers = ask(
         Path(path),

@@ -187,7 +187,8 @@ class Run {
 
   void flow(const phe_price_request &request) {
     phe_flow flows[2] = {};
-    flows[0] = {request.kind == PHE_TRANSFER ? request.src : -1, -1, 2, 2, -1, 0, static_cast<double>(request.bytes), 1e9};
+    flows[0] = {
+        request.kind == PHE_TRANSFER ? request.src : -1, -1, 2, 2, -1, 0, static_cast<double>(request.bytes), 1e9};
     flows[1] = {-1, -1, 1, 1, -1, 0, 4096, 5e8};
     const int32_t source = request.kind == PHE_TRANSFER ? request.src % WORLD : 0;
     const int32_t links[3] = {source, 3, 3};

@@ -60,12 +60,15 @@ class Mutator {
  private:
   size_t below(size_t limit) { return limit ? random_() % limit : 0; }
   template <typename T, size_t N>
-  T pick(const T (&from)[N]) { return from[below(N)]; }
+  T pick(const T (&from)[N]) {
+    return from[below(N)];
+  }
 
   uint64_t number() {
     static constexpr uint64_t small[] = {0, 1, 2, 3, 4, 5, 7, 8, 12, 64, 100, 1000, 4096};
-    static constexpr uint64_t large[] = {65535, 65536, 1U << 20, 0x7fffffff, 0x80000000, 0xffffffff, 1ULL << 40, 1ULL << 50,
-                                         (1ULL << 50) + 1, 1ULL << 61, 1ULL << 62, INT64_MAX, 1ULL << 63, UINT64_MAX};
+    static constexpr uint64_t large[] = {65535,      65536,      1U << 20,   0x7fffffff,       0x80000000,
+                                         0xffffffff, 1ULL << 40, 1ULL << 50, (1ULL << 50) + 1, 1ULL << 61,
+                                         1ULL << 62, INT64_MAX,  1ULL << 63, UINT64_MAX};
     return below(8) ? pick(small) : pick(large);
   }
   uint32_t stream() {
@@ -73,13 +76,14 @@ class Mutator {
     return pick(known);
   }
   uint8_t flags() {
-    static constexpr uint8_t bits[] = {0, PH_F_NONBLOCKING, PH_F_TIMING, PH_F_SYNC, PH_F_LIBRARY, PH_F_HELPER, PH_F_BACKWARD,
-                                       PH_F_BLOCKED, PH_F_GRAPH};
+    static constexpr uint8_t bits[] = {0,           PH_F_NONBLOCKING, PH_F_TIMING,  PH_F_SYNC, PH_F_LIBRARY,
+                                       PH_F_HELPER, PH_F_BACKWARD,    PH_F_BLOCKED, PH_F_GRAPH};
     return below(2) ? 0 : static_cast<uint8_t>(pick(bits) | (below(3) ? 0 : pick(bits)));
   }
   int64_t time_at(size_t at) {
     static constexpr int64_t steps[] = {0, 0, 1, 10, 1000, 5000, 1000000};
-    int64_t before = at && at <= cells_.size() && cells_[at - 1].record.kind != PH_BLOB ? cells_[at - 1].record.time : 0;
+    int64_t before =
+        at && at <= cells_.size() && cells_[at - 1].record.kind != PH_BLOB ? cells_[at - 1].record.time : 0;
     return std::min(std::max<int64_t>(before, 0), int64_t{1} << 60) + pick(steps);
   }
   uint8_t slot() { return static_cast<uint8_t>(below(PH_REPLY_SLOTS)); }
@@ -87,8 +91,9 @@ class Mutator {
 
   // ------------------------------------------------------------------ records
   static bool asks(uint8_t kind) {
-    static constexpr uint8_t kinds[] = {PH_STREAM_SYNC, PH_DEVICE_SYNC, PH_EVENT_SYNC, PH_STREAM_QUERY, PH_EVENT_QUERY, PH_EVENT_TIME,
-                                        PH_EXCHANGE, PH_PAYLOAD, PH_ROOM, PH_PROFILE, PH_PROFILE_NAME};
+    static constexpr uint8_t kinds[] = {PH_STREAM_SYNC, PH_DEVICE_SYNC, PH_EVENT_SYNC,  PH_STREAM_QUERY,
+                                        PH_EVENT_QUERY, PH_EVENT_TIME,  PH_EXCHANGE,    PH_PAYLOAD,
+                                        PH_ROOM,        PH_PROFILE,     PH_PROFILE_NAME};
     return std::find(std::begin(kinds), std::end(kinds), kind) != std::end(kinds);
   }
 
@@ -113,20 +118,34 @@ class Mutator {
     static constexpr double limits[] = {0, 0, 1, 1000, 1e9, -1, 1e300};
     switch (r.kind) {
       case PH_COLLECTIVE:
-        r.collective = {static_cast<uint8_t>(below(PH_COLL_COUNT_PH_COLL)), static_cast<uint8_t>(below(12)), static_cast<uint8_t>(below(7)),
-                        static_cast<uint8_t>(below(3)), static_cast<int32_t>(below(WORLD + 1)), number(), static_cast<int64_t>(number()),
-                        below(5), pick(limits)};
+        r.collective = {static_cast<uint8_t>(below(PH_COLL_COUNT_PH_COLL)),
+                        static_cast<uint8_t>(below(12)),
+                        static_cast<uint8_t>(below(7)),
+                        static_cast<uint8_t>(below(3)),
+                        static_cast<int32_t>(below(WORLD + 1)),
+                        number(),
+                        static_cast<int64_t>(number()),
+                        below(5),
+                        pick(limits)};
         break;
       case PH_SEND:
       case PH_RECV:
-        r.transfer = {static_cast<int32_t>(below(WORLD + 1)), static_cast<uint32_t>(below(12)), number(), static_cast<int64_t>(number()), below(5), {}};
+        r.transfer = {static_cast<int32_t>(below(WORLD + 1)),
+                      static_cast<uint32_t>(below(12)),
+                      number(),
+                      static_cast<int64_t>(number()),
+                      below(5),
+                      {}};
         break;
       case PH_PEER_COPY:
         r.peer_copy = {static_cast<int32_t>(below(WORLD + 1)), static_cast<uint32_t>(below(2)), number(), below(3), {}};
         break;
       case PH_PUT_SIGNAL:
       case PH_WAIT_SIGNAL:
-        r.signal = {static_cast<int32_t>(below(WORLD + 1)), static_cast<uint32_t>(below(2)), static_cast<int64_t>(number()), {}};
+        r.signal = {static_cast<int32_t>(below(WORLD + 1)),
+                    static_cast<uint32_t>(below(2)),
+                    static_cast<int64_t>(number()),
+                    {}};
         break;
       case PH_COMM_CREATE:
         r.comm = {below(3), below(3), 1 + below(WORLD + 1), below(WORLD + 1), {}};
@@ -135,7 +154,15 @@ class Mutator {
         r.exchange = {below(3), below(3), 1 + below(WORLD), below(5), below(WORLD)};
         break;
       case PH_KERNEL:
-        r.kernel = {static_cast<uint32_t>(number()), static_cast<uint16_t>(1 + below(4)), 1, static_cast<uint16_t>(32 << below(6)), 1, 1, 0, number(), {}};
+        r.kernel = {static_cast<uint32_t>(number()),
+                    static_cast<uint16_t>(1 + below(4)),
+                    1,
+                    static_cast<uint16_t>(32 << below(6)),
+                    1,
+                    1,
+                    0,
+                    number(),
+                    {}};
         break;
       case PH_MOVED:
         r.moved = {static_cast<int64_t>(number()), below(WORLD), below(4), {}};
@@ -155,9 +182,17 @@ class Mutator {
   Cell blob(size_t which = SIZE_MAX) {
     using namespace std::string_literals;
     static const std::string WHOLE(FOUR, sizeof FOUR - 1);
-    static const std::array<std::string, 10> texts = {
-        WHOLE, "a\0000+2x2"s, "k:1000"s, "name"s, "a\0000+1x3"s, "a\0000+2x2,1+1x1"s, R"({"lib":"cublas","name":"x","call":"y"})"s, "{\"op\":\"aten::mm\"}"s,
-        "\x80\x05K\x01."s, "\x80\x05\x95\x0b\0\0\0\0\0\0\0]\x94(K\x01K\x02" "e."s};
+    static const std::array<std::string, 10> texts = {WHOLE,
+                                                      "a\0000+2x2"s,
+                                                      "k:1000"s,
+                                                      "name"s,
+                                                      "a\0000+1x3"s,
+                                                      "a\0000+2x2,1+1x1"s,
+                                                      R"({"lib":"cublas","name":"x","call":"y"})"s,
+                                                      "{\"op\":\"aten::mm\"}"s,
+                                                      "\x80\x05K\x01."s,
+                                                      "\x80\x05\x95\x0b\0\0\0\0\0\0\0]\x94(K\x01K\x02"
+                                                      "e."s};
     ph_blob b{};
     b.kind = PH_BLOB;
     b.slot = PH_NO_SLOT;
@@ -200,7 +235,8 @@ class Mutator {
 
   // What only all ranks together can do.
   void add_together() {
-    static constexpr uint8_t kinds[] = {PH_COMM_CREATE, PH_COLLECTIVE, PH_EXCHANGE, PH_SEND, PH_PUT_SIGNAL, PH_COLLECTIVE, PH_PEER_COPY};
+    static constexpr uint8_t kinds[] = {PH_COMM_CREATE, PH_COLLECTIVE, PH_EXCHANGE, PH_SEND,
+                                        PH_PUT_SIGNAL,  PH_COLLECTIVE, PH_PEER_COPY};
     size_t at = place(), ranks = below(4) ? WORLD : 1 + below(WORLD);
     ph_record r = record(pick(kinds), at);
     if (r.kind == PH_COMM_CREATE) r.comm.members = ranks;
@@ -228,7 +264,8 @@ class Mutator {
     if (which == 2) r.flags = below(2) ? flags() : static_cast<uint8_t>(r.flags ^ (1U << below(8)));
     if (which == 3) r.slot = below(4) ? slot() : static_cast<uint8_t>(below(256));
     if (which == 4) r.id = static_cast<uint32_t>(below(4) ? below(8) : number());
-    if (which == 5) r.time = below(4) ? time_at(static_cast<size_t>(&cell - cells_.data())) : static_cast<int64_t>(number());
+    if (which == 5)
+      r.time = below(4) ? time_at(static_cast<size_t>(&cell - cells_.data())) : static_cast<int64_t>(number());
     if (which == 6) r.stream = below(8) ? stream() : static_cast<uint32_t>(number());
     if (which == 7) r.op = static_cast<uint32_t>(below(4));
     if (which == 8) fit(r);
@@ -278,8 +315,8 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t mos
   return write(cells, data, most);
 }
 
-extern "C" size_t LLVMFuzzerCustomCrossOver(const uint8_t *first, size_t first_size, const uint8_t *second, size_t second_size,
-                                            uint8_t *out, size_t most, unsigned seed) {
+extern "C" size_t LLVMFuzzerCustomCrossOver(const uint8_t *first, size_t first_size, const uint8_t *second,
+                                            size_t second_size, uint8_t *out, size_t most, unsigned seed) {
   Cells cells = read(first, first_size);
   Mutator(cells, seed).mix(read(second, second_size));
   return write(cells, out, most);

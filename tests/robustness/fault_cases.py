@@ -324,9 +324,12 @@ def cache_built_twice(run: Run) -> bool:
     (place / "phantora" / "building-old").mkdir(parents=True)
     environment = {"XDG_CACHE_HOME": str(place)}
     other = subprocess.Popen(
-        [*PHANTORA, "trace", "--no-summary", "-o", str(run.scene.folder / "other.arrow"),
-         *run.words], env={**os.environ, **environment}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [*PHANTORA, "trace", "--no-summary", "-o", str(run.scene.folder / "other.arrow"), *run.words],
+        env={**os.environ, **environment},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     run.begin(environment=environment)
     _, err = other.communicate()
     if other.returncode:
@@ -454,7 +457,7 @@ AGENT = [
     Case("SIGTERM to torchrun's agent", send("agent", signal.SIGTERM), (1, 143), "", TORCHRUN, speaks=True),
     Case("kill -9 of a rank of torchrun", send("rank1", signal.SIGKILL), (1,), "", TORCHRUN, speaks=True),
     Case("SIGSTOP, SIGCONT of torchrun's agent", halt("agent"), (0,), same=True, workloads=TORCHRUN),
-]  # fmt: skip
+]
 PLACES = [
     Case("disk full while logging", full_disk, (1,), "cannot write the log: No space left on device"),
     plain("disk full while exporting", full_disk_of_the_export, (1,), "cannot write the timeline .*No space left"),

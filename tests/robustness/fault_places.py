@@ -112,9 +112,7 @@ class Clock:
     def __init__(self, folder: Path) -> None:
         self._file = folder / "clock"
         self.set(0)
-        self.environment = {
-            "LD_PRELOAD": str(folder.parents[1] / "clock.so"), CLOCK_VARIABLE: str(self._file),
-        }  # fmt: skip
+        self.environment = {"LD_PRELOAD": str(folder.parents[1] / "clock.so"), CLOCK_VARIABLE: str(self._file)}
 
     def set(self, seconds: int) -> None:
         """Moves it so far from the true time."""
@@ -166,9 +164,11 @@ class Limit:
         parent = old / own[controller].lstrip("/") if controller in own else Path("/sys/fs/cgroup" + own[""])
         self._group = parent / f"phantora-faults-{os.getpid()}-{time.monotonic_ns()}"
         self._group.mkdir()
-        names = {"memory": "memory.limit_in_bytes", "pids": "pids.max"} if controller in own else {
-            "memory": "memory.max", "pids": "pids.max"
-        }  # fmt: skip
+        names = (
+            {"memory": "memory.limit_in_bytes", "pids": "pids.max"}
+            if controller in own
+            else {"memory": "memory.max", "pids": "pids.max"}
+        )
         (self._group / names[controller]).write_text(str(value))
 
     def enter(self) -> None:

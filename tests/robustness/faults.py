@@ -52,16 +52,35 @@ def workloads() -> dict[str, tuple[str, ...]]:
         "fsdp2": ("--cluster", "2", PROGRAM),
         "torchrun": ("--cluster", "2", "--", *TORCHRUN[:-1], PROGRAM),
         "deepspeed": (
-            "--cluster", "2", str(SAMPLES / "deepspeed/decoder.py"), "--model", "llama2-7b", "--layers", "2",
-            "--config", str(SAMPLES / "deepspeed/zero3.json"),
+            "--cluster",
+            "2",
+            str(SAMPLES / "deepspeed/decoder.py"),
+            "--model",
+            "llama2-7b",
+            "--layers",
+            "2",
+            "--config",
+            str(SAMPLES / "deepspeed/zero3.json"),
         ),
         "torchtitan": (
-            "--cluster", "2", "-m", "torchtitan.train", "--job.config_file", str(titan / "llama3_8b.toml"),
-            "--experimental.custom_import", "layers", "--model.flavor", "8B-2layers", "--training.steps", "4",
-            "--model.hf_assets_path", str(HOME / "torchtitan/assets/tokenizer"),
-            "--training.dataset_path", str(HOME / "torchtitan/assets/text"),
+            "--cluster",
+            "2",
+            "-m",
+            "torchtitan.train",
+            "--job.config_file",
+            str(titan / "llama3_8b.toml"),
+            "--experimental.custom_import",
+            "layers",
+            "--model.flavor",
+            "8B-2layers",
+            "--training.steps",
+            "4",
+            "--model.hf_assets_path",
+            str(HOME / "torchtitan/assets/tokenizer"),
+            "--training.dataset_path",
+            str(HOME / "torchtitan/assets/text"),
         ),
-    }  # fmt: skip
+    }
 
 
 @dataclass
@@ -201,10 +220,15 @@ def repeat(bench: Bench, case: Case, moments: int, seed: int) -> Line:
     rows = sorted(outcome.rows for outcome in outcomes if outcome.rows is not None)
     message = Counter(o.message for o in outcomes if o.message).most_common(1)
     line = Line(
-        bench.name, case.name, seed, len(outcomes), dict(sorted(counts.items())),
-        f"{rows[0]:,} to {rows[-1]:,}" if rows else "none", message[0][0] if message else "",
+        bench.name,
+        case.name,
+        seed,
+        len(outcomes),
+        dict(sorted(counts.items())),
+        f"{rows[0]:,} to {rows[-1]:,}" if rows else "none",
+        message[0][0] if message else "",
         [wrong for outcome in outcomes for wrong in outcome.wrong],
-    )  # fmt: skip
+    )
     statuses = ", ".join(f"{status} ({count})" for status, count in line.statuses.items())
     verdict = "wrong" if line.wrong else "right"
     reported = (bench.name, case.name, str(line.moments), statuses, line.rows, verdict, line.message)
@@ -240,9 +264,10 @@ def main() -> int:
     names = args.workload or list(workloads())
     for name in names:
         chosen = [
-            case for case in CASES
+            case
+            for case in CASES
             if name in case.workloads and (not args.faults or any(part in case.name for part in args.faults))
-        ]  # fmt: skip
+        ]
         if not chosen:
             continue
         if args.seconds:

@@ -53,17 +53,23 @@ CASES = [
     Case("Megatron DP, overlapped", 8, "dp=8", MEGATRON + " --overlap-grad-reduce"),
     Case("Megatron TP x DP", 8, "dp=4,tp=2", TENSOR),
     Case(
-        "Megatron PP x DP x TP", 16, "pp=2,dp=4,tp=2",
+        "Megatron PP x DP x TP",
+        16,
+        "pp=2,dp=4,tp=2",
         MEGATRON + " --pp 2 --tp 2 --sequence-parallel --global-batch-size 16",
     ),
     Case("Megatron CP x DP", 8, "dp=4,cp=2", MEGATRON + " --cp 2"),
     Case("Megatron distributed optimizer", 8, "dp=8:uneven", MEGATRON + " --use-distributed-optimizer"),
     Case(
-        "Megatron distributed optimizer, overlapped", 16, "dp=16:uneven",
+        "Megatron distributed optimizer, overlapped",
+        16,
+        "dp=16:uneven",
         MEGATRON + " --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --num-layers 6",
     ),
     Case(
-        "Megatron distributed optimizer, TP x DP", 16, "dp=8:uneven,tp=2",
+        "Megatron distributed optimizer, TP x DP",
+        16,
+        "dp=8:uneven,tp=2",
         TENSOR + " --use-distributed-optimizer --num-layers 4",
     ),
     Case("Megatron EP", 8, "dp=4,ep=2", MEGATRON + MIXTRAL),
@@ -79,36 +85,50 @@ CASES = [
     Case("Megatron EP, two hosts", 16, "dp=8,ep=2", MEGATRON + MIXTRAL),
     Case("DeepSpeed ZeRO-3, two hosts", 16, "dp=16", DEEPSPEED + "3" + SMALL),
     Case(
-        "Megatron PP x DP, interleaved", 16, "pp=2,dp=8",
+        "Megatron PP x DP, interleaved",
+        16,
+        "pp=2,dp=8",
         MEGATRON + " --num-layers 4 --pp 2 --vpp 2 --global-batch-size 32",
     ),
     Case("FSDP2, eight hosts", 64, "dp=64", LLAMA),
     Case(
-        "Megatron PP x DP x TP, eight hosts", 64, "pp=2,dp=8,tp=4",
+        "Megatron PP x DP x TP, eight hosts",
+        64,
+        "pp=2,dp=8,tp=4",
         MEGATRON + " --pp 2 --tp 4 --sequence-parallel --global-batch-size 32",
     ),
     Case(
-        "Megatron PP x DP x TP, full sequences", 64, "pp=2,dp=8,tp=4",
+        "Megatron PP x DP x TP, full sequences",
+        64,
+        "pp=2,dp=8,tp=4",
         MEGATRON + " --pp 2 --tp 4 --sequence-parallel --global-batch-size 64 --seq-length 4096",
     ),
     Case(
-        "Megatron PP x DP, full sequences", 32, "pp=4,dp=8",
+        "Megatron PP x DP, full sequences",
+        32,
+        "pp=4,dp=8",
         MEGATRON + " --num-layers 4 --pp 4 --global-batch-size 64 --seq-length 4096",
     ),
     Case(
-        "Megatron PP x DP, full sequences, two stages", 32, "pp=2,dp=16",
+        "Megatron PP x DP, full sequences, two stages",
+        32,
+        "pp=2,dp=16",
         MEGATRON + " --num-layers 4 --pp 2 --global-batch-size 64 --seq-length 4096",
     ),
     Case(
-        "Megatron PP x DP, interleaved, full sequences", 16, "pp=2,dp=8",
+        "Megatron PP x DP, interleaved, full sequences",
+        16,
+        "pp=2,dp=8",
         MEGATRON + " --num-layers 4 --pp 2 --vpp 2 --global-batch-size 32 --seq-length 4096",
     ),
     Case(
-        "Megatron PP x DP, interleaved, four full stages", 32, "pp=4,dp=8",
+        "Megatron PP x DP, interleaved, four full stages",
+        32,
+        "pp=4,dp=8",
         MEGATRON + " --num-layers 16 --pp 4 --vpp 2 --global-batch-size 64 --seq-length 4096",
     ),
     Case("Megatron EP, uneven routing", 8, "dp=4,ep=2", MEGATRON + MIXTRAL, "--moe-routing zipf:1.0"),
-]  # fmt: skip
+]
 
 
 def run(case: Case, fold: str, folder: Path) -> Log:
@@ -121,9 +141,12 @@ def run(case: Case, fold: str, folder: Path) -> Log:
     options = ["--no-recording", "--no-summary", "-o", str(path), *cluster]
     ran = subprocess.run(
         [*PHANTORA, "trace", *options, *command],
-        cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL,
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])},
-    )  # fmt: skip
+    )
     if ran.returncode:
         said = re.findall(r"^phantora: .*", ran.stderr, re.MULTILINE)
         raise SystemExit(said[-1] if len(said) > 1 else ran.stdout[-3000:] + ran.stderr[-3000:])

@@ -183,9 +183,10 @@ def first_messages() -> list[bytes]:
 
 
 SIGNATURES = [
-    b"aten::mm(bf16[8192,4096], bf16[4096,4096]) -> bf16[8192,4096]", b"aten::add_.Tensor(fp32[16,3]t, fp32[16,3], 1)",
+    b"aten::mm(bf16[8192,4096], bf16[4096,4096]) -> bf16[8192,4096]",
+    b"aten::add_.Tensor(fp32[16,3]t, fp32[16,3], 1)",
     b"aten::convolution(fp32[8,3,224,224]cl, fp32[64,3,7,7], None, [2,2], [3,3], [1,1], False, [0,0], 1)",
-]  # fmt: skip
+]
 ROUTINGS = [b'{"*": [1, 1, 2, 4, 1, 1, 1, 1]}', b'{"0": [0.5, 0.5, 0, 0, 0, 0, 0, 1e3], "7": [1, 2]}']
 
 

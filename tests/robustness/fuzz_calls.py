@@ -27,10 +27,27 @@ BUFFER = 1 << 20
 SMALL = (0, 1, 2, 3, 4, 7, 64, 1000, 4096)
 LARGE = (*SMALL, 1 << 20, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 40, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
 TEXTS = (b"", b"x", b"cudaMalloc", b"kernel" * 300, b"\xff\xfe")
-NUMBERS = frozenset((
-    "int", "unsigned", "unsignedint", "size_t", "unsignedlong", "unsignedlonglong", "longlong", "uint64_t", "uint32_t",
-    "int64_t", "unsignedchar", "unsignedshort", "uint8_t", "uint16_t", "ncclDataType_t", "ncclRedOp_t", "ncclResult_t",
-))  # fmt: skip
+NUMBERS = frozenset(
+    (
+        "int",
+        "unsigned",
+        "unsignedint",
+        "size_t",
+        "unsignedlong",
+        "unsignedlonglong",
+        "longlong",
+        "uint64_t",
+        "uint32_t",
+        "int64_t",
+        "unsignedchar",
+        "unsignedshort",
+        "uint8_t",
+        "uint16_t",
+        "ncclDataType_t",
+        "ncclRedOp_t",
+        "ncclResult_t",
+    )
+)
 BY_VALUE = {"ncclUniqueId": 128, "cudaIpcHandle": 64}
 WRITTEN = frozenset(("data",))  # by the library itself, at once: memory of the host
 POINTERS = re.compile(r"src|dst|source|target|pointer|ptr|buff|address|memory|host|data|base")
@@ -87,8 +104,22 @@ def _parameter(text: str) -> Parameter | None:
 
 def _handles(name: str) -> str:
     """One word for `newcomm`, `comm`, `graph_exec`, ..."""
-    for word in ("comm", "exec", "node", "graph", "stream", "event", "pool", "function", "kernel", "module", "library",
-                 "context", "handle", "win"):  # fmt: skip
+    for word in (
+        "comm",
+        "exec",
+        "node",
+        "graph",
+        "stream",
+        "event",
+        "pool",
+        "function",
+        "kernel",
+        "module",
+        "library",
+        "context",
+        "handle",
+        "win",
+    ):
         if word in name.lower():
             return word
     return "memory" if POINTERS.search(name) else name
@@ -216,9 +247,7 @@ def call(path: Path) -> None:
             chosen = calls()[(first << 8 | second) % len(calls())]
             pointers = any(p.kind in ("pointer", "buffer") for p in chosen.parameters)
             outs: list[tuple[str, Any]] = []
-            arguments = [
-                _argument(p, SMALL if pointers else LARGE, next(choices, 0), outs) for p in chosen.parameters
-            ]
+            arguments = [_argument(p, SMALL if pointers else LARGE, next(choices, 0), outs) for p in chosen.parameters]
             os.pwrite(trace, chosen.name.encode().ljust(64), 0)
             function = getattr(_loaded().libraries[chosen.library], chosen.name)
             text = chosen.name.endswith(("String", "GetLastError"))

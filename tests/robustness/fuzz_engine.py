@@ -85,8 +85,12 @@ def scenario(speak: str) -> bytes:
             rank.emit("COMM_DESTROY", id=1)
         rank.exit()
     said = [rank.ring[: int(rank.control["head"][0])] for rank in ranks]
-    cells = [bytes([index]) + said[index][at].tobytes() for at in range(max(map(len, said)))
-             for index in range(WORLD) if at < len(said[index])]  # fmt: skip
+    cells = [
+        bytes([index]) + said[index][at].tobytes()
+        for at in range(max(map(len, said)))
+        for index in range(WORLD)
+        if at < len(said[index])
+    ]
     return b"".join(cells)
 
 

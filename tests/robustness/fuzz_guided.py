@@ -33,8 +33,18 @@ HERE = Path(__file__).resolve().parent
 ENGINE = {"ranks": {}, "ranks, replayed": {"PHANTORA_FUZZ_REPLAYED": "1"}}  # targets, and what chooses them
 NOT_GUIDED = {"CUDA and NCCL": "its code is that of the stubs, which are built without counters of coverage"}
 COMPILER = ("clang++", "clang++-14", "clang++-15", "clang++-16", "clang++-17", "clang++-18", "clang++-19")
-FLAGS = ("-O2", "-g", "-Wall", "-Wextra", "-Werror", "-fno-omit-frame-pointer", "-static-libstdc++", "-static-libgcc",
-         "-fsanitize=fuzzer,address,undefined,float-cast-overflow", "-fno-sanitize-recover=all")  # fmt: skip
+FLAGS = (
+    "-O2",
+    "-g",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-fno-omit-frame-pointer",
+    "-static-libstdc++",
+    "-static-libgcc",
+    "-fsanitize=fuzzer,address,undefined,float-cast-overflow",
+    "-fno-sanitize-recover=all",
+)
 LARGEST = 1 << 20  # bytes of a seed or of an input
 LARGEST_OF_RANKS = 8192
 WAIT = 120  # seconds after which an input is found to wait for something
@@ -55,8 +65,10 @@ def compile_engine(made: Path) -> Path:
     """The engine with libFuzzer and sanitizers, as the program `made`."""
     compiler = next((name for name in COMPILER if shutil.which(name)), None)
     if compiler is None:
-        raise SystemExit("the engine's fuzzer needs clang and libFuzzer (apt-get install clang libclang-rt-14-dev), or "
-                         "--engine-fuzzer FILE of a machine that has them")  # fmt: skip
+        raise SystemExit(
+            "the engine's fuzzer needs clang and libFuzzer (apt-get install clang libclang-rt-14-dev), or "
+            "--engine-fuzzer FILE of a machine that has them"
+        )
     with tempfile.TemporaryDirectory() as work:
         folder = Path(work)
         (folder / "phantora_wire.h").write_text(layout.c_header())
@@ -115,9 +127,17 @@ class Fuzzer:
             limits = [f"-max_len={LARGEST_OF_RANKS}", f"-timeout={SLOW}", f"-rss_limit_mb={MEMORY_MB}", "-entropic=0"]
             return [str(self.engine), f"-max_total_time={max(1, round(seconds))}", *limits, *common]
         limits = [f"-max_len={LARGEST}", f"-timeout={WAIT}", "-rss_limit_mb=0"]  # the child has set its own
-        return [sys.executable, "-m", "tests.robustness.fuzz_child", self.name, str(self.input), str(self.folder /
-        "found"),
-                str(seconds), *limits, *common]  # fmt: skip
+        return [
+            sys.executable,
+            "-m",
+            "tests.robustness.fuzz_child",
+            self.name,
+            str(self.input),
+            str(self.folder / "found"),
+            str(seconds),
+            *limits,
+            *common,
+        ]
 
     def start(self, seconds: float, *arguments: str) -> tuple[int, float, bytes]:
         """Exit status, CPU seconds and what libFuzzer printed."""
@@ -238,8 +258,11 @@ def run(name: str, target: Any, seeds: Sequence[bytes], options: Options) -> int
                     findings[text] = options.keep / f"{stem}{target.suffix}"
                     findings[text].write_bytes(data)
         accepted, refused = struct.unpack("QQ", fuzzer.counts.read_bytes())
-    print(f"{name:16} {progress.spent:8.0f} s {accepted + refused:8} {accepted:8} {refused:8} {len(findings):8} "
-          f"{progress.inputs:8} {progress.start:12} {progress.edges:6}", flush=True)  # fmt: skip
+    print(
+        f"{name:16} {progress.spent:8.0f} s {accepted + refused:8} {accepted:8} {refused:8} {len(findings):8} "
+        f"{progress.inputs:8} {progress.start:12} {progress.edges:6}",
+        flush=True,
+    )
     for text, kept in findings.items():
         print(f"    {text}  {kept}", flush=True)
     return len(findings)

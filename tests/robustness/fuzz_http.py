@@ -16,8 +16,18 @@ from phantora.view.server import Server, Site
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "Phantora" * 4  # a word that no error message spells by chance, also of a damaged request
 PORT = b"65432"  # in the seeds: the place of the true port
-PATHS = ("/", "/report.json", "/diff", "/diff.json", "/rows.arrow?step=2", "/arrow.js", "/perfetto", "/run.perfetto",
-         "/perfetto/ui/index.html", "/nothing")  # fmt: skip
+PATHS = (
+    "/",
+    "/report.json",
+    "/diff",
+    "/diff.json",
+    "/rows.arrow?step=2",
+    "/arrow.js",
+    "/perfetto",
+    "/run.perfetto",
+    "/perfetto/ui/index.html",
+    "/nothing",
+)
 
 
 class _Strict(Server):

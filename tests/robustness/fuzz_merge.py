@@ -71,8 +71,11 @@ def merge(name: str, folder: Path, most: int, also: list[bytes], options: fuzz_g
         print(f"{name:16} {len(inputs):6} inputs reach no more than the seeds", flush=True)
         return
     path = fuzz_corpora.write(name, {*taken, *also})
-    print(f"{name:16} {len(inputs):6} inputs; edges: {len(known)} of the seeds, {len(after)} with {len(taken)} kept, "
-          f"{len(whole)} of all; {path.stat().st_size} bytes", flush=True)  # fmt: skip
+    print(
+        f"{name:16} {len(inputs):6} inputs; edges: {len(known)} of the seeds, {len(after)} with {len(taken)} kept, "
+        f"{len(whole)} of all; {path.stat().st_size} bytes",
+        flush=True,
+    )
 
 
 def main() -> None:

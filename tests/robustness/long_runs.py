@@ -157,8 +157,9 @@ def log(events: int, folder: Path) -> int:
         print(
             f"{name}: status {os.waitstatus_to_exitcode(status)}, {time.monotonic() - begin:.0f} s, "
             f"{used.ru_utime + used.ru_stime:.0f} s of CPU, {used.ru_maxrss / 2**20:.2f} GiB of memory at most, "
-            f"{size.name} has {size.stat().st_size / MIB if size.exists() else 0:.0f} MiB", flush=True,
-        )  # fmt: skip
+            f"{size.name} has {size.stat().st_size / MIB if size.exists() else 0:.0f} MiB",
+            flush=True,
+        )
         too_much += status != 0 or used.ru_maxrss > MOST_KIB
     return too_much
 

@@ -36,8 +36,7 @@ int64_t take(void *engine, bool everything) {
   std::vector<ph_record> records(4096);
   int64_t count = 0;
   for (int64_t got; (got = phe_take_rows(engine, rows.data(), 4096, everything)) > 0;) count += got;
-  while (phe_take_records(engine, 0, records.data(), 4096, everything) > 0) {
-  }
+  while (phe_take_records(engine, 0, records.data(), 4096, everything) > 0) {}
   return count;
 }
 

@@ -33,7 +33,7 @@ RUNS = {
     "megatron": ("1x2xH100", "megatron/pretrain_gpt.py", "--num-layers", "2"),
     "gat": ("1x1xH100", "deepspeed/gat.py"),
     "unet": ("1x1xH100", "deepspeed/unet.py"),
-}  # fmt: skip
+}
 
 
 def run(folder: Path, names: list[str]) -> int:

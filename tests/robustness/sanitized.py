@@ -38,8 +38,19 @@ def compiled(folder: Path, way: sanitizers.Way) -> Path:
     stub, native = sources.source_directory(), sources.engine_directory()
     flags = [f"-fsanitize={way.sanitize}"] if way.sanitize else []
     level = "-O0" if "undefined" in way.sanitize else "-O1"  # 18 s of CPU for the engine, or 70
-    common = [*flags, level, "-g", "-fno-omit-frame-pointer", *build.defines(find_torch()), "-I", str(folder),
-              "-I", str(stub), "-I", str(native)]  # fmt: skip
+    common = [
+        *flags,
+        level,
+        "-g",
+        "-fno-omit-frame-pointer",
+        *build.defines(find_torch()),
+        "-I",
+        str(folder),
+        "-I",
+        str(stub),
+        "-I",
+        str(native),
+    ]
     whole = folder / "whole.cpp"
     files = (*sources.engine_sources(), Path(__file__).with_name("ring_driver.cpp"))
     whole.write_text("".join(f'#include "{path}"\n' for path in files))

@@ -17,9 +17,14 @@ from pathlib import Path
 
 # No --error-exitcode: what is found in Python would change the status of each process of Python.
 _VALGRIND = (
-    "valgrind", "--track-origins=yes", "--fair-sched=yes", "--main-stacksize=8388608", "--trace-children=yes",
-    "--num-callers=30", "--fullpath-after=",
-)  # fmt: skip
+    "valgrind",
+    "--track-origins=yes",
+    "--fair-sched=yes",
+    "--main-stacksize=8388608",
+    "--trace-children=yes",
+    "--num-callers=30",
+    "--fullpath-after=",
+)
 _ADDRESS = {
     # Leaks: Python keeps what it has at its end. Stacks for signals: at the end of a thread the sanitizer would unmap
     # the one of LLVM, which Triton compiles with.
@@ -29,10 +34,12 @@ _ADDRESS = {
 _THREAD = {
     # A process of Python forks while it has threads; its child goes on. There must be none but Python's own then: a
     # thread of the child may have the address of one that the child does not have, which ends it ("dup thread").
-    "JE_ARROW_MALLOC_CONF": "background_thread:false", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OMP_NUM_THREADS": "1",
     # What is found in others' code must not change a rank's status.
     "TSAN_OPTIONS": "exitcode=0 die_after_fork=0 history_size=4",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -60,8 +67,8 @@ WAYS = {
 
 
 def run(
-    way: Way, command: Sequence[str], reports: Path, *, libraries: Path | None = None, pass_fds: Sequence[int] = (),
-) -> int:  # fmt: skip
+    way: Way, command: Sequence[str], reports: Path, *, libraries: Path | None = None, pass_fds: Sequence[int] = ()
+) -> int:
     """The status of `command`; what is found goes into the folder `reports`. `libraries`: torch's folder of them.
 
     The sanitizer's own `dlopen` forgets whose search path counts, so that libraries next to the caller are not found.

@@ -29,9 +29,23 @@ from phantora.sweep.journal import NAME, read
 from phantora.sweep.measure import measure
 
 WORDS = (
-    "--preset", "fsdp2", "--model", "small", "--set", "layers=2", "--set", "batch=1,2", "--set", "ac=none",
-    "--cluster", "1x1xH100", "--cluster", "1x2xH100", "--cluster", "1x4xH100",
-)  # fmt: skip
+    "--preset",
+    "fsdp2",
+    "--model",
+    "small",
+    "--set",
+    "layers=2",
+    "--set",
+    "batch=1,2",
+    "--set",
+    "ac=none",
+    "--cluster",
+    "1x1xH100",
+    "--cluster",
+    "1x2xH100",
+    "--cluster",
+    "1x4xH100",
+)
 OF_THE_RUN = ("seconds", "log")
 """Columns that tell of this machine."""
 
@@ -123,8 +137,10 @@ def compare(found: dict[str, Row], folder: Path) -> list[str]:
     for key, row in found.items():
         values = f"{row['cluster']} batch={row.get('batch')} reshard={row.get('reshard')}"
         alone = singles[key]
-        print(f"| {values} | {row['rank']} | {order.index(key) + 1} | {row['step_time_ns']} | "
-              f"{alone['step_time_ns']} | {row['memory_bytes']} | {alone['memory_bytes']} |")  # fmt: skip
+        print(
+            f"| {values} | {row['rank']} | {order.index(key) + 1} | {row['step_time_ns']} | "
+            f"{alone['step_time_ns']} | {row['memory_bytes']} | {alone['memory_bytes']} |"
+        )
     return wrong + ([] if order == list(found) else ["the order is another"])
 
 

@@ -1,6 +1,6 @@
-// Next to the address sanitizer, the one for undefined behaviour writes its reports to standard error whatever its option
-// log_path says: the function that takes the path is found in the address sanitizer. Preloaded by sanitizers.py, this
-// calls the one of its own library.
+// Next to the address sanitizer, the one for undefined behaviour writes its reports to standard error whatever its
+// option log_path says: the function that takes the path is found in the address sanitizer. Preloaded by sanitizers.py,
+// this calls the one of its own library.
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>

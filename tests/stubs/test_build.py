@@ -112,9 +112,7 @@ def test_missing_compiler_is_named_with_its_package(
     quick_build: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(
-        PhantoraError, match=r"no gcc and no g\+\+ on the PATH.*apt install gcc g\+\+.*dnf install"
-    ):
+    with pytest.raises(PhantoraError, match=r"no gcc and no g\+\+ on the PATH.*apt install gcc g\+\+.*dnf install"):
         stubs.ensure()
 
 
@@ -135,9 +133,14 @@ def test_a_library_depends_on_its_sources_and_what_they_include(
 ) -> None:
     (tmp_path / "abi").mkdir()
     for name, text in {
-        "one.c": '#include "two.h"\n#include "abi/far.h"\n', "two.h": '#include "three.h"\n', "three.h": "",
-        "abi/far.h": '#include "near.h"\n', "abi/near.h": "", "other.c": "", "other.h": "",
-    }.items():  # fmt: skip
+        "one.c": '#include "two.h"\n#include "abi/far.h"\n',
+        "two.h": '#include "three.h"\n',
+        "three.h": "",
+        "abi/far.h": '#include "near.h"\n',
+        "abi/near.h": "",
+        "other.c": "",
+        "other.h": "",
+    }.items():
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(sources, "source_directory", lambda: tmp_path)
 
@@ -202,9 +205,7 @@ def nm(path: Path, *options: str) -> list[tuple[str, str]]:
     return [(line.split()[-1], line.split()[-2]) for line in text.splitlines()]
 
 
-@pytest.mark.parametrize(
-    "library", ["libc10.so", "libc10_cuda.so", "libtorch_cuda.so", "libtorch_global_deps.so"]
-)
+@pytest.mark.parametrize("library", ["libc10.so", "libc10_cuda.so", "libtorch_cuda.so", "libtorch_global_deps.so"])
 def test_elf_reader_agrees_with_nm(library: str) -> None:
     path = find.find_torch().libraries / library
     read = elf.read_dynamic(path)
@@ -228,9 +229,7 @@ def test_elf_reader_refuses_other_files(tmp_path: Path) -> None:
 def test_every_import_of_torch_is_served_with_its_version(stub_set: stubs.StubSet) -> None:
     torch = find.find_torch()
     libraries = find.nvidia_libraries(torch)
-    assert {"libcuda.so.1", "libnvidia-ml.so.1", "libnccl.so.2", "libcudnn.so.9"} <= {
-        lib.soname for lib in libraries
-    }
+    assert {"libcuda.so.1", "libnvidia-ml.so.1", "libnccl.so.2", "libcudnn.so.9"} <= {lib.soname for lib in libraries}
     for library in libraries:
         read = elf.read_dynamic(stub_set.directory / library.soname)
         assert read.soname == library.soname
@@ -291,17 +290,21 @@ def test_torch_runs_on_the_stubs_alone(stub_set: stubs.StubSet) -> None:
 
 
 def test_loading_after_torch_is_refused(stub_set: stubs.StubSet) -> None:
-    result = python("import sys, types; sys.modules['torch'] = types.ModuleType('torch')\n"
-                    "from phantora.stubs import build, load\n"
-                    f"load(build.read_set(build.Path({str(stub_set.directory)!r})))")  # fmt: skip
+    result = python(
+        "import sys, types; sys.modules['torch'] = types.ModuleType('torch')\n"
+        "from phantora.stubs import build, load\n"
+        f"load(build.read_set(build.Path({str(stub_set.directory)!r})))"
+    )
     assert "PhantoraError: torch was imported before" in result.stderr
 
 
 def test_library_that_came_first_is_refused(stub_set: stubs.StubSet) -> None:
     soname = stub_set.coverage[0].soname
-    result = python("import ctypes; from phantora.stubs import build, load\n"
-                    f"s = build.read_set(build.Path({str(stub_set.directory)!r}))\n"
-                    f"ctypes.CDLL(str(s.directory / {soname!r})); load(s)")  # fmt: skip
+    result = python(
+        "import ctypes; from phantora.stubs import build, load\n"
+        f"s = build.read_set(build.Path({str(stub_set.directory)!r}))\n"
+        f"ctypes.CDLL(str(s.directory / {soname!r})); load(s)"
+    )
     assert f"PhantoraError: {soname} is already loaded" in result.stderr
 
 

@@ -30,8 +30,11 @@ int main(int argc, char **argv) {
 def test_nothing_is_found_in_a_rank_and_its_simulator() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.robustness.sanitized", WAY, "--rounds", "20"],
-        capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -116,9 +116,11 @@ def same_as_tracelens(log: Path, directory: Path) -> None:
     for (group, name), calls in table.groupby(["Process Group Name", "Collective name"]):
         size = calls["Group size"].iloc[0]
         theirs = (
-            len(calls), calls["Full msg size (MB)"].sum() * 2**20, calls["comm_latency"].sum() * 1000,
+            len(calls),
+            calls["Full msg size (MB)"].sum() * 2**20,
+            calls["comm_latency"].sum() * 1000,
             calls["avg_wait_time"].sum() * 1000,
-        )  # fmt: skip
+        )
         key = int(group), kinds[name]
         found.add(key)
         assert [size * value for value in theirs] == pytest.approx(own[key], rel=1e-3)

@@ -21,8 +21,17 @@ class Clock:
     def runtime(self) -> Runtime:
         move = self.advance
         return Runtime(
-            connected=lambda: True, null_mode=lambda: False, moves_clock=lambda: True, now=lambda: self.time,
-            advance=move, sleep=move, bytes_ns=lambda _, size: size, times_ns=lambda _, times: 0,
-            contend=lambda *stretches: None, hold=self.hold, follows=lambda: 0, latest=lambda: self.time,
+            connected=lambda: True,
+            null_mode=lambda: False,
+            moves_clock=lambda: True,
+            now=lambda: self.time,
+            advance=move,
+            sleep=move,
+            bytes_ns=lambda _, size: size,
+            times_ns=lambda _, times: 0,
+            contend=lambda *stretches: None,
+            hold=self.hold,
+            follows=lambda: 0,
+            latest=lambda: self.time,
             reach=lambda time: None,
-        )  # fmt: skip
+        )

@@ -59,9 +59,11 @@ class Scene:
         with open(self.folder / "out.txt", "ab") as out, open(self.folder / "err.txt", "ab") as err:
             files: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
             self.process = subprocess.Popen(
-                [*PHANTORA, *words], cwd=self.folder / "out",
-                env={**os.environ, "PYTHONPATH": paths, **more}, **(files | options),
-            )  # fmt: skip
+                [*PHANTORA, *words],
+                cwd=self.folder / "out",
+                env={**os.environ, "PYTHONPATH": paths, **more},
+                **(files | options),
+            )
 
     def said(self) -> str:
         """Its standard error so far."""
@@ -182,8 +184,9 @@ def difference(one: Path, other: Path) -> str | None:
             return f"{[sum(map(len, log.batches())) for log in logs]} rows"
         rows = [
             int(np.nonzero(_bits(column) != _bits(second[name]))[0][0])
-            for name, column in first.columns.items() if column.tobytes() != second[name].tobytes()
-        ]  # fmt: skip
+            for name, column in first.columns.items()
+            if column.tobytes() != second[name].tobytes()
+        ]
         if rows:
             return f"row {at + min(rows):,}: {_told(logs[0], first, min(rows))}; {_told(logs[1], second, min(rows))}"
         at += len(first)

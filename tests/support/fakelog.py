@@ -124,14 +124,19 @@ def small_run(ranks: int = 2, steps: int = 3, profiler: bool = True, optimizer: 
             def kernel(
                 op_at: int, start: int, end: int, price: int, thread: int = 0, t: int = t, rank: int = rank
             ) -> None:
-                op = run.add(
-                    Kind.OPERATOR, rank, t + op_at * us, t + (op_at + 12) * us, sig=mm, stream=thread
-                )
+                op = run.add(Kind.OPERATOR, rank, t + op_at * us, t + (op_at + 12) * us, sig=mm, stream=thread)
                 run.add(
-                    Kind.KERNEL, rank, t + start * us, t + end * us,
+                    Kind.KERNEL,
+                    rank,
+                    t + start * us,
+                    t + end * us,
                     '{"lib":"cublas","call":"gemm","name":"nvjet_tn"}',
-                    stream=0, launch=t + (op_at + 4) * us, link=op, sig=mm, price=price,
-                )  # fmt: skip
+                    stream=0,
+                    launch=t + (op_at + 4) * us,
+                    link=op,
+                    sig=mm,
+                    price=price,
+                )
 
             late = 50 * (rank > 0)
             kernel(10, 100, 300, gemm)
@@ -139,15 +144,33 @@ def small_run(ranks: int = 2, steps: int = 3, profiler: bool = True, optimizer: 
             run.add(Kind.WAIT, rank, t + 200 * us, t + 300 * us, stream=1, launch=t + 30 * us, link=mark)
             op = run.add(Kind.OPERATOR, rank, t + 36 * us, t + 50 * us, "c10d::allreduce_", stream=0)
             run.add(
-                Kind.COLLECTIVE, rank, t + (300 + late) * us, t + 500 * us,
-                "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", stream=1, launch=t + 40 * us, ready=t + 350 * us,
-                link=op, comm=0, seq=k, bytes=1 << 20, price=reduce, sub=layout.Coll.ALL_REDUCE,
-            )  # fmt: skip
+                Kind.COLLECTIVE,
+                rank,
+                t + (300 + late) * us,
+                t + 500 * us,
+                "ncclDevKernel_AllReduce_Sum_bf16_RING_LL",
+                stream=1,
+                launch=t + 40 * us,
+                ready=t + 350 * us,
+                link=op,
+                comm=0,
+                seq=k,
+                bytes=1 << 20,
+                price=reduce,
+                sub=layout.Coll.ALL_REDUCE,
+            )
             kernel(60, 400, 600, half, thread=1)
             move = run.add(
-                Kind.MEMCPY, rank, t + 650 * us, t + 700 * us, stream=0, launch=t + 80 * us, bytes=4,
-                sig=copy, sub=layout.Copy.D2H_PAGEABLE,
-            )  # fmt: skip
+                Kind.MEMCPY,
+                rank,
+                t + 650 * us,
+                t + 700 * us,
+                stream=0,
+                launch=t + 80 * us,
+                bytes=4,
+                sig=copy,
+                sub=layout.Copy.D2H_PAGEABLE,
+            )
             run.add(Kind.SYNC, rank, t + 110 * us, t + 705 * us, "cudaStreamSynchronize", link=move)
             for at, value in ((15, 1 << 30), (45, 3 << 30), (720, 1 << 29)):
                 run.add(Kind.MEMORY, rank, t + at * us, t + at * us, value=value, bytes=4 << 30)
@@ -162,21 +185,12 @@ def large_rows(count: int, ranks: int = 8, seed: int = 0) -> tuple[Tables, Rows]
     """About `count` rows as a training run has them: operators, kernels on two streams, collectives,
     memory. Made with NumPy, for speed."""
     rng = np.random.default_rng(seed)
-    names = [
-        f"void at::native::vectorized_elementwise_kernel<4, Functor_{i}<float>>(int, bf16)"
-        for i in range(200)
-    ]
+    names = [f"void at::native::vectorized_elementwise_kernel<4, Functor_{i}<float>>(int, bf16)" for i in range(200)]
     collective = len(names)
     names.append("ncclDevKernel_AllReduce_Sum_bf16_RING_LL")
     signatures = [(f"aten::op_{i % 60}", f"bf16[{i},4096], bf16[4096,{i}]") for i in range(400)]
     prices = [
-        PriceRow(
-            "gemm" if i % 2 else "elementwise",
-            ("measured", "interpolated", "analytic")[i % 3],
-            1e9 * i,
-            1e6,
-            0,
-        )
+        PriceRow("gemm" if i % 2 else "elementwise", ("measured", "interpolated", "analytic")[i % 3], 1e9 * i, 1e6, 0)
         for i in range(400)
     ]
     tables = Tables(names, signatures, prices)
@@ -192,12 +206,7 @@ def large_rows(count: int, ranks: int = 8, seed: int = 0) -> tuple[Tables, Rows]
         sig = rng.integers(0, 400, each)
         op["kind"], op["start"], op["end"], op["sig"] = Kind.OPERATOR, step, step + 4_000, sig
         for i, part in enumerate((kernel, second)):
-            part["kind"], part["name"], part["sig"], part["price"] = (
-                Kind.KERNEL,
-                rng.integers(0, 200, each),
-                sig,
-                sig,
-            )
+            part["kind"], part["name"], part["sig"], part["price"] = (Kind.KERNEL, rng.integers(0, 200, each), sig, sig)
             part["launch"], part["link"], part["part"] = step + 1_000 * (i + 1), op["id"], i
             part["start"] = step + 2_500 * (i + 1)
             part["end"] = part["start"] + rng.integers(500, 2_500, each)

@@ -111,17 +111,31 @@ class FakeRank:
         return number
 
     def collective(
-        self, comm: int, nbytes: int, *, kind: int = 0, stream: int = 0, at: int | None = None,
-        data: bytes | None = None, ticket: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        comm: int,
+        nbytes: int,
+        *,
+        kind: int = 0,
+        stream: int = 0,
+        at: int | None = None,
+        data: bytes | None = None,
+        ticket: int = 0,
+    ) -> None:
         """A collective of float32. With `data`, the engine computes the result, which a request with the `ticket`
         reads."""
         if data is not None:
             self.blob(data)
         self.emit(
-            "COLLECTIVE", id=comm, stream=stream, coll=kind, dtype=7, count=nbytes // 4, bytes=nbytes,
-            ticket=ticket, at=at,
-        )  # fmt: skip
+            "COLLECTIVE",
+            id=comm,
+            stream=stream,
+            coll=kind,
+            dtype=7,
+            count=nbytes // 4,
+            bytes=nbytes,
+            ticket=ticket,
+            at=at,
+        )
 
     def transfer(self, kind: str, comm: int, peer: int, nbytes: int, *, stream: int = 0, at: int | None = None) -> None:
         self.emit(kind, id=comm, stream=stream, peer=peer, dtype=7, count=nbytes // 4, bytes=nbytes, at=at)
@@ -155,18 +169,33 @@ class Bench:
 
     @classmethod
     def create(
-        cls, library: Path, world: int = 1, sms: int = 100, *, record: bool = False, speak: bool = True,
-        fold: Fold | None = None, places: Places | None = None, memory: int = 0,
-    ) -> Bench:  # fmt: skip
+        cls,
+        library: Path,
+        world: int = 1,
+        sms: int = 100,
+        *,
+        record: bool = False,
+        speak: bool = True,
+        fold: Fold | None = None,
+        places: Places | None = None,
+        memory: int = 0,
+    ) -> Bench:
         """`record`: the engine keeps what ranks say; without `speak` they have not started; in a folded run `ranks`
         are the processes. `places`: ranks that share GPUs of so much `memory`."""
         device: dict[str, Any] = {
-            "name": b"test", "sms": sms, "max_threads_per_sm": 2048, "max_blocks_per_sm": 32, "memory_bytes": memory,
-        }  # fmt: skip
+            "name": b"test",
+            "sms": sms,
+            "max_threads_per_sm": 2048,
+            "max_blocks_per_sm": 32,
+            "memory_bytes": memory,
+        }
         config = SessionConfig(
-            world, world, real=fold.real if fold else None,
-            gpus_per_host=places.gpus_per_host if places else 0, mps=bool(places and places.mps),
-        )  # fmt: skip
+            world,
+            world,
+            real=fold.real if fold else None,
+            gpus_per_host=places.gpus_per_host if places else 0,
+            mps=bool(places and places.mps),
+        )
         session = Session.create(config, device, {})
         engine = native.Engine(library, session)
         if record:
@@ -206,14 +235,20 @@ class Bench:
         kinds = layout.RowKind.names()
         return [
             {
-                "kind": kinds[row["kind"]], "rank": int(row["rank"]), "stream": int(row["stream"]),
+                "kind": kinds[row["kind"]],
+                "rank": int(row["rank"]),
+                "stream": int(row["stream"]),
                 "name": self.engine.text(native.NAMES, int(row["name"])) if row["name"] >= 0 else "",
-                "start": int(row["start"]), "end": int(row["end"]), "ready": int(row["ready"]),
-                "id": int(row["id"]), "link": int(row["link"]), "last_rank": int(row["last_rank"]),
+                "start": int(row["start"]),
+                "end": int(row["end"]),
+                "ready": int(row["ready"]),
+                "id": int(row["id"]),
+                "link": int(row["link"]),
+                "last_rank": int(row["last_rank"]),
                 "last_id": int(row["last_id"]),
             }
             for row in rows
-        ]  # fmt: skip
+        ]
 
     def spans(self, *kinds: str) -> list[tuple[str, int, int]]:
         """(name, start, end) of the rows of some kinds, in the log's order."""

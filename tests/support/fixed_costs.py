@@ -48,9 +48,13 @@ class FixedCosts:
 def main(world: int, script: str) -> int:
     cluster = load_cluster(f"1x{world}xH100")
     calibration = replace(
-        cluster.gpu.calibration, kernel_gap_ns=0.0, crowded_gap_ns=0.0, graph_gap_ns=0.0, library_gap_ns=0.0,
+        cluster.gpu.calibration,
+        kernel_gap_ns=0.0,
+        crowded_gap_ns=0.0,
+        graph_gap_ns=0.0,
+        library_gap_ns=0.0,
         launch_latency_ns=0.0,
-    )  # fmt: skip
+    )
     alone = replace(cluster.gpu.interference, classes={})
     gpu = replace(cluster.gpu, calibration=calibration, power_watts=0, interference=alone)
     cluster = replace(cluster, gpu=gpu)

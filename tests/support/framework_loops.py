@@ -78,9 +78,11 @@ def deepspeed() -> Result:
     import deepspeed
 
     settings = {
-        "train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}, "zero_optimization": {"stage": 1},
+        "train_micro_batch_size_per_gpu": 1,
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 1},
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "torch_adam": True}},
-    }  # fmt: skip
+    }
     model = network()
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=settings)
     x = batch()
@@ -130,9 +132,15 @@ def huggingface() -> Result:
 
     model = Net()
     arguments = TrainingArguments(
-        tempfile.mkdtemp(), max_steps=STEPS, per_device_train_batch_size=8, report_to=[], save_strategy="no",
-        logging_strategy="no", optim="adamw_torch_fused", disable_tqdm=True,
-    )  # fmt: skip
+        tempfile.mkdtemp(),
+        max_steps=STEPS,
+        per_device_train_batch_size=8,
+        report_to=[],
+        save_strategy="no",
+        logging_strategy="no",
+        optim="adamw_torch_fused",
+        disable_tqdm=True,
+    )
     Trainer(model, arguments, train_dataset=Rows(), callbacks=[Clock()]).train()
     return differences(moments), model_step(model)
 
@@ -160,9 +168,14 @@ def lightning() -> Result:
 
     module = Module()
     trainer = L.Trainer(
-        max_steps=STEPS, devices=[int(os.environ["LOCAL_RANK"])], accelerator="gpu", logger=False, barebones=True,
-        enable_checkpointing=False, plugins=[LightningEnvironment()],
-    )  # fmt: skip
+        max_steps=STEPS,
+        devices=[int(os.environ["LOCAL_RANK"])],
+        accelerator="gpu",
+        logger=False,
+        barebones=True,
+        enable_checkpointing=False,
+        plugins=[LightningEnvironment()],
+    )
     os.environ["LOCAL_RANK"] = "0"
     trainer.fit(module, torch.utils.data.DataLoader(Rows(), 8))
     return differences(moments), model_step(module.net.cuda())

@@ -17,9 +17,7 @@ HOST, MAIN, BACKWARD = 4000, 4000, 4001
 class Trace:
     """The events of one rank; times in us, as Kineto's."""
 
-    def __init__(
-        self, rank: int = 0, world: int = 1, skew: float = 0.0, gpu: str = "NVIDIA H100 80GB HBM3"
-    ) -> None:  # fmt: skip
+    def __init__(self, rank: int = 0, world: int = 1, skew: float = 0.0, gpu: str = "NVIDIA H100 80GB HBM3") -> None:
         self.gpu = gpu
         self.rank, self.world, self.skew = rank, world, skew
         self.events: list[Event] = []
@@ -28,9 +26,15 @@ class Trace:
 
     def slice(self, category: str, name: str, start: float, length: float, tid: int = MAIN, **args: Any) -> Event:
         event = {
-            "ph": "X", "cat": category, "name": name, "pid": HOST, "tid": tid, "ts": start + self.skew, "dur": length,
+            "ph": "X",
+            "cat": category,
+            "name": name,
+            "pid": HOST,
+            "tid": tid,
+            "ts": start + self.skew,
+            "dur": length,
             "args": args,
-        }  # fmt: skip
+        }
         self.events.append(event)
         return event
 
@@ -42,9 +46,16 @@ class Trace:
         return self._operators
 
     def kernel(
-        self, name: str, launched: float, start: float, length: float, stream: int = 7, external: int | None = None,
-        tid: int = MAIN, **args: Any,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        launched: float,
+        start: float,
+        length: float,
+        stream: int = 7,
+        external: int | None = None,
+        tid: int = MAIN,
+        **args: Any,
+    ) -> None:
         self._correlation += 1
         link = {"correlation": self._correlation} | ({"External id": external} if external else {})
         self.slice("cuda_runtime", "cudaLaunchKernel", launched, 4.0, tid, **link)
@@ -54,21 +65,34 @@ class Trace:
     def all_reduce(self, launched: float, start: float, length: float, elements: int = 1 << 20) -> None:
         ranks = list(range(self.world))
         self.kernel(
-            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)", launched, start, length, 20,
+            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            launched,
+            start,
+            length,
+            20,
             **{
-                "Collective name": "allreduce", "In msg nelems": elements, "Out msg nelems": elements,
-                "Group size": self.world, "dtype": "BFloat16", "Process Group Name": "0",
-                "Process Group Description": "default_pg", "Process Group Ranks": str(ranks),
+                "Collective name": "allreduce",
+                "In msg nelems": elements,
+                "Out msg nelems": elements,
+                "Group size": self.world,
+                "dtype": "BFloat16",
+                "Process Group Name": "0",
+                "Process Group Description": "default_pg",
+                "Process Group Ranks": str(ranks),
             },
-        )  # fmt: skip
+        )
 
     def data(self) -> dict[str, Any]:
         job = {"backend": "nccl", "rank": self.rank, "world_size": self.world}
         device = {"id": self.rank, "name": self.gpu, "totalGlobalMem": 85_017_493_504}
         return {
-            "schemaVersion": 1, "deviceProperties": [device], "distributedInfo": job, "displayTimeUnit": "ms",
-            "traceEvents": self.events, "traceName": "rank.json",
-        }  # fmt: skip
+            "schemaVersion": 1,
+            "deviceProperties": [device],
+            "distributedInfo": job,
+            "displayTimeUnit": "ms",
+            "traceEvents": self.events,
+            "traceName": "rank.json",
+        }
 
     def write(self, path: Path) -> Path:
         text = json.dumps(self.data(), indent=1).encode()

@@ -411,11 +411,31 @@ def scaled_loss() -> Result:
 
 
 LOOPS: tuple[Callable[[], Result], ...] = (
-    sync_each_step, reads_the_loss, never_synced, bound_by_the_host, profiler, profiler_with_schedule,
-    gradient_accumulation, evaluation_in_between, checkpoint, inference, inference_with_a_loader, inference_annotated,
-    generate, two_optimizers, gan, lbfgs, by_hand, scaled_loss, gan_of_many_operators, critic_thrice, reinforcement,
-    averaged_weights, varying_lengths, frozen_at_first,
-)  # fmt: skip
+    sync_each_step,
+    reads_the_loss,
+    never_synced,
+    bound_by_the_host,
+    profiler,
+    profiler_with_schedule,
+    gradient_accumulation,
+    evaluation_in_between,
+    checkpoint,
+    inference,
+    inference_with_a_loader,
+    inference_annotated,
+    generate,
+    two_optimizers,
+    gan,
+    lbfgs,
+    by_hand,
+    scaled_loss,
+    gan_of_many_operators,
+    critic_thrice,
+    reinforcement,
+    averaged_weights,
+    varying_lengths,
+    frozen_at_first,
+)
 
 
 def main(chosen: Iterator[str]) -> None:

@@ -30,12 +30,22 @@ class Network:
         self._lib = lib = ctypes.CDLL(str(library))
         p, i32, i64, f64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_double
         for name, result, arguments in (
-            ("open", p, []), ("close", None, [p]), ("link", i32, [p, f64]), ("change", None, [p, i32, i64, f64]),
-            ("watch", None, [p]), ("begin", i32, [p, i64, i32, p, p, p, p, p, i64]), 
-            ("earliest", i64, [p, i32]), ("next", i64, [p]),
-            ("step", i32, [p]), ("run", i32, [p]), ("ended", None, [p, p, p, p]), ("rate", f64, [p, i32, i32]),
-            ("component", i32, [p, i32, i32]), ("busy", i32, [p, i64]), ("take_busy", None, [p, p, p, p, p]),
-        ):  # fmt: skip
+            ("open", p, []),
+            ("close", None, [p]),
+            ("link", i32, [p, f64]),
+            ("change", None, [p, i32, i64, f64]),
+            ("watch", None, [p]),
+            ("begin", i32, [p, i64, i32, p, p, p, p, p, i64]),
+            ("earliest", i64, [p, i32]),
+            ("next", i64, [p]),
+            ("step", i32, [p]),
+            ("run", i32, [p]),
+            ("ended", None, [p, p, p, p]),
+            ("rate", f64, [p, i32, i32]),
+            ("component", i32, [p, i32, i32]),
+            ("busy", i32, [p, i64]),
+            ("take_busy", None, [p, p, p, p, p]),
+        ):
             function = getattr(lib, f"phn_{name}")
             function.restype, function.argtypes = result, arguments
         self._handle = lib.phn_open()
@@ -57,10 +67,19 @@ class Network:
         amounts = np.array([c.bytes for c in classes], np.float64)
         rates = np.array([c.rate for c in classes], np.float64)
         counts = np.array([c.count for c in classes], np.int32)
-        return int(self._lib.phn_begin(
-            self._handle, start, len(classes), links.ctypes.data, offsets.ctypes.data, amounts.ctypes.data,
-            rates.ctypes.data, counts.ctypes.data, tag,
-        ))  # fmt: skip
+        return int(
+            self._lib.phn_begin(
+                self._handle,
+                start,
+                len(classes),
+                links.ctypes.data,
+                offsets.ctypes.data,
+                amounts.ctypes.data,
+                rates.ctypes.data,
+                counts.ctypes.data,
+                tag,
+            )
+        )
 
     def earliest(self, link: int) -> int:
         """No flow over `link` can start before."""
@@ -115,9 +134,10 @@ def fill(bandwidths: Sequence[float], classes: Sequence[Class]) -> list[float]:
                 left[link] -= rise * classes[f].count
         full = {link for link, share in enumerate(shares) if share <= rise * (1 + 1e-12)}
         growing -= {
-            f for f in growing
+            f
+            for f in growing
             if rates[f] >= classes[f].rate * (1 - 1e-12) or any(link in full for link in classes[f].links)
-        }  # fmt: skip
+        }
     return rates
 
 

@@ -24,10 +24,13 @@ SLICE = 3  # records that a rank says at once, at most
 _TIMINGS = (
     native.Timing(launch_latency_ns=100, communication_start_ns=2000, filling_copy_bytes=4 << 20),
     native.Timing(
-        launch_latency_ns=4500, kernel_gap_ns=1000, crowded_gap_ns=1500, communication_start_ns=2000,
+        launch_latency_ns=4500,
+        kernel_gap_ns=1000,
+        crowded_gap_ns=1500,
+        communication_start_ns=2000,
         filling_copy_bytes=4 << 20,
     ),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -57,8 +60,9 @@ class _Writer:
         self.timing = self.chance.randrange(len(_TIMINGS))
         self.coarse = self.chance.random() < 0.4  # much happens at the same moment
         for _ in range(self.chance.randint(5, most)):
-            self.chance.choices((self.kernels, self.copy, self.group, self.transfer, self.event, self.request),
-                                (5, 1, 3, 2, 2, 2))[0]()  # fmt: skip
+            self.chance.choices(
+                (self.kernels, self.copy, self.group, self.transfer, self.event, self.request), (5, 1, 3, 2, 2, 2)
+            )[0]()
 
     def say(self, rank: int, kind: str, **fields: int) -> None:
         after = self.chance.choice((0, 0, 500, 1000, 3000) if self.coarse else (0, 0, 10, 100, 700, 3000))
@@ -79,8 +83,15 @@ class _Writer:
             self.say(rank, "OP_BEGIN")
         for _ in range(chance.randint(1, 3) if operator else 1):
             blocks = chance.choice((1, 60, FULL, FULL))
-            self.say(rank, "KERNEL", stream=self.stream(), name=self.size(6000), blocks=blocks, op=int(operator),
-                     library=chance.randrange(5) == 0)  # fmt: skip
+            self.say(
+                rank,
+                "KERNEL",
+                stream=self.stream(),
+                name=self.size(6000),
+                blocks=blocks,
+                op=int(operator),
+                library=chance.randrange(5) == 0,
+            )
         if operator:
             self.say(rank, "OP_END")
 
@@ -102,8 +113,7 @@ class _Writer:
         second = (first + self.chance.randint(1, self.world - 1)) % self.world
         stream, size = self.stream(), 4 * self.size(10_000)
         for rank, kind, peer in ((first, "SEND", second), (second, "RECV", first)):
-            self.say(rank, kind, id=1, stream=stream, peer=peer, bytes=size,
-                     count=size // 4, dtype=7)  # fmt: skip
+            self.say(rank, kind, id=1, stream=stream, peer=peer, bytes=size, count=size // 4, dtype=7)
 
     def event(self) -> None:
         rank, which = self.chance.randrange(self.world), self.chance.randrange(3)
@@ -164,19 +174,30 @@ class _Speaker:
     def _kernel(self, at: int, fields: dict[str, int]) -> None:
         flags = layout.Flag["PH_F_LIBRARY"] if fields["library"] else 0
         self.rank.emit(
-            "KERNEL", id=self.rank.name(f"k:{fields['name']}"), stream=fields["stream"], at=at, flags=flags,
-            op=self.operators if fields["op"] else 0, grid_x=fields["blocks"], grid_y=1, grid_z=1, block_x=1024,
-            block_y=1, block_z=1,
-        )  # fmt: skip
+            "KERNEL",
+            id=self.rank.name(f"k:{fields['name']}"),
+            stream=fields["stream"],
+            at=at,
+            flags=flags,
+            op=self.operators if fields["op"] else 0,
+            grid_x=fields["blocks"],
+            grid_y=1,
+            grid_z=1,
+            block_x=1024,
+            block_y=1,
+            block_z=1,
+        )
 
 
 def _network(bench: Bench) -> None:
     """A port up and one down for each GPU, which everything shares."""
     links = [
-        [bench.engine.add_link(CAP, bench.engine.intern(native.NAMES, f"{way}{rank.index}"), (rank.index,))
-         for way in ("up", "down")]
+        [
+            bench.engine.add_link(CAP, bench.engine.intern(native.NAMES, f"{way}{rank.index}"), (rank.index,))
+            for way in ("up", "down")
+        ]
         for rank in bench.ranks
-    ]  # fmt: skip
+    ]
 
     def flows(request: native.PriceRequest) -> tuple[int, list[Flow]]:
         if request.kind == native.TRANSFER:

@@ -30,12 +30,26 @@ REPLY = layout.dtype(layout.Reply)
 BLOB_KIND = layout.Kind.names().index("BLOB")
 REPOSITORY = Path(__file__).parent.parent.parent
 DEVICE: Mapping[str, Any] = {
-    "name": b"NVIDIA H100 80GB HBM3", "major": 9, "minor": 0, "sms": 132, "max_threads_per_sm": 2048,
-    "regs_per_sm": 65536, "max_blocks_per_sm": 32, "smem_per_sm": 233472, "smem_per_block_optin": 232448,
-    "clock_khz": 1980000, "memory_clock_khz": 2619000, "bus_width": 5120, "l2_bytes": 52428800,
-    "nvlink": 1, "memory_bytes": 1 << 30, "context_bytes": 256 << 20, "spare_bytes": 64 << 20,
-    "cublas_bytes": 66 << 20, "cudnn_bytes": 10 << 20,
-}  # fmt: skip
+    "name": b"NVIDIA H100 80GB HBM3",
+    "major": 9,
+    "minor": 0,
+    "sms": 132,
+    "max_threads_per_sm": 2048,
+    "regs_per_sm": 65536,
+    "max_blocks_per_sm": 32,
+    "smem_per_sm": 233472,
+    "smem_per_block_optin": 232448,
+    "clock_khz": 1980000,
+    "memory_clock_khz": 2619000,
+    "bus_width": 5120,
+    "l2_bytes": 52428800,
+    "nvlink": 1,
+    "memory_bytes": 1 << 30,
+    "context_bytes": 256 << 20,
+    "spare_bytes": 64 << 20,
+    "cublas_bytes": 66 << 20,
+    "cudnn_bytes": 10 << 20,
+}
 _SYS_FUTEX, _FUTEX_WAKE = 202, 1
 
 
@@ -119,12 +133,7 @@ class Reader:
                 status = -1
             else:
                 data, value = known[record["offset"] : record["offset"] + layout.REPLY_BYTES], len(known)
-        reply["status"], reply["time"], reply["value"], reply["length"] = (
-            status,
-            record["time"],
-            value,
-            len(data),
-        )
+        reply["status"], reply["time"], reply["value"], reply["length"] = (status, record["time"], value, len(data))
         reply["data"][0, : len(data)] = np.frombuffer(data, np.uint8)
         reply["futex"] = 1
         self.wake(reply["futex"])
@@ -276,11 +285,7 @@ def run_script(
     follower.start()
     try:
         result = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                _PROLOGUE.format(fd=session.fd, devices=devices) + text + "\nlibrary.ph_exit(0)\n",
-            ],
+            [sys.executable, "-c", _PROLOGUE.format(fd=session.fd, devices=devices) + text + "\nlibrary.ph_exit(0)\n"],
             pass_fds=(session.fd,),
             capture_output=True,
             text=True,

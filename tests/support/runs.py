@@ -46,9 +46,14 @@ def command(*arguments: str) -> list[str]:
 
 
 def trace(
-    directory: Path, *arguments: str, check: bool = True, before: Callable[[], None] | None = None,
-    timeout: float = 240, alone: bool = False, recording: bool = False,
-) -> Run:  # fmt: skip
+    directory: Path,
+    *arguments: str,
+    check: bool = True,
+    before: Callable[[], None] | None = None,
+    timeout: float = 240,
+    alone: bool = False,
+    recording: bool = False,
+) -> Run:
     """One run, on the fork server of all tests: not one with something to do `before`, nor one that is `alone`.
 
     `test_runs.py` shows that the logs are the same. Only a run with a `recording` can be replayed, and has settled
@@ -56,9 +61,14 @@ def trace(
     """
     done = subprocess.run(
         command("-o", "run.arrow", "--no-summary", *(() if recording else ("--no-recording",)), *arguments),
-        cwd=directory, capture_output=True, text=True, timeout=timeout, preexec_fn=before, check=False,
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        preexec_fn=before,
+        check=False,
         env=environment(shared=not alone and before is None),
-    )  # fmt: skip
+    )
     if check:
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return Run(done.returncode, done.stdout, done.stderr, directory)

@@ -83,9 +83,13 @@ class Shuffled(Replayer):
     """Gives the engine pieces of random sizes of the ranks in random order, and takes its rows at random moments."""
 
     def __init__(
-        self, session: Session, log: LogWriter, config: SimulatorConfig, said: dict[int, Records],
+        self,
+        session: Session,
+        log: LogWriter,
+        config: SimulatorConfig,
+        said: dict[int, Records],
         chooser: random.Random,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(session, log, config, {})
         self._said = [_Voice(session, rank, records) for rank, records in said.items()]
         self._chooser = chooser

@@ -20,9 +20,25 @@ GIB = 1 << 30
 def measured(step_ms: float, memory: int = 40, error: float = 0.05, **changes: Any) -> Measured:
     step = step_ms * 1e6
     found = Measured(
-        step, step, step, 2, error, error, 0.4, None, None, 0.1, 0.1, 0.5, True, memory * GIB, 80 * GIB, memory * GIB,
-        memory * GIB, "Host-bound: <b>",
-    )  # fmt: skip
+        step,
+        step,
+        step,
+        2,
+        error,
+        error,
+        0.4,
+        None,
+        None,
+        0.1,
+        0.1,
+        0.5,
+        True,
+        memory * GIB,
+        80 * GIB,
+        memory * GIB,
+        memory * GIB,
+        "Host-bound: <b>",
+    )
     return replace(found, **changes)
 
 
@@ -30,9 +46,11 @@ def small_answer(folder: Path) -> Answer:
     """tp 1 takes 100 ms without and 120 ms with checkpointing; tp 2 twice as long, in half of the memory; tp 4 does not
     fit; tp 8 was not run."""
     table = {
-        "cluster": "1x8xH100", "matrix": {"tp": [1, 2, 4, 8], "ac": ["none", "full"]}, "tokens": "4096",
+        "cluster": "1x8xH100",
+        "matrix": {"tp": [1, 2, 4, 8], "ac": ["none", "full"]},
+        "tokens": "4096",
         "arguments": {"tp": "--tp", "ac": "--ac"},
-    }  # fmt: skip
+    }
     entries = []
     for point in make_plan(space_of(table, "small")).points:
         task = Task.of(point, Shared(folder, ("train.py",)))

@@ -33,8 +33,12 @@ def ask(trace: Path, *queries: str) -> list[list[list[Any]]]:
     """The rows that each of `queries` gives on `trace`. Fails when the import had any error."""
     done = subprocess.run(
         ["node", str(_SCRIPT), str(_engine()), str(trace)],
-        input=json.dumps([ERRORS, *queries]), capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        input=json.dumps([ERRORS, *queries]),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout)
     assert [answer["error"] for answer in answers] == [""] * len(answers)

@@ -65,15 +65,26 @@ def test_what_a_pull_request_changes_decides(place: Path, branch: str, verdict: 
     git(place, "checkout", "-q", branch)
     output = place / f"{branch}.outputs"
     environment = {
-        **os.environ, "PATH": f"{place / 'bin'}:{os.environ['PATH']}", "BASE": git(place, "rev-parse", "base"),
-        "SCRIPT": "train.py --small", "CLUSTER": "1x4xH100", "LIMIT": "step:2%", "OPTIONS": "",
-        "FOLDER": str(place / branch), "GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(place / "summary.md"),
+        **os.environ,
+        "PATH": f"{place / 'bin'}:{os.environ['PATH']}",
+        "BASE": git(place, "rev-parse", "base"),
+        "SCRIPT": "train.py --small",
+        "CLUSTER": "1x4xH100",
+        "LIMIT": "step:2%",
+        "OPTIONS": "",
+        "FOLDER": str(place / branch),
+        "GITHUB_OUTPUT": str(output),
+        "GITHUB_STEP_SUMMARY": str(place / "summary.md"),
         "PYTHONPATH": str(ACTION.parent),
-    }  # fmt: skip
+    }
     done = subprocess.run(
-        ["bash", ACTION / "judge.sh"], cwd=place / "repository", env=environment, capture_output=True, text=True,
+        ["bash", ACTION / "judge.sh"],
+        cwd=place / "repository",
+        env=environment,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == status, done.stderr
     assert f"verdict={verdict}\n" in output.read_text()
     text = (place / branch / "comment.md").read_text()

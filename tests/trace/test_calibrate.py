@@ -195,10 +195,13 @@ def test_a_machine_by_its_operators(tmp_path: Path) -> None:
     [
         ("gpu = 3", "gpu must be a table"),
         ("[gpu]\nproducts = 1.0", "key 'product' is missing"),
-        ('[gpu]\nproduct = "X"\n[[gpu.collectives]]\nop = "all_reduce"\nmembers = 2\nbytes = [4, 2]\nns = [1.0, 2.0]',
-         "give ascending bytes"),
+        (
+            '[gpu]\nproduct = "X"\n[[gpu.collectives]]\nop = "all_reduce"\nmembers = 2\n'
+            "bytes = [4, 2]\nns = [1.0, 2.0]",
+            "give ascending bytes",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_broken_file_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(f'name = "mine"\nbase = "default"\nfactor = 2.0\n{text}\n')

@@ -38,7 +38,6 @@ def timeline(path: Path) -> None:
     path.with_suffix(".perfetto").rename(path)
 
 
-
 FOREIGN = {
     "empty": (lambda path: path.write_bytes(b""), "the file is empty"),
     "text": (lambda path: path.write_text("step 1 loss 0.0\n" * 100), "not a Phantora log"),

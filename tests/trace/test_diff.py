@@ -48,17 +48,29 @@ class Training:
         def work(rank: int, t: int, time: int, op: str, shape: str, cls: str = "gemm") -> int:
             time = round(time * (self.slow or {}).get(rank, 1.0))
             run.add(
-                Kind.KERNEL, rank, t, t + time * US, op, launch=t - (1 if self.host else 5) * US, stream=0,
-                price=prices[cls], sig=run.signature(op, shape),
-            )  # fmt: skip
+                Kind.KERNEL,
+                rank,
+                t,
+                t + time * US,
+                op,
+                launch=t - (1 if self.host else 5) * US,
+                stream=0,
+                price=prices[cls],
+                sig=run.signature(op, shape),
+            )
             return t + (time + self.host) * US
 
         for rank in range(4):
             members = tuple(range(rank // self.group * self.group, rank // self.group * self.group + self.group))
             run.add(
-                Kind.COMMUNICATOR, rank, 0, 0, "tp", comm=members[0],
+                Kind.COMMUNICATOR,
+                rank,
+                0,
+                0,
+                "tp",
+                comm=members[0],
                 sig=run.signature("ranks", ",".join(map(str, members))),
-            )  # fmt: skip
+            )
             scale = rows / 1024 * shard / 4096
             ends = [5 * US]
             for step in range(3):
@@ -68,20 +80,38 @@ class Training:
                         shape = f"bf16[{rows},4096], bf16[4096,{shard}]"
                         t = work(rank, t, round(self.gemm * scale), "aten::mm", shape)
                     run.add(
-                        Kind.COLLECTIVE, rank, t, t + transfer, "ncclDevKernel_AllGather_RING_LL", stream=7,
-                        launch=t - 5 * US, ready=t, comm=members[0], seq=step * 2 + layer, bytes=1 << 20,
+                        Kind.COLLECTIVE,
+                        rank,
+                        t,
+                        t + transfer,
+                        "ncclDevKernel_AllGather_RING_LL",
+                        stream=7,
+                        launch=t - 5 * US,
+                        ready=t,
+                        comm=members[0],
+                        seq=step * 2 + layer,
+                        bytes=1 << 20,
                         price=prices["communication"],
-                    )  # fmt: skip
+                    )
                     t += transfer
                 for _ in range(2):
                     shape = f"bf16[{rows},{shard}], bf16[{shard},4096]"
                     t = work(rank, t, round(2 * self.gemm * scale), "aten::linear_backward", shape)
                 for i in range(self.reductions):
                     run.add(
-                        Kind.COLLECTIVE, rank, t, t + transfer, "ncclDevKernel_ReduceScatter_RING_LL", stream=7,
-                        launch=t - 5 * US, ready=t, comm=members[0], seq=100 + step * self.reductions + i,
-                        bytes=1 << 20, price=prices["communication"],
-                    )  # fmt: skip
+                        Kind.COLLECTIVE,
+                        rank,
+                        t,
+                        t + transfer,
+                        "ncclDevKernel_ReduceScatter_RING_LL",
+                        stream=7,
+                        launch=t - 5 * US,
+                        ready=t,
+                        comm=members[0],
+                        seq=100 + step * self.reductions + i,
+                        bytes=1 << 20,
+                        price=prices["communication"],
+                    )
                     t += transfer
                 for what in (layout.Mem.ALLOC, *[layout.Mem.RETRY] * self.retries):
                     run.add(Kind.MEMORY, rank, t, t, sub=what, value=1 << 30, bytes=self.reserved)
@@ -119,7 +149,7 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "gpu": (lambda: training(gemm=250, gpu="A100-80GB"), "another GPU: H100 -> A100-80GB"),
     "host": (lambda: training(host=40), "host: GPUs wait"),
     "deferred reduction": (lambda: training(reductions=4), "gradients are reduced 4 times as often in each pass"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -143,10 +173,11 @@ SURROUNDINGS: dict[str, tuple[dict[str, Any], str]] = {
     "retries": ({"retries": 2}, "allocator retries 0 -> 6"),
     "variable": ({"environment": ALLOCATOR}, "PYTORCH_CUDA_ALLOC_CONF: not set -> expandable_segments:True"),
     "slower by a variable": (
-        {"environment": ALLOCATOR, "transfer": 120}, "PYTORCH_CUDA_ALLOC_CONF: not set -> expandable_segments:True",
+        {"environment": ALLOCATOR, "transfer": 120},
+        "PYTORCH_CUDA_ALLOC_CONF: not set -> expandable_segments:True",
     ),
     "another network": ({"transfer": 120, "reserved": 6 << 30}, "network: the same collectives"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("change", SURROUNDINGS)
@@ -300,18 +331,34 @@ class Model:
         )
         sig = {} if op.startswith("triton") else {"sig": run.signature(op, shape)}
         run.add(
-            Kind.KERNEL, self._of, self._at, self._at + length, op, launch=self._at - (1 if self.host else 5) * US,
-            stream=0, price=run.price(cls, "measured", 1e6), **sig,
-        )  # fmt: skip
+            Kind.KERNEL,
+            self._of,
+            self._at,
+            self._at + length,
+            op,
+            launch=self._at - (1 if self.host else 5) * US,
+            stream=0,
+            price=run.price(cls, "measured", 1e6),
+            **sig,
+        )
         self._at += length + self.host * US
 
     def _transfer(self, name: str, size: int, time: float) -> None:
         length = round(time * self.transfer * US)
         self._run.add(
-            Kind.COLLECTIVE, self._of, self._at, self._at + length, f"ncclDevKernel_{name}_RING_LL", stream=7,
-            launch=self._at - 5 * US, ready=self._at, comm=0, seq=self._seq, bytes=size,
+            Kind.COLLECTIVE,
+            self._of,
+            self._at,
+            self._at + length,
+            f"ncclDevKernel_{name}_RING_LL",
+            stream=7,
+            launch=self._at - 5 * US,
+            ready=self._at,
+            comm=0,
+            seq=self._seq,
+            bytes=size,
             price=self._run.price("communication", "fitted"),
-        )  # fmt: skip
+        )
         self._seq += 1
         self._at += length
 

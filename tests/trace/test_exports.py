@@ -52,9 +52,13 @@ def test_memory_snapshot(tmp_path: Path) -> None:
     snapshot = pickle.loads(Path(path).read_bytes())
     (trace,) = snapshot["device_traces"]
     assert [(e["action"], e["size"] // MB) for e in trace] == [
-        ("segment_alloc", 600), ("alloc", 100), ("alloc", 250), ("free_requested", 100), ("free_completed", 100),
+        ("segment_alloc", 600),
+        ("alloc", 100),
+        ("alloc", 250),
+        ("free_requested", 100),
+        ("free_completed", 100),
         ("oom", 900),
-    ]  # fmt: skip
+    ]
     made = [e["frames"][0] for e in trace if e["action"] == "alloc"]
     assert [(f["filename"], f["line"]) for f in made] == [("train.py", 12), ("model/layers.py", 7)]
     reported = memory_viz().trace(snapshot)
@@ -104,12 +108,16 @@ def messages(fields: dict[str, list[tuple[str, int, str]]]) -> dict[str, Any]:
 def test_wandb_log(tmp_path: Path) -> None:
     run = small_run(steps=400)  # more than a block of the format holds
     (path,) = export(run.write(tmp_path / "run.arrow"), str(tmp_path / "run-abc.wandb"))
-    kinds = messages({
-        "Item": [("key", 1, "string"), ("value_json", 16, "string")], "Number": [("num", 1, "int64")],
-        "History": [("item", 1, "Item*"), ("step", 2, "Number")], "Config": [("update", 1, "Item*")],
-        "Run": [("run_id", 1, "string"), ("config", 4, "Config")],
-        "Record": [("num", 1, "int64"), ("history", 2, "History"), ("run", 17, "Run")],
-    })  # fmt: skip
+    kinds = messages(
+        {
+            "Item": [("key", 1, "string"), ("value_json", 16, "string")],
+            "Number": [("num", 1, "int64")],
+            "History": [("item", 1, "Item*"), ("step", 2, "Number")],
+            "Config": [("update", 1, "Item*")],
+            "Run": [("run_id", 1, "string"), ("config", 4, "Config")],
+            "Record": [("num", 1, "int64"), ("history", 2, "History"), ("run", 17, "Run")],
+        }
+    )
     read = [kinds["Record"].FromString(data) for data in records(Path(path).read_bytes())]
     assert Path(path).stat().st_size > 32768 and [record.num for record in read] == list(range(1, len(read) + 1))
     assert read[0].run.run_id == "abc"
@@ -163,14 +171,21 @@ def chakra(path: str) -> tuple[str, list[Any]]:
     """The version and the nodes of a file, by the field numbers of MLCommons' et_def.proto."""
     from google.protobuf.internal.decoder import _DecodeVarint  # type: ignore[attr-defined]
 
-    kinds = messages({
-        "Attribute": [("name", 1, "string"), ("int64_val", 9, "int64"), ("string_val", 29, "string")],
-        "Metadata": [("version", 1, "string")],
-        "Node": [
-            ("id", 1, "int64"), ("name", 2, "string"), ("type", 3, "int32"), ("data_deps", 5, "int64*"),
-            ("start_time_micros", 6, "int64"), ("duration_micros", 7, "int64"), ("attr", 10, "Attribute*"),
-        ],
-    })  # fmt: skip
+    kinds = messages(
+        {
+            "Attribute": [("name", 1, "string"), ("int64_val", 9, "int64"), ("string_val", 29, "string")],
+            "Metadata": [("version", 1, "string")],
+            "Node": [
+                ("id", 1, "int64"),
+                ("name", 2, "string"),
+                ("type", 3, "int32"),
+                ("data_deps", 5, "int64*"),
+                ("start_time_micros", 6, "int64"),
+                ("duration_micros", 7, "int64"),
+                ("attr", 10, "Attribute*"),
+            ],
+        }
+    )
     data, at, read = Path(path).read_bytes(), 0, []
     while at < len(data):
         length, at = _DecodeVarint(data, at)

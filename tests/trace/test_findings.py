@@ -38,9 +38,16 @@ class Drawn(FakeRun):
         for step in range(2):
             t = step * STEP
             self.add(
-                Kind.KERNEL, rank, t + start * US, t + end * US, "gemm", launch=t + launch * US, stream=stream,
-                price=self.gemm, sig=self.signature(op, "bf16[64,64]"),
-            )  # fmt: skip
+                Kind.KERNEL,
+                rank,
+                t + start * US,
+                t + end * US,
+                "gemm",
+                launch=t + launch * US,
+                stream=stream,
+                price=self.gemm,
+                sig=self.signature(op, "bf16[64,64]"),
+            )
 
     def collective(
         self, comm: int, arrivals: dict[int, int], end: int, name: str = "AllGather", kind: int = Kind.COLLECTIVE
@@ -50,9 +57,19 @@ class Drawn(FakeRun):
             for rank, start in arrivals.items():
                 t = step * STEP
                 self.add(
-                    kind, rank, t + start * US, t + end * US, f"ncclDevKernel_{name}_RING_LL", stream=7, comm=comm,
-                    launch=t, ready=t + ready * US, seq=step * 100 + end, bytes=1 << 20, price=self.transfer,
-                )  # fmt: skip
+                    kind,
+                    rank,
+                    t + start * US,
+                    t + end * US,
+                    f"ncclDevKernel_{name}_RING_LL",
+                    stream=7,
+                    comm=comm,
+                    launch=t,
+                    ready=t + ready * US,
+                    seq=step * 100 + end,
+                    bytes=1 << 20,
+                    price=self.transfer,
+                )
 
     def report(self, directory: Path, filters: Filters = EVERYTHING) -> Report:
         return analyze(open_log(self.write(directory / "run.arrow")), filters)
@@ -182,9 +199,7 @@ def test_synchronisation(tmp_path: Path) -> None:
     run.kernel(0, 700, 1000, 700)
     for step in range(2):
         mm = [row["id"] for row in run.rows if row["kind"] == Kind.KERNEL and row["end"] == step * STEP + 500 * US]
-        run.add(
-            Kind.SYNC, 0, step * STEP + 100 * US, step * STEP + 500 * US, "cudaStreamSynchronize", link=mm[0]
-        )
+        run.add(Kind.SYNC, 0, step * STEP + 100 * US, step * STEP + 500 * US, "cudaStreamSynchronize", link=mm[0])
     report = run.report(tmp_path)
     assert words(report) == [
         "Synchronisation: for 200.00 us of a step (20.0%) the GPU is idle because the host had waited for it."
@@ -215,8 +230,10 @@ def test_two_communicators(tmp_path: Path) -> None:
     }
     assert "most in reduce_scatter of dp: ranks 0,2 (100.00 us)" in words(report)[0]
     assert [(c.group, c.ranks, c.count) for c in report.details.collectives] == [
-        ("dp: ranks 0,2", 2, 2), ("tp: ranks 0-1", 2, 2), ("tp: ranks 2-3", 2, 2),
-    ]  # fmt: skip
+        ("dp: ranks 0,2", 2, 2),
+        ("tp: ranks 0-1", 2, 2),
+        ("tp: ranks 2-3", 2, 2),
+    ]
     only = run.report(tmp_path, Filters(ranks=frozenset({3}), steps=frozenset({2})))
     assert only.details is not None
     assert {e.group for e in only.exposure} == {"tp: ranks 2-3"}
@@ -268,9 +285,14 @@ def test_memory_by_use(tmp_path: Path) -> None:
     (memory,) = report.details.memory
     assert memory.peak_allocated == 1090 and memory.peak_time == 2220 and memory.peak_step == 2
     assert memory.by_category == {
-        "parameters": 100, "gradients": 100, "optimizer": 600, "activations": 200, "communication": 40,
-        "workspaces": 50, "fragmentation": 5000 - 1090,
-    }  # fmt: skip
+        "parameters": 100,
+        "gradients": 100,
+        "optimizer": 600,
+        "activations": 200,
+        "communication": 40,
+        "workspaces": 50,
+        "fragmentation": 5000 - 1090,
+    }
     assert max(allocated for _, allocated, _ in memory.timeline) == 1090
 
 
@@ -292,7 +314,9 @@ def test_paths_cross_ranks_and_streams(tmp_path: Path) -> None:
     assert report.details is not None
     path: CriticalPath = report.details.critical_paths[1]
     assert [(s.start // US - 1000, s.end // US - 1000, s.rank, s.cls) for s in path.segments] == [
-        (0, 500, 1, "gemm"), (500, 600, 0, "communication"), (600, 1000, 0, "gemm"),
-    ]  # fmt: skip
+        (0, 500, 1, "gemm"),
+        (500, 600, 0, "communication"),
+        (600, 1000, 0, "gemm"),
+    ]
     assert path.by_rank == {0: 500 * US, 1: 500 * US} and (path.start_rank, path.end_rank) == (1, 0)
     assert path.gain == {"gemm": 900 * US, "communication": 100 * US}

@@ -35,9 +35,19 @@ def report_of(folder: Path, axes: str, members: str = "0-7") -> Report:
             arrives, ready, end = begin + 1000 * US + late, begin + 1100 * US, begin + 1500 * US
             made.add(Kind.KERNEL, rank, begin, arrives, "update", launch=begin, price=work)
             made.add(
-                Kind.COLLECTIVE, rank, arrives, end, "ncclDevKernel_AllGather_RING_LL", stream=7, launch=begin,
-                ready=ready, comm=0, seq=step, bytes=1 << 20, price=sent,
-            )  # fmt: skip
+                Kind.COLLECTIVE,
+                rank,
+                arrives,
+                end,
+                "ncclDevKernel_AllGather_RING_LL",
+                stream=7,
+                launch=begin,
+                ready=ready,
+                comm=0,
+                seq=step,
+                bytes=1 << 20,
+                price=sent,
+            )
             made.add(Kind.ANNOTATION, rank, begin, end, "Optimizer.step#AdamW.step")
     same = {"1": 2000 * US, "2": 2000 * US}  # on any host
     steps = {str(factor): same for factor in (0.67, 1.5)}

@@ -101,7 +101,7 @@ LOOPS: dict[str, Loop] = {
     "late host, profiler": plain("profiler", gap=25, settled=us(TRAIN) + 25 * len(TRAIN)),
     "two ranks": plain("optimizer", ranks=2),
     "a slow first step of two ranks": plain("optimizer", ranks=2, step=warming(4.0)),
-}  # fmt: skip
+}
 
 
 def log_of(loop: Loop, steps: int) -> FakeRun:

@@ -16,9 +16,15 @@ from tests.trace.test_import_kineto import only
 
 _PROCESS, _THREAD = 0x1_0000_0000_0000, 0x1_0000_0000_0000 + 77
 _TEXTS = (
-    "", "void gemm<float>(float*)", "gemm", "cudaLaunchKernel_v7000", "cudaDeviceSynchronize_v3020", "",
-    "aten::mm, seq = 1, op_id = 4, sizes = [[128, 256], [256, 512]]", "forward",
-)  # fmt: skip
+    "",
+    "void gemm<float>(float*)",
+    "gemm",
+    "cudaLaunchKernel_v7000",
+    "cudaDeviceSynchronize_v3020",
+    "",
+    "aten::mm, seq = 1, op_id = 4, sizes = [[128, 256], [256, 512]]",
+    "forward",
+)
 
 
 def nsight(path: Path, old: bool = False) -> Path:
@@ -32,8 +38,10 @@ def nsight(path: Path, old: bool = False) -> Path:
     file.execute("create table NVTX_EVENTS (start, end, eventType, text, globalTid" + ("" if old else ", textId") + ")")
     for gpu in (0, 1):
         process, thread = _PROCESS + (gpu << 24), _THREAD + (gpu << 24)
-        file.execute("insert into CUPTI_ACTIVITY_KIND_KERNEL values (?, ?, ?, 7, 5, ?, ?)",
-                     (2000, 2750, gpu, process, 2 if old else 1))  # fmt: skip
+        file.execute(
+            "insert into CUPTI_ACTIVITY_KIND_KERNEL values (?, ?, ?, 7, 5, ?, ?)",
+            (2000, 2750, gpu, process, 2 if old else 1),
+        )
         file.executemany(
             "insert into CUPTI_ACTIVITY_KIND_RUNTIME values (?, ?, ?, ?, ?)",
             [(1010, 1020, thread, 5, 3), (1030, 2800, thread, 6, 4)],
@@ -92,10 +100,15 @@ def test_an_execution_trace_gives_its_arguments_to_the_trace_of_its_run(tmp_path
     kineto = trace.write(tmp_path / "kineto.json")
     tensor = [1, 1, 0, 4, 2, "cuda:0"]
     node = {
-        "id": 3, "name": "aten::mm", "attrs": [{"name": "rf_id", "type": "uint64", "value": 41}],
-        "inputs": {"values": [tensor, tensor], "shapes": [[128, 256], [256, 512]],
-                   "types": ["Tensor(c10::BFloat16)", "Tensor(c10::BFloat16)"]},
-    }  # fmt: skip
+        "id": 3,
+        "name": "aten::mm",
+        "attrs": [{"name": "rf_id", "type": "uint64", "value": 41}],
+        "inputs": {
+            "values": [tensor, tensor],
+            "shapes": [[128, 256], [256, 512]],
+            "types": ["Tensor(c10::BFloat16)", "Tensor(c10::BFloat16)"],
+        },
+    }
     observed = tmp_path / "et.json"
     observed.write_text(json.dumps({"schema": "1.1.0-chakra.0.0.4", "nodes": [node]}))
     import_traces([str(observed), str(kineto)], str(tmp_path / "real.arrow"))

@@ -138,10 +138,20 @@ def table(path: Path, ops: Ops) -> Path:
     for (replica, stage, rank), own in ops.items():
         count: Counter[str] = Counter()
         for kind, start, duration in own:
-            rows.append({
-                "dp_rank": replica, "stage": stage, "rank": rank, "step": 7, "optype": kind, "start_ts": start,
-                "duration": duration, "seq_id": count[kind], "mc": 0, "gmc": stage,
-            })  # fmt: skip
+            rows.append(
+                {
+                    "dp_rank": replica,
+                    "stage": stage,
+                    "rank": rank,
+                    "step": 7,
+                    "optype": kind,
+                    "start_ts": start,
+                    "duration": duration,
+                    "seq_id": count[kind],
+                    "mc": 0,
+                    "gmc": stage,
+                }
+            )
             count[kind] += 1
     pq.write_table(pa.Table.from_pylist(rows), path)
     return path
@@ -156,10 +166,13 @@ def step_of(log: Path) -> float:
 def test_a_table_of_operators_without_its_straggler(tmp_path: Path) -> None:
     replicas: Ops = {
         (replica, 0, 2 * replica): [
-            ("forward-compute", 0, 1), ("backward-compute", 1, 1 + 2 * replica),
-            ("grads-reduce-scatter", 2 + 2 * replica, 2.2 - 2 * replica), ("optimizer", 4.2, 0.1),
-        ] for replica in (0, 1)
-    }  # fmt: skip
+            ("forward-compute", 0, 1),
+            ("backward-compute", 1, 1 + 2 * replica),
+            ("grads-reduce-scatter", 2 + 2 * replica, 2.2 - 2 * replica),
+            ("optimizer", 4.2, 0.1),
+        ]
+        for replica in (0, 1)
+    }
     log = made(tmp_path, [table(tmp_path / "jobs.parquet", replicas)])
     assert open_log(log).metadata.world_size == 4  # ranks 0 and 2 stand for two each
     assert step_of(again(log)) == pytest.approx(4.3, abs=1e-6)
@@ -168,11 +181,21 @@ def test_a_table_of_operators_without_its_straggler(tmp_path: Path) -> None:
 
 def test_a_table_of_operators_of_a_pipeline(tmp_path: Path) -> None:
     stages: Ops = {
-        (0, 0, 0): [("forward-compute", 0, 1), ("forward-send", 1, 0.1), ("backward-recv", 1, 3.2),
-                    ("backward-compute", 4.2, 1), ("optimizer", 5.2, 0.1)],
-        (0, 1, 1): [("forward-recv", 0, 1.1), ("forward-compute", 1.1, 1), ("backward-compute", 2.1, 2),
-                    ("backward-send", 4.1, 0.1), ("optimizer", 4.1, 0.1)],
-    }  # fmt: skip
+        (0, 0, 0): [
+            ("forward-compute", 0, 1),
+            ("forward-send", 1, 0.1),
+            ("backward-recv", 1, 3.2),
+            ("backward-compute", 4.2, 1),
+            ("optimizer", 5.2, 0.1),
+        ],
+        (0, 1, 1): [
+            ("forward-recv", 0, 1.1),
+            ("forward-compute", 1.1, 1),
+            ("backward-compute", 2.1, 2),
+            ("backward-send", 4.1, 0.1),
+            ("optimizer", 4.1, 0.1),
+        ],
+    }
     log = made(tmp_path, [table(tmp_path / "jobs.parquet", stages)])
     np.testing.assert_allclose(work(again(log)), work(log), rtol=0, atol=100)
     # Its only forward pass takes a second more: all that follows is late.

@@ -64,9 +64,7 @@ def test_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = contents(log)
     assert len(read) == log.num_rows == len(run.rows)
     for row, wrote in zip(read, run.array(), strict=True):
-        for column in (
-            "rank", "stream", "start", "end", "launch", "ready", "id", "link", "comm", "seq", "value",
-        ):  # fmt: skip
+        for column in ("rank", "stream", "start", "end", "launch", "ready", "id", "link", "comm", "seq", "value"):
             assert row[column] == wrote[column]
         assert row["kind"] == KINDS[wrote["kind"]]
     kernel = next(row for row in read if row["kind"] == "kernel")
@@ -139,11 +137,7 @@ def test_tables_may_grow_while_the_log_is_written(tmp_path: Path) -> None:
         ):
             new.extend(old[len(new) : int(share * len(old)) if share < 1 else None])
         known = np.ones(len(part), bool)
-        for column, table in (
-            ("name", growing.names),
-            ("sig", growing.signatures),
-            ("price", growing.prices),
-        ):
+        for column, table in (("name", growing.names), ("sig", growing.signatures), ("price", growing.prices)):
             known &= part[column] < len(table)
         log_writer.append(part[known])
     log_writer.close({})

@@ -81,9 +81,7 @@ def data_parallel() -> Allocator:
 def test_activations_of_data_parallel_are_no_communication(tmp_path: Path) -> None:
     (memory,) = data_parallel().details(tmp_path).memory
     reported = {name: value // MB for name, value in memory.by_category.items()}
-    assert reported == {
-        "parameters": 100, "optimizer": 200, "activations": 200, "communication": 90, "gradients": 100,
-    }  # fmt: skip
+    assert reported == {"parameters": 100, "optimizer": 200, "activations": 200, "communication": 90, "gradients": 100}
     over_time = {name: max(values) // MB for name, values in memory.timeline_by_category.items()}
     assert over_time == reported
     levels = [sum(values) for values in zip(*memory.timeline_by_category.values(), strict=True)]
@@ -218,8 +216,11 @@ def test_out_of_memory_in_the_first_pass(tmp_path: Path) -> None:
     assert report.step_source == "run" and report.details is not None
     (memory,) = report.details.memory
     assert {name: value // MB for name, value in memory.by_category.items()} == {
-        "parameters": 100, "activations": 360, "communication": 120, "fragmentation": 20,
-    }  # fmt: skip
+        "parameters": 100,
+        "activations": 360,
+        "communication": 120,
+        "fragmentation": 20,
+    }
     out = io.StringIO()
     render(report, Console(file=out, width=300))
     assert "Asked for 60.0 MiB at model.py:9" in out.getvalue() and "try activation checkpointing" in out.getvalue()

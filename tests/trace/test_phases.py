@@ -28,18 +28,28 @@ def _log(tmp_path: Path, annotations: list[tuple[int, int, int, str]]) -> Path:
 
 
 def test_each_role_has_its_phases_and_its_idle_time(tmp_path: Path) -> None:
-    log = _log(tmp_path, [
-        (GENERATOR, 0, 100, "generate"), (GENERATOR, 100, 210, "sync_weights"), (TRAINER, 80, 95, "generate: send"),
-        (TRAINER, 95, 120, "score"), (TRAINER, 120, 200, "train"), (TRAINER, 200, 210, "sync_weights"),
-    ])  # fmt: skip
+    log = _log(
+        tmp_path,
+        [
+            (GENERATOR, 0, 100, "generate"),
+            (GENERATOR, 100, 210, "sync_weights"),
+            (TRAINER, 80, 95, "generate: send"),
+            (TRAINER, 95, 120, "score"),
+            (TRAINER, 120, 200, "train"),
+            (TRAINER, 200, 210, "sync_weights"),
+        ],
+    )
     generator, trainer = phases(open_log(log), (GENERATOR, TRAINER), 0)
     assert (generator.name, generator.ranks, generator.time, generator.idle) == ("generate", [GENERATOR], 210, 100)
     assert (trainer.name, trainer.ranks, trainer.time, trainer.idle) == ("score + train", [TRAINER], 210, 101)
     assert {row.phase: (row.time, row.idle) for row in generator.phases} == {"sync": (110, 100), "generate": (100, 0)}
     # Of the time in which the gradients wait for their last rank, 5 ns have no other kernel.
     assert {row.phase: (row.time, row.idle) for row in trainer.phases} == {
-        "generate": (96, 92), "score": (24, 4), "train": (80, 5), "sync": (10, 0),
-    }  # fmt: skip
+        "generate": (96, 92),
+        "score": (24, 4),
+        "train": (80, 5),
+        "sync": (10, 0),
+    }
     assert generator.phases[0] == PhaseTime("sync", 110, pytest.approx(110 / 210), 100)
     (late, _) = phases(open_log(log), (GENERATOR, TRAINER), 50)
     assert late.time == 160, "without what is before the given moment"

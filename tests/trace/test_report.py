@@ -63,9 +63,7 @@ def test_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: int) -
     assert report.steady.time == report.headline.step_time == 1000 * US
     assert report.headline.mfu == pytest.approx(4e11 / 1e-3 / PEAK)
     assert report.steps[0].times.overlap == pytest.approx(100 / 175)
-    assert report.by_class == pytest.approx(
-        {"gemm": 800 / 1200, "communication": 300 / 1200, "unknown": 100 / 1200}
-    )
+    assert report.by_class == pytest.approx({"gemm": 800 / 1200, "communication": 300 / 1200, "unknown": 100 / 1200})
     assert sum(report.by_provenance.values()) == pytest.approx(1)
 
 
@@ -108,9 +106,15 @@ def test_equal_layers_make_a_step_where_the_host_waits(tmp_path: Path, waits: bo
         for layer in range(8):
             for name, start, end in (("up", 0, 60), ("down", 60, 100)):
                 run.add(
-                    Kind.KERNEL, 0, (t + 100 * layer + start) * US, (t + 100 * layer + end) * US, name, stream=0,
-                    launch=(t + 10 * layer + start // 12) * US, price=price,
-                )  # fmt: skip
+                    Kind.KERNEL,
+                    0,
+                    (t + 100 * layer + start) * US,
+                    (t + 100 * layer + end) * US,
+                    name,
+                    stream=0,
+                    launch=(t + 10 * layer + start // 12) * US,
+                    price=price,
+                )
         if waits:
             run.add(Kind.SYNC, 0, (t + 90) * US, (t + 800) * US, "cudaDeviceSynchronize")
     report = report_of(run, tmp_path)
@@ -165,9 +169,7 @@ def slow_union(intervals: Iterable[Interval], window: Interval) -> int:
     return len({t for a, b in intervals for t in range(max(a, window[0]), min(b, window[1]))})
 
 
-spans = st.lists(
-    st.tuples(st.integers(0, 60), st.integers(0, 30)).map(lambda x: (x[0], x[0] + x[1])), max_size=25
-)
+spans = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)).map(lambda x: (x[0], x[0] + x[1])), max_size=25)
 
 
 @settings(max_examples=100, deadline=None)
@@ -284,11 +286,13 @@ def test_links(tmp_path: Path) -> None:
     wide, narrow = 100_000_000_000, 25_000_000_000  # bytes/s
     for start, end, name, share, bandwidth in (
         (0, 100, "gpu0>switch", 1.0, wide),  # of the first step, which does not count
-        (120, 160, "gpu0>switch", 0.5, wide), (180, 220, "gpu0>switch", 0.25, wide),
-        (110, 120, "nic0>switch", 1.0, narrow), (210, 230, "nic0>switch", 0.75, narrow),
+        (120, 160, "gpu0>switch", 0.5, wide),
+        (180, 220, "gpu0>switch", 0.25, wide),
+        (110, 120, "nic0>switch", 1.0, narrow),
+        (210, 230, "nic0>switch", 0.75, narrow),
         (230, 290, "nic0>switch", 0.0, narrow),
         (0, 90, "idle>switch", 1.0, narrow),
-    ):  # fmt: skip
+    ):
         moved = round((end - start) * us * share * bandwidth / 1e9)
         run.add(Kind.LINK, 0, start * us, end * us, name, value=bandwidth, bytes=moved)
     report = report_of(run, tmp_path)

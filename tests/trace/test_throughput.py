@@ -35,9 +35,19 @@ def run(tmp_path: Path, forward: str, backward: str, mark: str = "Optimizer.step
             nonlocal t, seq
             for _ in range(3 if kind else 0):
                 made.add(
-                    Kind.COLLECTIVE, rank, t, t + 20 * US, f"ncclDevKernel_{kind}_RING_LL", stream=7, launch=t, ready=t,
-                    comm=0, seq=seq, bytes=ACTIVATIONS, price=prices["communication"],
-                )  # fmt: skip
+                    Kind.COLLECTIVE,
+                    rank,
+                    t,
+                    t + 20 * US,
+                    f"ncclDevKernel_{kind}_RING_LL",
+                    stream=7,
+                    launch=t,
+                    ready=t,
+                    comm=0,
+                    seq=seq,
+                    bytes=ACTIVATIONS,
+                    price=prices["communication"],
+                )
                 t, seq = t + 30 * US, seq + 1
 
         for _ in range(3):

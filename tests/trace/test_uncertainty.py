@@ -89,9 +89,19 @@ def test_prices_of_collectives_are_wrong_together(tmp_path: Path) -> None:
             price = made.price("communication", "fitted", error=ERROR)
             start, end = begin + place * STEP // 4, begin + (place + 1) * STEP // 4
             made.add(
-                Kind.COLLECTIVE, 0, start, end, f"nccl{place}", launch=begin, ready=start, comm=0, seq=4 * step + place,
-                bytes=1 << place, price=price, sig=made.signature("c10d::allreduce_", f"[{1 << place}]"),
-            )  # fmt: skip
+                Kind.COLLECTIVE,
+                0,
+                start,
+                end,
+                f"nccl{place}",
+                launch=begin,
+                ready=start,
+                comm=0,
+                seq=4 * step + place,
+                bytes=1 << place,
+                price=price,
+                sig=made.signature("c10d::allreduce_", f"[{1 << place}]"),
+            )
         made.add(Kind.ANNOTATION, 0, begin, begin + STEP - 1, "Optimizer.step#AdamW.step")
     made.add(Kind.COMMUNICATOR, 0, 0, 0, "group", comm=0, sig=made.signature("ranks", "0"))
     same = {"1": float(STEP), "2": float(STEP)}

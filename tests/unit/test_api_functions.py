@@ -53,8 +53,11 @@ def test_a_failed_run_raises_with_its_result(monkeypatch: pytest.MonkeyPatch) ->
     assert failed.value.result.reason == failed.value.reason == Reason.OUT_OF_MEMORY
     (spec,) = asked
     assert (spec.target, spec.arguments, spec.fold.axes, spec.what_if.straggler) == (
-        "train.py", ("--lr", "3"), "dp=2", ("rank=1:2",),
-    )  # fmt: skip
+        "train.py",
+        ("--lr", "3"),
+        "dp=2",
+        ("rank=1:2",),
+    )
     assert (spec.launch.nnodes, spec.output.path) == (AUTO, "")
     with pytest.warns(FutureWarning, match=r"now phantora\.run"), pytest.raises(phantora.RunFailed):
         phantora.trace("train.py", cluster="1x2xH100")

@@ -100,9 +100,12 @@ def test_no_function_is_long() -> None:
 
 
 LONG = [
-    "static int f(int a,\n             int b) {\nLINES}\n", "class X {\n  int f(int a) const {\nLINES  }\n};\n",
-    "const f = (a) => {\nLINES};\n", "int f(int a)\n{\nif (a) {\nLINES}\n}\n", "auto f = [](int a) -> int {\nLINES};\n",
-]  # fmt: skip
+    "static int f(int a,\n             int b) {\nLINES}\n",
+    "class X {\n  int f(int a) const {\nLINES  }\n};\n",
+    "const f = (a) => {\nLINES};\n",
+    "int f(int a)\n{\nif (a) {\nLINES}\n}\n",
+    "auto f = [](int a) -> int {\nLINES};\n",
+]
 
 
 @pytest.mark.parametrize("form", LONG)
@@ -188,11 +191,13 @@ def test_imports_point_one_way(package: str) -> None:
 
 MOST_PARAMETERS = 8
 MANY_PARAMETERS = {
-    "phantora/api.py: run", "phantora/api.py: sweep",  # of users, by keyword
+    "phantora/api.py: run",
+    "phantora/api.py: sweep",  # of users, by keyword
     "phantora/launch/shims/deepspeed.py: multi_tensor_adam",  # DeepSpeed's signature
     # DeepEP's signatures
-    "phantora/launch/deep_ep/buffer.py: dispatch", "phantora/launch/deep_ep/hybrid.py: dispatch_with_permute",
-}  # fmt: skip
+    "phantora/launch/deep_ep/buffer.py: dispatch",
+    "phantora/launch/deep_ep/hybrid.py: dispatch_with_permute",
+}
 
 
 def test_no_function_has_many_parameters() -> None:

@@ -21,21 +21,25 @@ from tests.support.network import Class, Network
 
 BF16 = NCCL_DTYPE_NAMES.index("bfloat16")
 KINDS = [kind for kind, name in enumerate(Coll.names()) if name != "BARRIER" and kind not in SYMMETRIC]  # NCCL's
-SPECS = (
-    "1x8xH200", "1x8xH100", "1x8xA100-SXM-80GB", "1x4xL40S", "2x8xH100", "8x8xH100", "4x1xH100",
-    "1x8xB200-SXM",
-)  # fmt: skip
+SPECS = ("1x8xH200", "1x8xH100", "1x8xA100-SXM-80GB", "1x4xL40S", "2x8xH100", "8x8xH100", "4x1xH100", "1x8xB200-SXM")
 MODELS = {spec: CollectiveModel(load_cluster(spec)) for spec in SPECS}
 WITHOUT_NVLS = {spec: CollectiveModel(load_cluster(spec), NcclEnvironment(nvls=False)) for spec in SPECS}
 
 # Device times in us on H200 (bf16, NVLS off): nccl_graph.py and nccl_bw.py, torch 2.11, NCCL 2.28.9.
 MEASURED = (
-    ("ALL_REDUCE", 4, 1 << 10, 14.4), ("ALL_REDUCE", 4, 1 << 20, 22.8), ("ALL_REDUCE", 4, 1 << 26, 323.4),
-    ("ALL_REDUCE", 2, 1 << 28, 885.6), ("ALL_GATHER", 4, 1 << 16, 14.0), ("ALL_GATHER", 4, 1 << 28, 658.5),
-    ("ALL_GATHER", 2, 1 << 26, 158.3), ("REDUCE_SCATTER", 4, 1 << 24, 58.8),
+    ("ALL_REDUCE", 4, 1 << 10, 14.4),
+    ("ALL_REDUCE", 4, 1 << 20, 22.8),
+    ("ALL_REDUCE", 4, 1 << 26, 323.4),
+    ("ALL_REDUCE", 2, 1 << 28, 885.6),
+    ("ALL_GATHER", 4, 1 << 16, 14.0),
+    ("ALL_GATHER", 4, 1 << 28, 658.5),
+    ("ALL_GATHER", 2, 1 << 26, 158.3),
+    ("REDUCE_SCATTER", 4, 1 << 24, 58.8),
     ("REDUCE_SCATTER", 2, 1 << 28, 583.5),
-    ("BROADCAST", 4, 1 << 28, 758.6), ("ALL_TO_ALL", 4, 1 << 20, 19.0), ("ALL_TO_ALL", 4, 1 << 28, 654.9),
-)  # fmt: skip
+    ("BROADCAST", 4, 1 << 28, 758.6),
+    ("ALL_TO_ALL", 4, 1 << 20, 19.0),
+    ("ALL_TO_ALL", 4, 1 << 28, 654.9),
+)
 
 
 def price(spec: str, kind: int, size: int, members: int | None = None) -> CollectivePrice:
@@ -130,9 +134,13 @@ def test_trees_win_small_all_reduces_on_many_hosts() -> None:
 
 # us on published systems (validation/published/nccl.json): hosts, bytes, environment.
 PUBLISHED = (
-    ("gcp-a3-mega:2", 4 << 20, 364.6), ("gcp-a3-mega:2", 16 << 20, 977.6), ("gcp-a3-mega:2", 256 << 20, 2360.9),
-    ("dgx-h100:4", 64 << 20, 565.2), ("dgx-h100:64", 256 << 20, 2010.9), ("dgx-h100:128", 256 << 20, 2179.4),
-)  # fmt: skip
+    ("gcp-a3-mega:2", 4 << 20, 364.6),
+    ("gcp-a3-mega:2", 16 << 20, 977.6),
+    ("gcp-a3-mega:2", 256 << 20, 2360.9),
+    ("dgx-h100:4", 64 << 20, 565.2),
+    ("dgx-h100:64", 256 << 20, 2010.9),
+    ("dgx-h100:128", 256 << 20, 2179.4),
+)
 
 
 @pytest.mark.parametrize(("system", "size", "us"), PUBLISHED)

@@ -177,48 +177,77 @@ def the_next_waits_for_a_contended_end(bench: Bench) -> None:
         send(bench, 0, dst, key, 500, 0)
 
 
-HOSTS = {
-    **ports(4),
-    "nic0": (CAP, (0, 1)),
-    "nic1": (CAP, (2, 3)),
-}
+HOSTS = {**ports(4), "nic0": (CAP, (0, 1)), "nic1": (CAP, (2, 3))}
 CASES: list[tuple[Program, int, Net, dict[tuple[int, int], int]]] = [
     (alone, 2, Net(ports(2), {(0, 1): pair(0, 1)}), {(0, 1): 200, (1, 1): 200}),
-    (nvlink_port_shared_in_one_direction, 3,
-     Net(ports(3), transfers={(0, 1): ("up0", "down1"), (0, 2): ("up0", "down2")}),
-     {(0, 1): 300, (1, 1): 300, (0, 2): 300, (2, 2): 300}),
-    (opposing_directions_do_not_meet, 2,
-     Net(ports(2), transfers={(0, 1): ("up0", "down1"), (1, 0): ("up1", "down0")}),
-     {(0, 1): 200, (1, 1): 200, (0, 2): 200, (1, 2): 200}),
-    (the_second_begins_before_the_first_ends, 3,
-     Net(ports(3), transfers={(0, 1): ("up0", "down1"), (0, 2): ("up0", "down2")}),
-     {(0, 1): 250, (1, 1): 250, (0, 2): 300, (2, 2): 300}),
-    (the_second_ends_first, 3,
-     Net(ports(3), transfers={(0, 1): ("up0", "down1"), (0, 2): ("up0", "down2")}),
-     {(0, 1): 220, (1, 1): 220, (0, 2): 160, (2, 2): 160}),
-    (shared_nic, 4,
-     Net(HOSTS, transfers={(0, 2): ("up0", "nic0", "down2"), (1, 3): ("up1", "nic0", "down3")}),
-     {(0, 1): 300, (2, 1): 300, (1, 2): 300, (3, 2): 300}),
-    (shared_spine, 6,
-     Net({"spine": (12 * GB, ())}, transfers={(0, 3): ("spine",), (1, 4): ("spine",), (2, 5): ("spine",)}),
-     {(0, 1): 200, (3, 1): 200, (1, 2): 300, (4, 2): 300, (2, 3): 400, (5, 3): 400}),
-    (two_spines, 4,
-     Net({"left": (CAP, ()), "right": (CAP, ())}, transfers={(0, 2): ("left",), (1, 3): ("right",)}),
-     {(0, 1): 200, (2, 1): 200, (1, 2): 200, (3, 2): 200}),
-    (nested_groups, 4,
-     Net(ports(4), {
-         (0, 1, 2, 3): [(f"up{r}", f"down{(r + 1) % 4}") for r in range(4)],
-         (0, 1): [("up0", "down1"), ("up1", "down0")],
-     }),
-     # up1 carries the ring's 1>2 and the pair's 1>0; down0 the ring's 3>0 and the pair's 1>0: all at 5.
-     {**{(r, 1): 300 for r in range(4)}, (0, 2): 300, (1, 2): 300}),
-    (a_chain_of_shares, 4,
-     Net(ports(4), transfers={(0, 1): ("up0", "down1"), (0, 2): ("up0", "down2"), (3, 2): ("up3", "down2")}),
-     {(0, 1): 300, (1, 1): 300, (0, 2): 300, (2, 2): 300, (3, 3): 400, (2, 3): 400}),
-    (the_next_waits_for_a_contended_end, 3,
-     Net(ports(3), transfers={(0, 1): ("up0", "down1"), (0, 2): ("up0", "down2")}),
-     {(0, 1): 500, (1, 1): 500, (0, 2): 500, (2, 2): 500}),
-]  # fmt: skip
+    (
+        nvlink_port_shared_in_one_direction,
+        3,
+        Net(ports(3), transfers={(0, 1): ("up0", "down1"), (0, 2): ("up0", "down2")}),
+        {(0, 1): 300, (1, 1): 300, (0, 2): 300, (2, 2): 300},
+    ),
+    (
+        opposing_directions_do_not_meet,
+        2,
+        Net(ports(2), transfers={(0, 1): ("up0", "down1"), (1, 0): ("up1", "down0")}),
+        {(0, 1): 200, (1, 1): 200, (0, 2): 200, (1, 2): 200},
+    ),
+    (
+        the_second_begins_before_the_first_ends,
+        3,
+        Net(ports(3), transfers={(0, 1): ("up0", "down1"), (0, 2): ("up0", "down2")}),
+        {(0, 1): 250, (1, 1): 250, (0, 2): 300, (2, 2): 300},
+    ),
+    (
+        the_second_ends_first,
+        3,
+        Net(ports(3), transfers={(0, 1): ("up0", "down1"), (0, 2): ("up0", "down2")}),
+        {(0, 1): 220, (1, 1): 220, (0, 2): 160, (2, 2): 160},
+    ),
+    (
+        shared_nic,
+        4,
+        Net(HOSTS, transfers={(0, 2): ("up0", "nic0", "down2"), (1, 3): ("up1", "nic0", "down3")}),
+        {(0, 1): 300, (2, 1): 300, (1, 2): 300, (3, 2): 300},
+    ),
+    (
+        shared_spine,
+        6,
+        Net({"spine": (12 * GB, ())}, transfers={(0, 3): ("spine",), (1, 4): ("spine",), (2, 5): ("spine",)}),
+        {(0, 1): 200, (3, 1): 200, (1, 2): 300, (4, 2): 300, (2, 3): 400, (5, 3): 400},
+    ),
+    (
+        two_spines,
+        4,
+        Net({"left": (CAP, ()), "right": (CAP, ())}, transfers={(0, 2): ("left",), (1, 3): ("right",)}),
+        {(0, 1): 200, (2, 1): 200, (1, 2): 200, (3, 2): 200},
+    ),
+    (
+        nested_groups,
+        4,
+        Net(
+            ports(4),
+            {
+                (0, 1, 2, 3): [(f"up{r}", f"down{(r + 1) % 4}") for r in range(4)],
+                (0, 1): [("up0", "down1"), ("up1", "down0")],
+            },
+        ),
+        # up1 carries the ring's 1>2 and the pair's 1>0; down0 the ring's 3>0 and the pair's 1>0: all at 5.
+        {**{(r, 1): 300 for r in range(4)}, (0, 2): 300, (1, 2): 300},
+    ),
+    (
+        a_chain_of_shares,
+        4,
+        Net(ports(4), transfers={(0, 1): ("up0", "down1"), (0, 2): ("up0", "down2"), (3, 2): ("up3", "down2")}),
+        {(0, 1): 300, (1, 1): 300, (0, 2): 300, (2, 2): 300, (3, 3): 400, (2, 3): 400},
+    ),
+    (
+        the_next_waits_for_a_contended_end,
+        3,
+        Net(ports(3), transfers={(0, 1): ("up0", "down1"), (0, 2): ("up0", "down2")}),
+        {(0, 1): 500, (1, 1): 500, (0, 2): 500, (2, 2): 500},
+    ),
+]
 
 
 @pytest.mark.parametrize(("program", "world", "net", "expected"), CASES, ids=[case[0].__name__ for case in CASES])
@@ -315,8 +344,10 @@ def test_flows_and_links_in_the_log(engine_library: Path) -> None:
     bench.run()
     rows = [row for row in bench.rows() if row["kind"] in ("FLOW", "LINK")]
     assert [(row["kind"], row["start"], row["end"]) for row in rows] == [
-        ("FLOW", 100, 200), ("LINK", 100, 250), ("FLOW", 100, 250),
-    ]  # fmt: skip
+        ("FLOW", 100, 200),
+        ("LINK", 100, 250),
+        ("FLOW", 100, 250),
+    ]
 
 
 def test_a_group_of_which_a_part_is_given_up_is_called_by_the_other(engine_library: Path) -> None:

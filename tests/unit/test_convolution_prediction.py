@@ -31,8 +31,11 @@ TIERS = (Tier(1.0, (3.0,)), Tier(0.5, (3.0,)))
 
 
 def image(n: int, c: int, size: int, last: bool) -> TensorSpec:
-    return TensorSpec("bfloat16", (n, c, size, size), (c * size * size, 1, size * c, c) if last else (
-        c * size * size, size * size, size, 1))  # fmt: skip
+    return TensorSpec(
+        "bfloat16",
+        (n, c, size, size),
+        (c * size * size, 1, size * c, c) if last else (c * size * size, size * size, size, 1),
+    )
 
 
 def forward(n: int, c: int, last: bool) -> OperatorSignature:

@@ -41,9 +41,9 @@ def _broken(path: Path) -> None:
     assert data != b"crash"
 
 
-@pytest.mark.parametrize(("inputs", "found"), [
-    ([b"", b"refused"], (1, 1, "")), ([b"refused", b"crash", b""], (0, 1, "AssertionError")),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("inputs", "found"), [([b"", b"refused"], (1, 1, "")), ([b"refused", b"crash", b""], (0, 1, "AssertionError"))]
+)
 def test_a_kept_input_that_is_a_finding_is_told(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, inputs: list[bytes], found: tuple[int, int, str]
 ) -> None:
@@ -68,12 +68,19 @@ def test_libfuzzers_lines_are_counted() -> None:
     assert (progress.spent, progress.start, progress.edges, progress.inputs) == (3.0, 40, 44, 6)
 
 
-@pytest.mark.parametrize(("status", "printed", "text"), [
-    (-9, b"", "killed by SIGKILL"), (1, b"", "status 1"),
-    (1, b"x.h:80:48: runtime error: signed integer overflow\n #0 0x5 in phe::f(int) /a/engine/x.h:80:48\n",
-     "signed integer overflow (x.h:80)"),
-    (77, b"==9==ERROR: libFuzzer: timeout after 10 seconds\nSUMMARY: libFuzzer: timeout\n", "libFuzzer: timeout"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("status", "printed", "text"),
+    [
+        (-9, b"", "killed by SIGKILL"),
+        (1, b"", "status 1"),
+        (
+            1,
+            b"x.h:80:48: runtime error: signed integer overflow\n #0 0x5 in phe::f(int) /a/engine/x.h:80:48\n",
+            "signed integer overflow (x.h:80)",
+        ),
+        (77, b"==9==ERROR: libFuzzer: timeout after 10 seconds\nSUMMARY: libFuzzer: timeout\n", "libFuzzer: timeout"),
+    ],
+)
 def test_a_crash_is_told_in_a_line(status: int, printed: bytes, text: str) -> None:
     assert fuzz_guided.ending(status, printed) == text
 

@@ -38,9 +38,17 @@ def tensor(*shape: int, dtype: str = "bfloat16", stride: tuple[int, ...] | None 
 
 
 FLASH_BACKWARD = (
-    *[tensor(1, 4096, 32, 128)] * 2, *[tensor(1, 4096, 8, 128)] * 2, tensor(1, 4096, 32, 128),
-    tensor(1, 32, 4096, dtype="float32"), None, None, 4096, 4096, 0.0, True,
-)  # fmt: skip
+    *[tensor(1, 4096, 32, 128)] * 2,
+    *[tensor(1, 4096, 8, 128)] * 2,
+    tensor(1, 4096, 32, 128),
+    tensor(1, 32, 4096, dtype="float32"),
+    None,
+    None,
+    4096,
+    4096,
+    0.0,
+    True,
+)
 
 
 def price(name: str, *args: Any, kernels: tuple[KernelLaunch, ...] = (), model: AnalyticModel = MODEL) -> Any:
@@ -53,30 +61,18 @@ def duration(name: str, *args: Any, model: AnalyticModel = MODEL) -> int:
 
 # ---------------------------------------------------------------- anything gets a price
 
-dtypes = st.sampled_from(
-    ["bfloat16", "float32", "int64", "bool", "float8_e4m3fn", "float64", "complex64", "uint8"]
-)
+dtypes = st.sampled_from(["bfloat16", "float32", "int64", "bool", "float8_e4m3fn", "float64", "complex64", "uint8"])
 shapes = st.lists(st.integers(0, 300), max_size=5).map(tuple)
 specs = st.builds(
-    lambda d, s, cpu: TensorSpec(d, s, contiguous_strides(s), cpu),
-    dtypes,
-    shapes,
-    st.sampled_from(["cuda", "cpu"]),
+    lambda d, s, cpu: TensorSpec(d, s, contiguous_strides(s), cpu), dtypes, shapes, st.sampled_from(["cuda", "cpu"])
 )
-scalars = st.one_of(
-    st.none(), st.booleans(), st.integers(-4, 5000), st.floats(allow_nan=False), st.text(max_size=8)
-)
+scalars = st.one_of(st.none(), st.booleans(), st.integers(-4, 5000), st.floats(allow_nan=False), st.text(max_size=8))
 arguments = st.one_of(
-    specs,
-    scalars,
-    st.lists(specs, max_size=4).map(tuple),
-    st.lists(st.integers(-2, 64), max_size=4).map(tuple),
+    specs, scalars, st.lists(specs, max_size=4).map(tuple), st.lists(st.integers(-2, 64), max_size=4).map(tuple)
 )
 launches = st.builds(
     KernelLaunch,
-    st.sampled_from(
-        ["k", "at::native::vectorized_elementwise_kernel<4>", "CatArrayBatchedCopy", "elementwise_kernel"]
-    ),
+    st.sampled_from(["k", "at::native::vectorized_elementwise_kernel<4>", "CatArrayBatchedCopy", "elementwise_kernel"]),
     st.tuples(*[st.integers(1, 5000)] * 3),
     st.tuples(st.integers(1, 1024), st.just(1), st.just(1)),
     st.just(0),
@@ -87,16 +83,10 @@ launches = st.builds(
 
 
 @settings(max_examples=400, deadline=None)
-@given(
-    st.sampled_from(ATEN),
-    st.lists(arguments, max_size=12).map(tuple),
-    st.lists(launches, max_size=4).map(tuple),
-)
+@given(st.sampled_from(ATEN), st.lists(arguments, max_size=12).map(tuple), st.lists(launches, max_size=4).map(tuple))
 @example("aten::_scaled_grouped_mm", (tensor(), tensor()), ())
 @example("aten::adaptive_avg_pool1d", (tensor(1, 1, 1), (tensor(), tensor())), ())
-def test_every_operator_has_a_price(
-    name: str, args: tuple[Any, ...], kernels: tuple[KernelLaunch, ...]
-) -> None:
+def test_every_operator_has_a_price(name: str, args: tuple[Any, ...], kernels: tuple[KernelLaunch, ...]) -> None:
     result = MODEL.operator(OperatorSignature(name, args), kernels)
     assert len(result.durations) == max(1, len(kernels))
     assert all(isinstance(ns, int) and ns > 0 for ns in result.durations)
@@ -127,9 +117,7 @@ def test_products_grow(m: int, n: int, k: int, factor: int, aligned: bool) -> No
     """Products of equal alignment: rows of 16 bytes are faster than shorter odd ones."""
     m, n, k = (8 * m, 8 * n, 8 * k) if aligned else (2 * m + 1, 2 * n + 1, 2 * k + 1)
     factor += not aligned and factor % 2 == 0
-    assert duration("mm", tensor(m, k), tensor(k, n)) <= duration(
-        "mm", tensor(m, k * factor), tensor(k * factor, n)
-    )
+    assert duration("mm", tensor(m, k), tensor(k, n)) <= duration("mm", tensor(m, k * factor), tensor(k * factor, n))
     assert duration("mm", tensor(m, k), tensor(k, n)) <= duration("mm", tensor(m * factor, k), tensor(k, n))
 
 
@@ -141,9 +129,7 @@ def test_rows_that_are_not_aligned_cost_more() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.sampled_from(
-        ["add", "silu", "_softmax", "sum", "fill_", "clone", "native_layer_norm", "sort", "uniform_"]
-    ),
+    st.sampled_from(["add", "silu", "_softmax", "sum", "fill_", "clone", "native_layer_norm", "sort", "uniform_"]),
     st.integers(1, 5000),
     st.integers(1, 5000),
     st.integers(1, 5000),
@@ -165,8 +151,7 @@ def test_copies_grow(kind: str, a: int, b: int) -> None:
 def test_faster_gpus_are_faster() -> None:
     args = (tensor(8192, 8192), tensor(8192, 8192))
     times = [
-        duration("mm", *args, model=AnalyticModel(load_gpu(g)))
-        for g in ("B200", "H200", "A100", "L40S", "RTX3090")
+        duration("mm", *args, model=AnalyticModel(load_gpu(g))) for g in ("B200", "H200", "A100", "L40S", "RTX3090")
     ]
     assert times[:2] == sorted(times[:2]) and times[1] < times[2] < times[4]
     stream = [
@@ -194,7 +179,13 @@ def test_faster_gpus_are_faster() -> None:
             0.1,
             "native_group_norm_backward",
             (
-                *[tensor(1, 64, 9, 192, 192)] * 2, *[tensor(1, 32)] * 2, tensor(64), 1, 64, 331776, 32,
+                *[tensor(1, 64, 9, 192, 192)] * 2,
+                *[tensor(1, 32)] * 2,
+                tensor(64),
+                1,
+                64,
+                331776,
+                32,
                 (True, True, True),
             ),
         ),
@@ -212,12 +203,7 @@ def test_faster_gpus_are_faster() -> None:
         ),
         (385.8, 0.10, "copy_", (tensor(4096, 32000, dtype="float32"), tensor(4096, 32000), False)),
         (178.1, 0.05, "copy_", (tensor(4096, 32000), tensor(4096, 32000, dtype="float32"), False)),
-        (
-            552,
-            0.05,
-            "_log_softmax_backward_data",
-            (*[tensor(4096, 32000, dtype="float32")] * 2, 1, "float32"),
-        ),
+        (552, 0.05, "_log_softmax_backward_data", (*[tensor(4096, 32000, dtype="float32")] * 2, 1, "float32")),
         (
             522,
             0.06,
@@ -230,12 +216,7 @@ def test_faster_gpus_are_faster() -> None:
             "_scaled_dot_product_cudnn_attention",
             (tensor(1, 32, 4096, 128), *[tensor(1, 8, 4096, 128)] * 2, None, True, 0.0, True),
         ),
-        (
-            1505,
-            0.08,
-            "_flash_attention_backward",
-            FLASH_BACKWARD,
-        ),
+        (1505, 0.08, "_flash_attention_backward", FLASH_BACKWARD),
         (1096, 0.05, "_fused_adamw_", (*[tuple([tensor(1 << 24, dtype="float32")] * 8)] * 4, (), ())),
     ],
 )
@@ -335,9 +316,7 @@ def meta(*shape: int) -> torch.Tensor:
 )
 def test_product_flops(name: str, shapes: list[tuple[int, ...]]) -> None:
     operands = [meta(*shape) for shape in shapes]
-    assert price(name, *map(spec, operands)).flops == counted(
-        lambda: getattr(torch.ops.aten, name)(*operands)
-    )
+    assert price(name, *map(spec, operands)).flops == counted(lambda: getattr(torch.ops.aten, name)(*operands))
 
 
 @pytest.mark.parametrize(
@@ -352,13 +331,7 @@ def test_product_flops(name: str, shapes: list[tuple[int, ...]]) -> None:
     ],
 )
 def test_convolution_flops(
-    x: tuple[int, ...],
-    w: tuple[int, ...],
-    stride: int,
-    padding: int,
-    dilation: int,
-    transposed: bool,
-    groups: int,
+    x: tuple[int, ...], w: tuple[int, ...], stride: int, padding: int, dilation: int, transposed: bool, groups: int
 ) -> None:
     dims = len(x) - 2
     lists = [[n] * dims for n in (stride, padding, dilation)]
@@ -418,9 +391,7 @@ def test_inner_attention_operators_are_batch_sequence_heads() -> None:
     inner = price("_flash_attention_forward", *[tensor(2, 512, 8, 64)] * 3, None, None, 512, 512, 0.0, True)
     assert (outer.flops, outer.durations) == (inner.flops, inner.durations)
     lengths = tensor(3, dtype="int32")
-    packed = price(
-        "_flash_attention_forward", *[tensor(1024, 8, 64)] * 3, lengths, lengths, 512, 512, 0.0, True
-    )
+    packed = price("_flash_attention_forward", *[tensor(1024, 8, 64)] * 3, lengths, lengths, 512, 512, 0.0, True)
     assert (packed.flops, packed.durations) == (inner.flops, inner.durations)
 
 
@@ -451,16 +422,7 @@ def test_split_by_threads() -> None:
 
 
 def test_library_kernel_takes_the_product() -> None:
-    call = {
-        "lib": "cublaslt",
-        "m": 4096,
-        "n": 4096,
-        "k": 4096,
-        "batch": 1,
-        "a": "bf16",
-        "c": "bf16",
-        "compute": "f32",
-    }
+    call = {"lib": "cublaslt", "m": 4096, "n": 4096, "k": 4096, "batch": 1, "a": "bf16", "c": "bf16", "compute": "f32"}
     launches = (KernelLaunch("gemm", library=call), KernelLaunch("bias", (64, 1, 1), (128, 1, 1)))
     both = price("addmm", tensor(4096), tensor(4096, 4096), tensor(4096, 4096), kernels=launches)
     assert both.cls == "gemm"
@@ -470,11 +432,7 @@ def test_library_kernel_takes_the_product() -> None:
 
 
 def test_flash_backward_helpers_are_short() -> None:
-    names = (
-        "flash_bwd_dot_do_o_kernel",
-        "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel",
-        "flash_bwd_convert_dq_kernel",
-    )
+    names = ("flash_bwd_dot_do_o_kernel", "flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel", "flash_bwd_convert_dq_kernel")
     parts = price(
         "_flash_attention_backward", *FLASH_BACKWARD, kernels=tuple(KernelLaunch(n, (64, 1, 32)) for n in names)
     ).durations
@@ -488,9 +446,7 @@ def test_bare_kernels() -> None:
     large = MODEL.kernel(KernelLaunch("user", (100_000, 1, 1), (256, 1, 1)))
     assert small.cls == large.cls == "other"
     assert 0 < small.durations[0] < large.durations[0]
-    gemm = MODEL.kernel(
-        kernel_launch('{"lib":"cublas","call":"gemm","m":512,"n":512,"k":512,"a":"bf16","c":"bf16"}')
-    )
+    gemm = MODEL.kernel(kernel_launch('{"lib":"cublas","call":"gemm","m":512,"n":512,"k":512,"a":"bf16","c":"bf16"}'))
     assert gemm.cls == "gemm" and gemm.flops == 2 * 512**3
 
 
@@ -542,13 +498,21 @@ def test_copies_against_measurements(kind: str, size: int, us: float) -> None:
 
 
 def test_parse() -> None:
-    text = json.dumps({
-        "op": "aten::add.Tensor", "bwd": True,
-        "args": [{"t": "bfloat16", "s": [4, 8], "st": [8, 1]},
-                 {"t": "float64", "s": [], "st": [], "d": "cpu"}, 1.5,
-                 None,
-                 [1, 2], {"l": [{"t": "int64", "s": [3], "st": [1]}]}, "strided"],
-    })  # fmt: skip
+    text = json.dumps(
+        {
+            "op": "aten::add.Tensor",
+            "bwd": True,
+            "args": [
+                {"t": "bfloat16", "s": [4, 8], "st": [8, 1]},
+                {"t": "float64", "s": [], "st": [], "d": "cpu"},
+                1.5,
+                None,
+                [1, 2],
+                {"l": [{"t": "int64", "s": [3], "st": [1]}]},
+                "strided",
+            ],
+        }
+    )
     signature = parse_signature(text)
     assert signature.name == "aten::add.Tensor" and signature.backward
     x, scalar, value, none, dims, listed, layout = signature.args
@@ -560,9 +524,7 @@ def test_parse() -> None:
 
 def test_long_lists_keep_their_size() -> None:
     shown = [{"t": "float32", "s": [10], "st": [1]}] * 8
-    text = json.dumps(
-        {"op": "aten::_foreach_mul_", "args": [{"l": shown, "n": 100, "numel": 1777, "bytes": 4 * 1777}]}
-    )
+    text = json.dumps({"op": "aten::_foreach_mul_", "args": [{"l": shown, "n": 100, "numel": 1777, "bytes": 4 * 1777}]})
     (rebuilt,) = parse_signature(text).args
     assert len(rebuilt) == 100
     assert sum(nbytes(t) for t in tensors(rebuilt)) == 4 * 1777

@@ -53,7 +53,7 @@ def us(cluster: str, members: int, kind: int, rows: Rows, size: float, sms: int)
         ("1x4xGB200", Coll.EXPERT_COMBINE, 4096, 14336, 3.61, 24, 597),
         ("1x8xH100", Coll.LOW_LATENCY_DISPATCH, 128, 7392, 8, low_latency_sms(256, 132), 36.7),
     ],
-)  # fmt: skip
+)
 def test_published_times_of_one_host(
     cluster: str, kind: int, tokens: int, row_bytes: int, reached: float, sms: int, published: float
 ) -> None:

@@ -61,10 +61,11 @@ def test_a_save_in_the_background_slows_its_rank_down() -> None:
     host = Host("1GB/s")
     asked: list[tuple[float, ...]] = []
     runtime = replace(
-        host.runtime(), contend=lambda *stretches: asked.append(stretches),
+        host.runtime(),
+        contend=lambda *stretches: asked.append(stretches),
         bytes_ns=lambda api, size: size // 2 if api != Api.FILE_READ_GIB else size,
         times_ns=lambda api, times: WRITTEN // 2,
-    )  # fmt: skip
+    )
     files = Checkpoints(parse("1GB/s"), runtime, lambda: None, nullcontext)
     future: Future[None] = Future()
     future.set_result(None)

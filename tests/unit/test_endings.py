@@ -36,9 +36,12 @@ main.main()
 def interrupted(number: int, before: int) -> tuple[int, str]:
     """Status and standard error of a command that gets a signal, which it ignored or not at its start."""
     process = subprocess.Popen(
-        [sys.executable, "-c", WAITING, "wait"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-c", WAITING, "wait"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         preexec_fn=lambda: signal.signal(number, before),
-    )  # fmt: skip
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     process.send_signal(number)
@@ -78,9 +81,10 @@ def finalize():
 RUN = "main.Commands.get_command = lambda *_: click.Command('x', callback=finalize)\nmain.main()\n"
 
 
-@pytest.mark.parametrize(("command", "status", "out", "err"), [
-    (DROPPED, 130, "", "phantora: interrupted by SIGINT\n"), (LATE, -signal.SIGINT, "done\n", ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("command", "status", "out", "err"),
+    [(DROPPED, 130, "", "phantora: interrupted by SIGINT\n"), (LATE, -signal.SIGINT, "done\n", "")],
+)
 def test_no_signal_is_dropped_and_none_ends_in_a_traceback(command: str, status: int, out: str, err: str) -> None:
     done = subprocess.run([sys.executable, "-c", command + RUN, "x"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr.lstrip()) == (status, out, err)

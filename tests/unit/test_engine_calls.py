@@ -55,8 +55,13 @@ def test_a_call_is_an_operator_with_its_arguments() -> None:
     assert said.name == "transformer_engine::quantize"
     cpu = TensorSpec("bfloat16", (6, 4), (1, 6), "cpu")
     assert said.args[:6] == (
-        cpu, TensorSpec("float8_e5m2", (8, 16), (16, 1)), "Float8Quantizer kFloat8E4M3 rc", (cpu, cpu), None, True,
-    )  # fmt: skip
+        cpu,
+        TensorSpec("float8_e5m2", (8, 16), (16, 1)),
+        "Float8Quantizer kFloat8E4M3 rc",
+        (cpu, cpu),
+        None,
+        True,
+    )
 
 
 def test_modules_that_took_a_function_by_name_get_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,9 +137,13 @@ def test_a_call_on_fewer_sms_takes_the_waves_of_fewer() -> None:
 
 @pytest.mark.parametrize(
     ("trans", "m", "n", "k", "measured"),
-    [("nn", 6144, 8192, 12288, 1.083), ("nt", 6144, 12288, 8192, 1.105), ("nt", 6144, 9216, 8192, 1.116),
-     ("nn", 6144, 8192, 9216, 1.073)],
-)  # fmt: skip
+    [
+        ("nn", 6144, 8192, 12288, 1.083),
+        ("nt", 6144, 12288, 8192, 1.105),
+        ("nt", 6144, 9216, 8192, 1.116),
+        ("nn", 6144, 8192, 9216, 1.073),
+    ],
+)
 def test_products_lose_on_fewer_sms_what_an_h100_loses(trans: str, m: int, n: int, k: int, measured: float) -> None:
     """The times of both runs: validation/workloads/te_steps.py, on two H100."""
     calls = (gemm(trans=trans, m=m, n=n, k=k, **sms) for sms in ({}, {"sms": 116}))
@@ -144,9 +153,14 @@ def test_products_lose_on_fewer_sms_what_an_h100_loses(trans: str, m: int, n: in
 
 @pytest.mark.parametrize(
     ("m", "n", "k", "sms", "measured"),
-    [(6144, 8192, 12288, 116, 1.067), (6144, 8192, 12288, 100, 1.168), (12288, 8192, 6144, 116, 1.074),
-     (14336, 8192, 4096, 116, 1.070), (4096, 8192, 14336, 100, 1.162)],
-)  # fmt: skip
+    [
+        (6144, 8192, 12288, 116, 1.067),
+        (6144, 8192, 12288, 100, 1.168),
+        (12288, 8192, 6144, 116, 1.074),
+        (14336, 8192, 4096, 116, 1.070),
+        (4096, 8192, 14336, 100, 1.162),
+    ],
+)
 def test_fp8_products_on_fewer_sms(m: int, n: int, k: int, sms: int, measured: float) -> None:
     """validation/measurements/2026-11-25-h100/fewer_sms.jsonl; what they draw is what those of the tables draw."""
     calls = (gemm(a="e4m3", b="e4m3", c="bf16", m=m, n=n, k=k, **some) for some in ({}, {"sms": sms}))
@@ -167,10 +181,14 @@ def test_torchs_fp8_products_take_what_bursts_of_them_took(way: Way, us: float) 
 
 @pytest.mark.parametrize(
     ("m", "n", "k", "how", "us"),
-    [(28672, 4096, 8192, {"fast_accumulation": 1}, 1275.0), (8192, 4096, 28672, {"b": "e5m2"}, 1340.0),
-     (8192, 28672, 4096, {"b": "e5m2", "c": "f32"}, 1488.0), (14336, 8192, 4096, {"b": "e5m2", "c": "f32"}, 739.0),
-     (8192, 4096, 5120, {"b": "e5m2"}, 238.0)],
-)  # fmt: skip
+    [
+        (28672, 4096, 8192, {"fast_accumulation": 1}, 1275.0),
+        (8192, 4096, 28672, {"b": "e5m2"}, 1340.0),
+        (8192, 28672, 4096, {"b": "e5m2", "c": "f32"}, 1488.0),
+        (14336, 8192, 4096, {"b": "e5m2", "c": "f32"}, 739.0),
+        (8192, 4096, 5120, {"b": "e5m2"}, 238.0),
+    ],
+)
 def test_transformer_engines_fp8_products(m: int, n: int, k: int, how: dict[str, Any], us: float) -> None:
     """Products in a step of Llama 3 70B's layers: validation/workloads/te_steps.py, on two H100."""
     library = gemm(trans="tn", m=m, n=n, k=k, **({"a": "e4m3", "b": "e4m3", "c": "bf16"} | how))
@@ -292,7 +310,6 @@ def test_classes() -> None:
     names = {"generic_gemm": "gemm", "fused_attn_bwd": "attention", "rmsnorm_fwd": "normalization"}
     names |= {"swiglu": "elementwise"}
     assert {name: class_of(base_name(f"transformer_engine::{name}")) for name in names} == names
-
 
 
 @pytest.mark.parametrize("gpu", ["B200", "B300", "GB200", "GB300", "RTX-PRO-6000"])

@@ -46,9 +46,12 @@ def test_a_package_adds_what_it_names(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("0,100,mine\n200,350,mine\n")
     path = f"{installed(tmp_path / 'site')}:{SAMPLE.parents[1]}"
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, check=False,
+        [sys.executable, "-c", PROGRAM, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
         env={"PYTHONPATH": path, "PATH": ""},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Example-100 True") and "mine" in done.stdout
     lines = (tmp_path / "steps.csv").read_text().splitlines()
@@ -60,8 +63,11 @@ def test_a_package_that_fails_is_named(tmp_path: Path) -> None:
     info = site / "phantora_example-1.0.dist-info" / "entry_points.txt"
     info.write_text("[phantora.gpus]\nmine = no_such_module:GPUS\n")
     done = subprocess.run(
-        [*PHANTORA, "cluster", "show", "1x8xH100"], capture_output=True, text=True, check=False,
+        [*PHANTORA, "cluster", "show", "1x8xH100"],
+        capture_output=True,
+        text=True,
+        check=False,
         env={"PYTHONPATH": f"{site}:{SAMPLE.parents[1]}", "PATH": ""},
-    )  # fmt: skip
+    )
     assert done.returncode != 0
     assert "the package phantora-example adds no_such_module:GPUS to phantora.gpus, which fails" in done.stderr

@@ -115,10 +115,22 @@ def test_rows_are_picked_from_tables() -> None:
     tables, width, bags, each = 26, 128, 2048, 20
     indices = tensor(tables * bags * each, dtype="int64")
     args = (
-        tensor(tables * 1_000_000 * width, dtype="float32"), tensor(0), tensor(0, 0), tensor(tables, dtype="int32"),
-        tensor(tables, dtype="int64"), tensor(tables + 1, dtype="int32"), tables * width, width, indices,
-        tensor(tables * bags + 1, dtype="int64"), 0, tensor(0), tensor(0, dtype="int32"), 0, False,
-    )  # fmt: skip
+        tensor(tables * 1_000_000 * width, dtype="float32"),
+        tensor(0),
+        tensor(0, 0),
+        tensor(tables, dtype="int32"),
+        tensor(tables, dtype="int64"),
+        tensor(tables + 1, dtype="int32"),
+        tables * width,
+        width,
+        indices,
+        tensor(tables * bags + 1, dtype="int64"),
+        0,
+        tensor(0),
+        tensor(0, dtype="int32"),
+        0,
+        False,
+    )
     rows = tables * bags * each * width * 4
     for out in ((), (tensor(bags, tables * width, dtype="float32"),)):
         found = ns("fbgemm::split_embedding_codegen_forward_unweighted_cuda", *args, out=out)
@@ -250,10 +262,12 @@ def test_bitsandbytes_takes_what_was_measured() -> None:
         ("dequantize_4bit", [packed, small, 64, "nf4", [11008, 4096], "bfloat16"], [square], 53.4),
         (
             "optimizer_update_8bit_blockwise",
-            ["adam", half, half, byte, byte, *numbers, code, code, scales, scales, 0.01, 1.0, False], [], 1240.8,
+            ["adam", half, half, byte, byte, *numbers, code, code, scales, scales, 0.01, 1.0, False],
+            [],
+            1240.8,
         ),
         ("optimizer_update_32bit", ["adam", half, half, real, real, None, 0.0, 0.0, *numbers], [], 499.7),
-    )  # fmt: skip
+    )
     for name, args, made, us in cases:
         text = orjson.dumps({"op": f"bitsandbytes::{name}", "args": args, "out": made})
         found = MODEL.operator(parse_signature(text), (KernelLaunch("k"),))
@@ -270,9 +284,10 @@ def test_products_with_sparse_matrices_take_what_was_measured() -> None:
     across = {"t": "float32", "s": [width, rows], "st": [rows, 1]}
     pairs = {**matrix, "s": [100_000] * 2, "layout": "sparse_coo", "nnz": 1_000_000}
     cases = (
-        ("aten::mm", [matrix, dense], 232.1), ("aten::mm", [pairs, {**dense, "s": [100_000, width]}], 677.8),
+        ("aten::mm", [matrix, dense], 232.1),
+        ("aten::mm", [pairs, {**dense, "s": [100_000, width]}], 677.8),
         ("aten::sparse_sampled_addmm", [matrix, dense, across, 1, 1], 2520.3),
-    )  # fmt: skip
+    )
     for name, args, us in cases:
         found = MODEL.operator(parse_signature(orjson.dumps({"op": name, "args": args})), ())
         assert sum(found.durations) / 1e3 == pytest.approx(us, rel=0.25), name
@@ -292,7 +307,7 @@ values = st.recursive(
         st.fixed_dictionaries({"l": inner, "n": inner, "numel": inner, "bytes": inner}),
     ),
     max_leaves=12,
-)  # fmt: skip
+)
 operators = st.one_of(values, st.sampled_from(sorted(ATEN)).map("aten::{}".format))
 texts = st.one_of(
     st.text(max_size=40),

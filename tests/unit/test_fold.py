@@ -193,8 +193,10 @@ def test_a_tilde_marks_an_axis_whose_ranks_differ_in_their_own_work() -> None:
     assert {each.axis: each.uneven for each in uneven.comparisons()} == {"dp": True, "tp": False, "dp x tp": True}
 
 
-@pytest.mark.parametrize(("short", "words"), [("dp=16/1", "dp=16:first"), ("dp=16*,tp=9", "dp=16:all,tp=9"),
-                                              ("dp=8~,tp=4", "dp=8:uneven,tp=4")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("short", "words"),
+    [("dp=16/1", "dp=16:first"), ("dp=16*,tp=9", "dp=16:all,tp=9"), ("dp=8~,tp=4", "dp=8:uneven,tp=4")],
+)
 def test_short_forms_mean_the_words(short: str, words: str) -> None:
     world = prod(int(part.partition("=")[2].rstrip("*~").partition("/")[0]) for part in short.split(","))
     assert parse_fold(short, world) == parse_fold(words, world) is not None

@@ -68,9 +68,14 @@ def simulate(library: Path, fold: Fold, program: Sequence[Step], *, all_ranks: b
         members = group(fold, rank.index, program[-1][0])
         rank.blob(struct.pack("<q", says(fold, rank.index, program[-1][0])))
         rank.emit(
-            "COLLECTIVE", id=made[program[-1][0]], coll=layout.Coll.ALL_GATHER, dtype=INT64, count=1,
-            bytes=8 * len(members), ticket=5,
-        )  # fmt: skip
+            "COLLECTIVE",
+            id=made[program[-1][0]],
+            coll=layout.Coll.ALL_GATHER,
+            dtype=INT64,
+            count=1,
+            bytes=8 * len(members),
+            ticket=5,
+        )
         rank.ask("bytes", "PAYLOAD", ticket=5)
     assert not bench.run() & native.ERROR, bench.engine.error()
     for rank in bench.ranks:
@@ -83,8 +88,10 @@ def simulate(library: Path, fold: Fold, program: Sequence[Step], *, all_ranks: b
 
 @settings(
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking would take minutes
-    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture],
-)  # fmt: skip
+    max_examples=8,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(
     stages=st.sampled_from((1, 2, 3, 5)),
     sizes=st.lists(st.integers(4, 5), min_size=1, max_size=2),

@@ -27,8 +27,10 @@ def test_pieces_are_what_each_byte_says(sizes: list[int], ranks: int) -> None:
     spans = list(pairwise(borders))
     total = -(-borders[-1] // ranks) * ranks  # padded
     part = total // ranks
-    owned = [{number for number, (a, b) in enumerate(spans) if any(byte // part == rank for byte in range(a, b))}
-             for rank in range(ranks)]  # fmt: skip
+    owned = [
+        {number for number, (a, b) in enumerate(spans) if any(byte // part == rank for byte in range(a, b))}
+        for rank in range(ranks)
+    ]
     found, touched = pieces((0, total), spans, range(ranks))
     assert [found[rank] for rank in range(ranks)] == [len(own) for own in owned]
     assert [touched[rank] for rank in range(ranks)] == [sum(sizes[number] for number in own) for own in owned]

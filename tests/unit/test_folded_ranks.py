@@ -137,9 +137,7 @@ def test_the_only_process_of_a_stage_tells_reals_and_sums(engine_library: Path) 
         (lambda rank: bytes([200 + rank] * 16), UINT8, "are no pickled object of integers and texts"),
     ],
 )
-def test_bytes_that_nobody_can_tell(
-    engine_library: Path, said: Callable[[int], bytes], dtype: int, why: str
-) -> None:
+def test_bytes_that_nobody_can_tell(engine_library: Path, said: Callable[[int], bytes], dtype: int, why: str) -> None:
     bench = folded(engine_library)
     assert tell(bench, said, dtype, GATHER) & native.ERROR
     assert bench.engine.error().startswith("cannot fold all_gather of")

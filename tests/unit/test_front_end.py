@@ -27,9 +27,13 @@ from tests.support.clock import Clock
     ids=["driver", "no clock", "launcher", "worker of Ray"],
 )
 def test_a_driver_that_reads_a_clock_is_reported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: str, script: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    place: str,
+    script: str,
     reported: bool,
-) -> None:  # fmt: skip
+) -> None:
     path = tmp_path / place
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(script)

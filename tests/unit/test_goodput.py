@@ -103,15 +103,31 @@ def test_numbers_are_checked() -> None:
 
 
 def test_a_log_becomes_a_job() -> None:
-    run = CliRunner().invoke(goodput, [str(LOG), "--steps", "1000000000", "--gpus", "4096", "--price", "2", "--json",
-                                       "--trials", "50", "--checkpoint-cost", "5s"])  # fmt: skip
+    run = CliRunner().invoke(
+        goodput,
+        [
+            str(LOG),
+            "--steps",
+            "1000000000",
+            "--gpus",
+            "4096",
+            "--price",
+            "2",
+            "--json",
+            "--trials",
+            "50",
+            "--checkpoint-cost",
+            "5s",
+        ],
+    )
     assert run.exit_code == 0, run.output
     found = json.loads(run.output)
     assumed, world = found["assumed"], open_log(LOG).metadata.world_size
     assert [text.partition(" (")[0] for text in assumed] == [
-        "a restart takes 10 min", "failures are as frequent as Llama 3's",
+        "a restart takes 10 min",
+        "failures are as frequent as Llama 3's",
         f"a step takes as long as in the log on {world} GPUs, {open_log(LOG).metadata.ranks_per_host} a host",
-    ]  # fmt: skip
+    ]
     assert found["job"]["machines"]["gpus"] == 4096
     assert found["time_seconds"][0] * 2 * 4096 / HOUR == pytest.approx(found["dollars"][0])
     assert sum(found["shares"].values()) == pytest.approx(1)

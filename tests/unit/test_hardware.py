@@ -115,9 +115,7 @@ def test_gpus_without_nvlink_use_pcie() -> None:
     assert device_fields(cluster.gpu)["nvlink"] == 0
 
 
-@pytest.mark.parametrize(
-    "spec", ["", "2x", "x8xH100", "2x8x", "2x8xH100x3x", "0x8xH100", "3x4", "8xH900", "-1xH100"]
-)
+@pytest.mark.parametrize("spec", ["", "2x", "x8xH100", "2x8x", "2x8xH100x3x", "0x8xH100", "3x4", "8xH900", "-1xH100"])
 def test_malformed_clusters(spec: str) -> None:
     with pytest.raises(PhantoraError) as caught:
         load_cluster(spec)
@@ -132,8 +130,7 @@ def write(path: Path, text: str) -> str:
 def test_cluster_file(tmp_path: Path) -> None:
     spec = write(
         tmp_path / "lab.toml",
-        'hosts = 4\ngpus_per_host = 2\ngpu = "H100-PCIe"\n'
-        "[inter]\nbandwidth = 1.25e10\n[intra]\nlatency_ns = 9\n",
+        'hosts = 4\ngpus_per_host = 2\ngpu = "H100-PCIe"\n[inter]\nbandwidth = 1.25e10\n[intra]\nlatency_ns = 9\n',
     )
     cluster = load_cluster(spec)
     assert (cluster.name, cluster.world_size, cluster.gpu.name) == ("lab", 8, "H100-PCIe")
@@ -176,9 +173,7 @@ def test_own_gpu_file(tmp_path: Path) -> None:
     typed = write(tmp_path / "typed.toml", text.replace("sms = 132", "sms = 1.5"))
     with pytest.raises(PhantoraError, match="sms must be a whole number"):
         load_gpu(typed)
-    reference = write(
-        tmp_path / "ref.toml", text.replace('calibration = "H200-SXM"', 'calibration = "H100-SXM"')
-    )
+    reference = write(tmp_path / "ref.toml", text.replace('calibration = "H200-SXM"', 'calibration = "H100-SXM"'))
     with pytest.raises(PhantoraError, match="calibration must be"):
         load_gpu(reference)
     low = text.replace("power_watts = 700", "power_watts = 700\nlimit_watts = 140")
@@ -191,8 +186,6 @@ def test_host_profile_has_every_call() -> None:
     host = load_host("default")
     assert set(host.api_ns) == set(Api.names())
     assert all(isinstance(ns, int) for ns in host.api_ns.values())
-
-
 
 
 FITS = HERE / "fits"

@@ -65,8 +65,9 @@ def test_metadata_of_another_type() -> None:
             RunMetadata.from_json(changed)
 
 
-@pytest.mark.parametrize("target", ["log, analysed", "log, replayed", "cluster", "host", "sweep", "table", "routing",
-                                    "fork server"])
+@pytest.mark.parametrize(
+    "target", ["log, analysed", "log, replayed", "cluster", "host", "sweep", "table", "routing", "fork server"]
+)
 def test_a_short_run_of_each_fuzzer_finds_nothing(target: str, tmp_path: Path) -> None:
     assert fuzz.run(target, 0.3, 1, tmp_path) == 0
 
@@ -111,7 +112,7 @@ IMPOSSIBLE = [
     {"kind": "GROUP_BEGIN", "records": 1 << 63},
     {"kind": "PEER_COPY", "id": 1, "peer": 1, "bytes": 8},  # nobody has said who that is
     {"kind": "WAIT_SIGNAL", "id": 1, "peer": 1, "channel": 0},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("record", IMPOSSIBLE, ids=lambda record: str(record["kind"]))
@@ -151,9 +152,13 @@ def test_a_group_of_two_communicators_has_no_peer(engine_library: Path) -> None:
 
 
 REDUCED = [  # of int64: operator, factor, what each of two ranks gives, what they get
-    (0, 0.0, (2**63 - 1, 1), -(2**63)), (1, 0.0, (2**62, 6), -(2**63)), (5, float("nan"), (3, 4), 0),
-    (5, 1e30, (1, 0), 2**63 - 1), (5, -1e30, (1, 0), -(2**63)), (5, 3.0, (2, 4), 18),
-]  # fmt: skip
+    (0, 0.0, (2**63 - 1, 1), -(2**63)),
+    (1, 0.0, (2**62, 6), -(2**63)),
+    (5, float("nan"), (3, 4), 0),
+    (5, 1e30, (1, 0), 2**63 - 1),
+    (5, -1e30, (1, 0), -(2**63)),
+    (5, 3.0, (2, 4), 18),
+]
 
 
 @pytest.mark.parametrize(("operator", "factor", "given", "got"), REDUCED)

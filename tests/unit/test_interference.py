@@ -173,8 +173,9 @@ def test_communication_that_was_there_first_costs_more(make: Callable[..., Bench
     bench = make(interference=2.0, interference_behind=4.0)
     for rank in bench.ranks:
         if product:
-            rank.emit("KERNEL", id=rank.name("k:200"), **GRID | {"grid_x": 10**6},
-                      flags=layout.Flag["PH_F_LIBRARY"], at=0)  # fmt: skip
+            rank.emit(
+                "KERNEL", id=rank.name("k:200"), **GRID | {"grid_x": 10**6}, flags=layout.Flag["PH_F_LIBRARY"], at=0
+            )
             rank.collective(1, 4, stream=9, at=10)
         else:
             rank.collective(1, 4, stream=9, at=0)

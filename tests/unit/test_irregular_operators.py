@@ -51,10 +51,7 @@ def within(ratios: Iterable[float], median: float, ninth_decile: float) -> bool:
 @pytest.mark.parametrize("gpu", TABLES)
 @pytest.mark.parametrize(
     ("operators", "family"),
-    [
-        (("sort", "topk"), sort.FAMILY),
-        (("_embedding_bag", "_embedding_bag_dense_backward"), embedding.FAMILY),
-    ],
+    [(("sort", "topk"), sort.FAMILY), (("_embedding_bag", "_embedding_bag_dense_backward"), embedding.FAMILY)],
 )
 def test_models_of_what_has_no_neighbours(gpu: str, operators: tuple[str, ...], family: Family) -> None:
     """Without any correction by what was measured nearby."""
@@ -75,9 +72,16 @@ def test_recurrent_layers() -> None:
         machine = MACHINES["H100" if "H100" in row["gpu"] else "H200"]
         for back, ratios in ((False, forward), (True, backward)):
             layer = Recurrent(
-                back, row["steps"], row["batch"], row["inputs"], row["hidden"], row["layers"], 1 + row["bidirectional"],
-                GATES[CELLS[row["cell"]]], row["dtype"],
-            )  # fmt: skip
+                back,
+                row["steps"],
+                row["batch"],
+                row["inputs"],
+                row["hidden"],
+                row["layers"],
+                1 + row["bidirectional"],
+                GATES[CELLS[row["cell"]]],
+                row["dtype"],
+            )
             ratios.append(recurrent_ns(machine, layer) / 1e3 / row["backward_us" if back else "forward_us"])
     assert within(forward, 0.06, 0.14) and within(backward, 0.06, 0.15)
 

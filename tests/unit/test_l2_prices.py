@@ -37,8 +37,12 @@ def test_a_measured_price_lies_between_cold_and_warm(signature: OperatorSignatur
     """Unknown operands keep the mean, and old ones the cold time."""
     model = GpuCostModel(H200, [Table(ABOUT, [entry(signature, 5000, 4000)])])
     assert [model.operator(signature, (), L2State(share)).durations for share in SHARES] == [
-        (5000,), (4750,), (4500,), (4250,), (4000,),
-    ]  # fmt: skip
+        (5000,),
+        (4750,),
+        (4500,),
+        (4250,),
+        (4000,),
+    ]
     assert model.operator(signature, ()).durations == (unknown,)
 
 
@@ -72,8 +76,10 @@ def product(rows: int, inputs: int, outputs: int) -> OperatorSignature:
     ("signature", "behind_reads"),
     # us on an H100 after a sum and after a copy (validation/measurements/2026-11-26-h100/dirty_lines.parquet)
     [
-        (product(16, 4096, 4096), 15.3 / 20.0), (product(16, 4096, 1024), 7.6 / 9.0),
-        (product(16, 4096, 11264), 32.3 / 41.1), (product(64, 8192, 8192), 46.7 / 55.7),
+        (product(16, 4096, 4096), 15.3 / 20.0),
+        (product(16, 4096, 1024), 7.6 / 9.0),
+        (product(16, 4096, 11264), 32.3 / 41.1),
+        (product(64, 8192, 8192), 46.7 / 55.7),
     ],
 )
 def test_a_product_waits_less_after_reads(signature: OperatorSignature, behind_reads: float) -> None:

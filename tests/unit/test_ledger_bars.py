@@ -16,9 +16,7 @@ from validation.compare import bars as ledger_bars
 
 MS = 1_000_000
 BY_HOST = {0.5: 90.0 * MS, 1.5: 130.0 * MS}
-PARTS = bar_parts.Parts(
-    100.0 * MS, 4, 0.3, 0.4, Prices((0.06, 0.07), (0.02, 0.03)), 0.0, BY_HOST, (0.9, 1.2)
-)  # fmt: skip
+PARTS = bar_parts.Parts(100.0 * MS, 4, 0.3, 0.4, Prices((0.06, 0.07), (0.02, 0.03)), 0.0, BY_HOST, (0.9, 1.2))
 
 
 def test_a_bar_is_made_again_as_it_was_printed(tmp_path: Path) -> None:
@@ -68,9 +66,11 @@ def run_of(host: object, **predicted: object) -> ledger_bars.Run:
 
 
 PREDICTED = {
-    "median_iter_s": 0.1, "by_host": {"0.5": 0.08, "1.0": 0.1, "2.0": 0.2, "3.0": 0.3},
-    "error_below": hypot(0.05, 1 - 0.096 / 0.1), "error_above": 1.6,
-}  # fmt: skip
+    "median_iter_s": 0.1,
+    "by_host": {"0.5": 0.08, "1.0": 0.1, "2.0": 0.2, "3.0": 0.3},
+    "error_below": hypot(0.05, 1 - 0.096 / 0.1),
+    "error_above": 1.6,
+}
 
 
 def test_a_prediction_is_read_at_the_measured_host() -> None:

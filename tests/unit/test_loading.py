@@ -20,10 +20,14 @@ MS = 1_000_000
 @pytest.mark.parametrize(
     "text, cost",
     [
-        ("free", Cost()), ("measured", Cost(factor=1.0)), ("measured:0.5", Cost(factor=0.5)),
-        ("12ms", Cost(ns=12 * MS)), ("0.5s", Cost(ns=500 * MS)), ("800us", Cost(ns=800_000)),
+        ("free", Cost()),
+        ("measured", Cost(factor=1.0)),
+        ("measured:0.5", Cost(factor=0.5)),
+        ("12ms", Cost(ns=12 * MS)),
+        ("0.5s", Cost(ns=500 * MS)),
+        ("800us", Cost(ns=800_000)),
     ],
-)  # fmt: skip
+)
 def test_costs(text: str, cost: Cost) -> None:
     assert parse(text) == cost
 

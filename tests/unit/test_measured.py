@@ -71,9 +71,7 @@ def test_a_librarys_hidden_memset_counts() -> None:
 def test_neighbours_correct_the_model() -> None:
     plain = GpuCostModel(H200)
     sizes = [(m, n, 4096) for m in (2048, 4096, 8192) for n in (2048, 4096, 8192)]
-    slow = [
-        entry(mm(*size), (2 * (ns := plain.operator(mm(*size), ()).durations[0]), 2 * ns)) for size in sizes
-    ]
+    slow = [entry(mm(*size), (2 * (ns := plain.operator(mm(*size), ()).durations[0]), 2 * ns)) for size in sizes]
     price = GpuCostModel(H200, [Table(ABOUT, slow)]).operator(mm(3072, 5120, 4096), ())
     assert price.provenance == "interpolated"
     assert price.durations[0] == pytest.approx(2 * plain.operator(mm(3072, 5120, 4096), ()).durations[0], rel=0.02)
@@ -126,12 +124,26 @@ OUTSIDE: dict[str, Any] = {
     "aten::_foreach_mul_.Scalar": lambda r, c, d: ((tensor(r, c, dtype=d),) * 8, 0.9),
     "aten::fill_.Scalar": lambda r, c, d: (tensor(r, c, dtype=d), 0),
     "aten::_flash_attention_forward": lambda r, c, d: (
-        *(tensor(1, r, 16, 128),) * 3, None, None, r, r, 0.0, True, False, 0.1,
+        *(tensor(1, r, 16, 128),) * 3,
+        None,
+        None,
+        r,
+        r,
+        0.0,
+        True,
+        False,
+        0.1,
     ),
     "aten::cudnn_convolution": lambda r, c, d: (
-        tensor(r, c, 14, 14, dtype=d), tensor(256, c, 3, 3, dtype=d), *((1, 1),) * 3, 1, False, False, True,
+        tensor(r, c, 14, 14, dtype=d),
+        tensor(256, c, 3, 3, dtype=d),
+        *((1, 1),) * 3,
+        1,
+        False,
+        False,
+        True,
     ),
-}  # fmt: skip
+}
 
 
 @cache
@@ -141,9 +153,12 @@ def shipped(gpu: str) -> GpuCostModel:
 
 @settings(max_examples=160, deadline=None, derandomize=True)
 @given(
-    st.sampled_from(sorted(OUTSIDE)), st.integers(2, 16), st.integers(1, 160),
-    st.sampled_from(("bfloat16", "float16", "float32")), st.sampled_from((H100.name, H200.name, A100.name)),
-)  # fmt: skip
+    st.sampled_from(sorted(OUTSIDE)),
+    st.integers(2, 16),
+    st.integers(1, 160),
+    st.sampled_from(("bfloat16", "float16", "float32")),
+    st.sampled_from((H100.name, H200.name, A100.name)),
+)
 def test_guesses_grow_and_keep_to_the_limits(name: str, octave: int, width: int, dtype: str, gpu_name: str) -> None:
     """Inside the tables and far outside: more rows take no less time, within the error bars and a launch's
     microsecond, and nothing is faster than the GPU can."""
@@ -216,13 +231,18 @@ def test_shipped_tables_are_of_their_gpus() -> None:
 @pytest.mark.parametrize(
     ("mangled", "readable", "stem"),
     [
-        ("_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEEEEviT0_",
-         "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int, float)",
-         "vectorized_elementwise_kernel"),
-        ("_ZN2at6native12_GLOBAL__N_114softmax_kernelIfEEvPT_",
-         "void at::native::(anonymous namespace)::softmax_kernel<float>(float*)", "softmax_kernel"),
+        (
+            "_ZN2at6native29vectorized_elementwise_kernelILi4ENS0_11FillFunctorIfEEEEviT0_",
+            "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int, float)",
+            "vectorized_elementwise_kernel",
+        ),
+        (
+            "_ZN2at6native12_GLOBAL__N_114softmax_kernelIfEEvPT_",
+            "void at::native::(anonymous namespace)::softmax_kernel<float>(float*)",
+            "softmax_kernel",
+        ),
     ],
-)  # fmt: skip
+)
 def test_kernels_are_known_by_either_name(mangled: str, readable: str, stem: str) -> None:
     assert kernel_stem(mangled) == kernel_stem(readable) == stem
 

@@ -37,9 +37,13 @@ def spans(bench: Bench) -> list[tuple[int, int]]:
 
 def hot(bench: Bench, *, clock: float = 1.0, bound: float = 1.0, dynamic: float = 200.0, steady: float = 0.0) -> None:
     bench.profile = native.KernelProfile(
-        interference=1.0, interference_behind=1.0, dynamic_watts=dynamic, steady_watts=steady, clock=clock,
+        interference=1.0,
+        interference_behind=1.0,
+        dynamic_watts=dynamic,
+        steady_watts=steady,
+        clock=clock,
         clock_bound=bound,
-    )  # fmt: skip
+    )
 
 
 def two_kernels(bench: Bench, then: int = 0) -> list[tuple[int, int]]:
@@ -212,8 +216,9 @@ def test_copies_by_a_link_do_not_follow_the_clock(engine_library: Path) -> None:
     kinds = (layout.Copy.H2D_PINNED, layout.Copy.D2H_PINNED, layout.Copy.D2D)
     engine = Mock(native.Engine)
     engine.next_price.side_effect = [
-        *(native.PriceRequest(id=kind, kind=native.COPY, sub=kind, bytes=1 << 20) for kind in kinds), None,
-    ]  # fmt: skip
+        *(native.PriceRequest(id=kind, kind=native.COPY, sub=kind, bytes=1 << 20) for kind in kinds),
+        None,
+    ]
     Pricing(engine, Tables(), 1, SimulatorConfig(engine_library, load_cluster("1x1xH200"), FixedCosts())).serve()
     assert [call.args[0] for call in engine.set_profile.call_args_list] == [layout.Copy.D2D]
 

@@ -6,10 +6,22 @@ from validation.published.bridge import Journal, step_seconds
 from validation.published.bridge_rows import Run, expressed
 
 ROW = {
-    "section": "Pre-Training Performance", "model": "LLAMA3_70B", "System": "DGX-GB200", "#-GPUs": "64",
-    "Precision": "MXFP8", "GBS": "256", "MBS": "1", "Sequence Length": "8192", "TP": "2", "PP": "4", "CP": "1",
-    "VP": "5", "EP": "n/a", "container": "26.04 NeMo Container", "Model TFLOP / sec / GPU": "1",
-}  # fmt: skip
+    "section": "Pre-Training Performance",
+    "model": "LLAMA3_70B",
+    "System": "DGX-GB200",
+    "#-GPUs": "64",
+    "Precision": "MXFP8",
+    "GBS": "256",
+    "MBS": "1",
+    "Sequence Length": "8192",
+    "TP": "2",
+    "PP": "4",
+    "CP": "1",
+    "VP": "5",
+    "EP": "n/a",
+    "container": "26.04 NeMo Container",
+    "Model TFLOP / sec / GPU": "1",
+}
 
 
 def test_a_row_is_folded_to_its_pipeline_and_takes_the_line_through_two_numbers_of_micro_batches(

@@ -17,8 +17,9 @@ MIB = 1 << 20
 
 def result(status: str, memory: int, needs: int | None = None) -> Result:
     found = measured(1)
-    return Result("key", {}, status, found if status == FAILED else type(found)(**{**vars(found), "memory": memory}),
-                  needs=needs)  # fmt: skip
+    return Result(
+        "key", {}, status, found if status == FAILED else type(found)(**{**vars(found), "memory": memory}), needs=needs
+    )
 
 
 @settings(max_examples=40)

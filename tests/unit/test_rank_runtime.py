@@ -56,8 +56,13 @@ def test_start_and_exit_frame_the_records(rank: Any) -> None:
     assert dump.kinds() == ["RANK_START", "MEMSET", "RANK_EXIT"]
     assert dump.records[0]["devices"] == 2
     assert {k: dump.records[1][k] for k in ("bytes", "stream", "op", "slot", "thread", "flags")} == {
-        "bytes": 7, "stream": 3, "op": 5, "slot": 0xFF, "thread": 0, "flags": 0,
-    }  # fmt: skip
+        "bytes": 7,
+        "stream": 3,
+        "op": 5,
+        "slot": 0xFF,
+        "thread": 0,
+        "flags": 0,
+    }
 
 
 def test_ring_wraps_around_in_order(rank: Any) -> None:
@@ -177,8 +182,10 @@ def test_only_main_and_autograd_threads_move_the_clock(rank: Any) -> None:
     assert dump.value == [1000, 2000, 2000]
     helper = layout.Flag["PH_F_HELPER"]
     assert [(r["thread"], r["flags"] & helper, r["time"]) for r in dump.of("MEMSET")] == [
-        (0, 0, 1000), (1, 0, 2000), (64, helper, 2000),
-    ]  # fmt: skip
+        (0, 0, 1000),
+        (1, 0, 2000),
+        (64, helper, 2000),
+    ]
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("MODELLED", 5000), ("NONE", 0)])
@@ -233,9 +240,7 @@ def test_null_mode_records_nothing(rank: Any) -> None:
 def test_equal_keys_give_equal_ids_and_one_definition(rank: Any) -> None:
     def body(library: CDLL) -> list[int]:
         ids = [
-            library.ph_name(
-                library.ph_hash(b"%d" % i, len(b"%d" % i), 0), b"name %d" % i, len(b"name %d" % i)
-            )
+            library.ph_name(library.ph_hash(b"%d" % i, len(b"%d" % i), 0), b"name %d" % i, len(b"name %d" % i))
             for i in range(3000)
         ]
         again = [library.ph_name(library.ph_hash(b"%d" % i, len(b"%d" % i), 0), b"", 0) for i in range(3000)]
@@ -244,16 +249,12 @@ def test_equal_keys_give_equal_ids_and_one_definition(rank: Any) -> None:
 
     dump = run(body, rank)
     assert dump.value == list(range(1, 3001))
-    assert [(r["id"], r["blob"]) for r in dump.of("DEFINE_NAME")] == [
-        (i + 1, b"name %d" % i) for i in range(3000)
-    ]
+    assert [(r["id"], r["blob"]) for r in dump.of("DEFINE_NAME")] == [(i + 1, b"name %d" % i) for i in range(3000)]
 
 
 def test_names_from_before_the_connection_are_sent_with_it(rank: Any) -> None:
     dump = run(
-        lambda library: library.ph_name(77, b"", 0),
-        rank,
-        before=lambda library: library.ph_name(77, b"early", 5),
+        lambda library: library.ph_name(77, b"", 0), rank, before=lambda library: library.ph_name(77, b"early", 5)
     )
     assert dump.value == 1
     assert dump.of("DEFINE_NAME")[0]["blob"] == b"early"
@@ -292,9 +293,11 @@ def test_accounting_is_by_2_mib_against_the_gpu(rank: Any) -> None:
 def test_pinned_and_device_memory_are_told_apart(rank: Any) -> None:
     class Range(ctypes.Structure):
         _fields_ = (
-            ("base", ctypes.c_size_t), ("size", ctypes.c_size_t),
-            ("space", ctypes.c_int), ("device", ctypes.c_int),
-        )  # fmt: skip
+            ("base", ctypes.c_size_t),
+            ("size", ctypes.c_size_t),
+            ("space", ctypes.c_int),
+            ("device", ctypes.c_int),
+        )
 
     def body(library: CDLL) -> None:
         found = Range()
@@ -500,11 +503,7 @@ def test_streams_and_events(rank: Any) -> None:
     def body(library: CDLL) -> None:
         stream = library.ph_stream_create(0, 1, -2)
         assert library.ph_stream_of(stream, False) == stream
-        assert (
-            library.ph_stream_of(None, False)
-            == library.ph_stream_of(1, False)
-            != library.ph_stream_of(2, False)
-        )
+        assert library.ph_stream_of(None, False) == library.ph_stream_of(1, False) != library.ph_stream_of(2, False)
         assert library.ph_stream_of(None, True) == library.ph_stream_of(2, False)
         assert library.ph_stream_destroy(stream) == 0 and library.ph_stream_destroy(stream) == -1
         assert library.ph_stream_of(stream, False) is None
@@ -516,11 +515,7 @@ def test_streams_and_events(rank: Any) -> None:
     assert dump.status == 0, dump.stderr
     assert dump.kinds() == ["RANK_START", "STREAM_CREATE", "STREAM_CREATE", "STREAM_DESTROY", "RANK_EXIT"]
     created = dump.of("STREAM_CREATE")[0]
-    assert (created["stream"], created["flags"], created["priority"]) == (
-        1,
-        layout.Flag["PH_F_NONBLOCKING"],
-        -2,
-    )
+    assert (created["stream"], created["flags"], created["priority"]) == (1, layout.Flag["PH_F_NONBLOCKING"], -2)
 
 
 def test_unsupported_call_ends_the_rank_by_name(rank: Any) -> None:

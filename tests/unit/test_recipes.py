@@ -66,7 +66,7 @@ def test_a_gpu_is_a_file(gpu_folder: Path, similar: str) -> None:
     text = (gpu_folder / f"{similar}.toml").read_text()
     taken_over = r"^\[(calibration|interference|communication_slowdown|power)\b.*?(?=^\[(?!\1)|\Z)"
     text = re.sub(taken_over, "", text, flags=re.MULTILINE | re.DOTALL)
-    text = re.sub(r'^(name|product) = .*', r'\1 = "X900"', text, flags=re.MULTILINE)
+    text = re.sub(r"^(name|product) = .*", r'\1 = "X900"', text, flags=re.MULTILINE)
     text = re.sub(r"^aliases = .*", 'aliases = ["X"]', text, flags=re.MULTILINE)
     text = re.sub(r"^calibration = .*\n", "", text, flags=re.MULTILINE)
     text = re.sub(r"^hbm_bandwidth = \S+", "hbm_bandwidth = 6.7e12", text, flags=re.MULTILINE)

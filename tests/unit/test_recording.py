@@ -217,7 +217,7 @@ def test_payloads_polls_and_addresses_are_not_kept(engine_library: Path) -> None
         {"kind": layout.Kind.MOVED, "word1": 77},
         {"kind": 250},
     ],
-)  # fmt: skip
+)
 def test_impossible_records_are_refused(engine_library: Path, fields: dict[str, int]) -> None:
     bench = Bench.create(engine_library, 1, record=True)
     bench.ranks[0].exit()

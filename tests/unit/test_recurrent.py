@@ -81,9 +81,16 @@ def test_measured_layers_are_found_again(backward: bool, middle: float, ninth: f
         if "cell" not in row:
             continue
         layers = Recurrent(
-            backward, row["steps"], row["batch"], row["inputs"], row["hidden"], row["layers"],
-            1 + row["bidirectional"], GATES[row["cell"]], row["dtype"],
-        )  # fmt: skip
+            backward,
+            row["steps"],
+            row["batch"],
+            row["inputs"],
+            row["hidden"],
+            row["layers"],
+            1 + row["bidirectional"],
+            GATES[row["cell"]],
+            row["dtype"],
+        )
         machine = Machine(load_gpu("H200" if "H200" in row["gpu"] else "H100"))
         real = 1e3 * row["backward_us" if backward else "forward_us"]
         errors.append(abs(recurrent_ns(machine, layers) / real - 1))

@@ -18,9 +18,7 @@ from phantora.launch.routing import Routing, parse_routing
 from phantora.spec import VARIABLE, RankSpec
 
 
-@given(
-    st.integers(1, 300), st.integers(0, 20_000), st.data(), st.floats(0, 10), st.integers(0, 100),
-)  # fmt: skip
+@given(st.integers(1, 300), st.integers(0, 20_000), st.data(), st.floats(0, 10), st.integers(0, 100))
 def test_counts_add_up(experts: int, tokens: int, data: st.DataObject, exponent: float, layer: int) -> None:
     top_k = data.draw(st.integers(1, min(experts, 16)))
     counts = Routing("zipf", exponent).counts(layer, experts, tokens, top_k)
@@ -65,9 +63,16 @@ def test_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text, says",
-    [("[1, 2]", "object"), ('{"a": [1]}', "neither"), ('{"0": [-1, 2]}', "none negative"), ('{"0": 3}', "list"),
-     ('{"0": [0, 0]}', "all zero"), ("{", "not JSON"), ('{"0": [1e999]}', "list")],
-)  # fmt: skip
+    [
+        ("[1, 2]", "object"),
+        ('{"a": [1]}', "neither"),
+        ('{"0": [-1, 2]}', "none negative"),
+        ('{"0": 3}', "list"),
+        ('{"0": [0, 0]}', "all zero"),
+        ("{", "not JSON"),
+        ('{"0": [1e999]}', "list"),
+    ],
+)
 def test_bad_files_end_in_one_line(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text)

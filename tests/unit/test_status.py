@@ -20,19 +20,35 @@ GIB = 1 << 30
 
 def at(steps: int, records: int = 1000) -> Stats:
     return Stats(
-        virtual_ns=1_500_000_000, records=records, rows=0, alive=2, exited=0, optimizer_steps=steps, late=0, releases=0,
-        device_peak=0, cpu_seconds=0.0, host_memory=0, host_pinned=0,
-    )  # fmt: skip
+        virtual_ns=1_500_000_000,
+        records=records,
+        rows=0,
+        alive=2,
+        exited=0,
+        optimizer_steps=steps,
+        late=0,
+        releases=0,
+        device_peak=0,
+        cpu_seconds=0.0,
+        host_memory=0,
+        host_pinned=0,
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "steps"),
     [
-        (("--steps", "20"), 20), (("--lr", "3", "--training.steps=7"), 7), (("--max_steps", "5"), 5),
-        (("--train-iters", "12"), 12), (("--iters=4",), 4), (("--num-steps", "9"), 9), (("--steps-per-log", "3"), None),
-        (("--steps",), None), ((), None),
+        (("--steps", "20"), 20),
+        (("--lr", "3", "--training.steps=7"), 7),
+        (("--max_steps", "5"), 5),
+        (("--train-iters", "12"), 12),
+        (("--iters=4",), 4),
+        (("--num-steps", "9"), 9),
+        (("--steps-per-log", "3"), None),
+        (("--steps",), None),
+        ((), None),
     ],
-)  # fmt: skip
+)
 def test_the_number_of_steps_that_a_script_is_asked_for(arguments: tuple[str, ...], steps: int | None) -> None:
     assert expected_steps(arguments) == steps
 

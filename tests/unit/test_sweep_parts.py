@@ -48,10 +48,16 @@ pytestmark = pytest.mark.unit
 def test_a_rule_has_the_value_that_python_gives_it() -> None:
     names: dict[str, Any] = {"tp": 4, "pp": 2, "gpus": 8, "ac": "full", "sp": True}
     for text in (
-        "tp * pp == gpus", "gpus % tp == 0 and not sp", "1 < pp <= tp != 3", "ac in ('full', 'none')",
+        "tp * pp == gpus",
+        "gpus % tp == 0 and not sp",
+        "1 < pp <= tp != 3",
+        "ac in ('full', 'none')",
         "ac not in ['full']",
-        "max(tp, pp, 9) - ceil(gpus / 3) // 2", "'a' if sp else 'b'", "-tp + abs(-2.5)", "(tp or pp) and ac == 'none'",
-    ):  # fmt: skip
+        "max(tp, pp, 9) - ceil(gpus / 3) // 2",
+        "'a' if sp else 'b'",
+        "-tp + abs(-2.5)",
+        "(tp or pp) and ac == 'none'",
+    ):
         python = eval(text, {"ceil": __import__("math").ceil}, names)  # the reference, on texts of this test
         value = Expression(text).value(names)
         assert value == (bool(python) if isinstance(value, bool) else python), text
@@ -60,11 +66,34 @@ def test_a_rule_has_the_value_that_python_gives_it() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "tp *", "tp ** 2", "tp.real", "tp[0]", "open('x')", "__import__('os')", "(lambda: 1)()", "[x for x in tp]",
-        "f'{tp}'", "tp if tp", "min(*tp)", "min()", "min(tp, key=tp)", "tp << 2", "~tp", "1j", "b'x'", "None", "...",
-        "{1: 2}", "tp := 2", "tp is 1", "1 " * 2000, "(" * 300 + "1" + ")" * 300, "9" * 40,
+        "",
+        "tp *",
+        "tp ** 2",
+        "tp.real",
+        "tp[0]",
+        "open('x')",
+        "__import__('os')",
+        "(lambda: 1)()",
+        "[x for x in tp]",
+        "f'{tp}'",
+        "tp if tp",
+        "min(*tp)",
+        "min()",
+        "min(tp, key=tp)",
+        "tp << 2",
+        "~tp",
+        "1j",
+        "b'x'",
+        "None",
+        "...",
+        "{1: 2}",
+        "tp := 2",
+        "tp is 1",
+        "1 " * 2000,
+        "(" * 300 + "1" + ")" * 300,
+        "9" * 40,
     ],
-)  # fmt: skip
+)
 def test_what_the_grammar_does_not_have_is_refused_before_anything_is_computed(text: str) -> None:
     with pytest.raises(PhantoraError):
         Expression(text)
@@ -114,8 +143,9 @@ def test_a_plan_holds_what_the_rules_allow_and_why_the_rest_is_left_out() -> Non
     plan = make_plan(space())
     assert len(plan.points) == 2 + 4 + 4  # tp 1 without sp, tp 2 and 4 with and without, each with and without ac
     assert {left.reason for left in plan.left_out} == {
-        "not tp <= gpus_per_host (with gpus_per_host 8)", "not not sp or tp > 1"
-    }  # fmt: skip
+        "not tp <= gpus_per_host (with gpus_per_host 8)",
+        "not not sp or tp > 1",
+    }
     assert len(plan.points) + len(plan.left_out) == 16
     last = plan.points[-1]
     assert last.arguments == ("--tp", "4", "--dp=4", "--sp", "--ac", "full")
@@ -127,9 +157,11 @@ def test_a_plan_holds_what_the_rules_allow_and_why_the_rest_is_left_out() -> Non
 def test_listed_points_are_combined_with_the_matrix() -> None:
     plan = make_plan(space(list=[{"tp": 1, "sp": False}, {"tp": 8, "sp": True}]))
     assert [point.label() for point in plan.points] == [
-        "tp=1 sp=false ac=none cluster=2x8xH100", "tp=1 sp=false ac=full cluster=2x8xH100",
-        "tp=8 sp=true ac=none cluster=2x8xH100", "tp=8 sp=true ac=full cluster=2x8xH100",
-    ]  # fmt: skip
+        "tp=1 sp=false ac=none cluster=2x8xH100",
+        "tp=1 sp=false ac=full cluster=2x8xH100",
+        "tp=8 sp=true ac=none cluster=2x8xH100",
+        "tp=8 sp=true ac=full cluster=2x8xH100",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +184,7 @@ def test_listed_points_are_combined_with_the_matrix() -> None:
         ({"matrix": {"tp": list(range(1, 100)), "sp": list(range(99)), "ac": list(range(99))}}, "too many"),
         ({"bounds": {"flops": "1e15", "format": "'decimal'"}}, "decimal"),
     ],
-)  # fmt: skip
+)
 def test_a_space_that_cannot_be_is_refused_by_name(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(PhantoraError, match=words):
         make_plan(space(**changes))
@@ -350,8 +382,9 @@ def test_a_sweep_goes_on_without_repeating(tmp_path: Path) -> None:
     assert [entry.result for entry in entries] == [entry.result for entry in run(tmp_path / "b", whole, space())]
     assert sorted([*engine.ran[:4], *rest.ran]) == sorted(whole.ran) and len(whole.ran) == 10
     assert run(tmp_path, again := Answers(by_point), space(), again=True) and again.ran == [
-        "tp=2 sp=false ac=full", "tp=2 sp=true ac=full"
-    ]  # fmt: skip
+        "tp=2 sp=false ac=full",
+        "tp=2 sp=true ac=full",
+    ]
 
 
 def test_what_cannot_win_is_not_run_and_said(tmp_path: Path) -> None:
@@ -557,9 +590,14 @@ def test_cost_ranks_by_what_work_costs(tmp_path: Path) -> None:
 def test_a_search_finds_the_best_and_goes_on_from_its_journal(tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     found = space(
-        matrix={"a": list(range(12)), "b": list(range(12)), "flag": [False, True]}, rules=["a + b != 3"], let={},
-        options={}, arguments={"a": "-a", "b": "-b", "flag": "--flag"}, environment={}, tokens="1000",
-    )  # fmt: skip
+        matrix={"a": list(range(12)), "b": list(range(12)), "flag": [False, True]},
+        rules=["a + b != 3"],
+        let={},
+        options={},
+        arguments={"a": "-a", "b": "-b", "flag": "--flag"},
+        environment={},
+        tokens="1000",
+    )
 
     def quality(task: Task) -> Result:
         v = task.point.values

@@ -115,9 +115,7 @@ def test_barriers_of_two_channels_may_come_in_either_order(engine_library: Path)
         for channel in channels:
             rank.kernel(f"k:{100 * (1 + rank.index + 3 * channel)}", stream=8 + channel, at=0, blocks=1)
             rank.emit("COLLECTIVE", id=1, stream=8 + channel, coll=BARRIER, count=1, root=channel)
-    assert finish(bench) == {
-        (0, 8): [(100, 200)], (1, 8): [(200, 200)], (0, 9): [(400, 500)], (1, 9): [(500, 500)],
-    }  # fmt: skip
+    assert finish(bench) == {(0, 8): [(100, 200)], (1, 8): [(200, 200)], (0, 9): [(400, 500)], (1, 9): [(500, 500)]}
 
 
 def test_a_wait_without_a_signal_is_named(engine_library: Path) -> None:

@@ -221,8 +221,9 @@ def test_rows_picked_by_unknown_integers_locks_and_early_ends() -> None:
     assert work.counts["store_bytes"] >= 512  # it does not end early
     assert work.counts["atomics"] == 1  # the lock is free
     assert work.unknown == (
-        "integers in memory, which are taken to count up", "whether it ends early, which it is taken not to",
-    )  # fmt: skip
+        "integers in memory, which are taken to count up",
+        "whether it ends early, which it is taken not to",
+    )
     price = AnalyticModel(load_gpu("H100")).operator(OperatorSignature("triton::kernel", (), work=work), ())
     assert price.error == 1.0
     data = parse(GATHER.replace("bf16", "i8"))  # integers that pick nothing
@@ -476,9 +477,14 @@ OTHERS = re.compile(
     r"\w+_ret|tensor_descriptor_type)"
 )
 RENAMED = {
-    "make_block_ptr": "make_tensor_ptr", "inline_asm": "elementwise_inline_asm", "umulhi": "mulhiui",
-    "masked_load": "load", "masked_store": "store", "tensor_pointer_load": "load", "tensor_pointer_store": "store",
-}  # fmt: skip
+    "make_block_ptr": "make_tensor_ptr",
+    "inline_asm": "elementwise_inline_asm",
+    "umulhi": "mulhiui",
+    "masked_load": "load",
+    "masked_store": "store",
+    "tensor_pointer_load": "load",
+    "tensor_pointer_store": "store",
+}
 
 
 def test_every_operation_of_triton_has_a_price() -> None:
@@ -492,7 +498,9 @@ def test_square_roots_and_scaled_products() -> None:
     """A rounded root is a first guess and corrections; 4-bit values lie two in a byte, so 64 bytes are 128 values."""
     root = ROWS.replace("math.exp %real", "tt.precise_sqrt %real")
     assert not work_of(parse(root), rows(1000, 512)).unknown
-    scaled = HEAD + """%n: i32) {
+    scaled = (
+        HEAD
+        + """%n: i32) {
     %a = arith.constant dense<0> : tensor<128x64xi8>
     %s = arith.constant dense<0> : tensor<128x4xi8>
     %b = arith.constant dense<0.0> : tensor<128x32xf8E4M3FN>
@@ -503,5 +511,6 @@ tensor<128x4xi8> * tensor<128x32xf8E4M3FN> -> tensor<128x32xf32>
   }
 }
 """
+    )
     work = work_of(parse(scaled), Launch((1, 1, 1), (1,), 4, 3))
     assert work.counts["flops"] == 2 * 128 * 32 * 128 and not work.unknown

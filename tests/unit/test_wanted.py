@@ -16,9 +16,7 @@ from phantora.cost.wanted import Wanted, read_wanted, write_wanted
 from phantora.errors import PhantoraError
 
 extents = st.lists(st.integers(1, 64), max_size=4).map(tuple)
-tensors = st.builds(
-    TensorSpec, st.sampled_from(["bfloat16", "float32", "int64"]), shape := st.shared(extents), shape
-)
+tensors = st.builds(TensorSpec, st.sampled_from(["bfloat16", "float32", "int64"]), shape := st.shared(extents), shape)
 scalars = st.one_of(st.none(), st.booleans(), st.integers(-4, 4096), st.sampled_from([0.0, 0.5, 1e-5, -0.1]))
 lists = st.lists(tensors, min_size=1, max_size=9).map(tuple)
 
@@ -57,10 +55,14 @@ def test_a_list_survives_its_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("", "is no list of operators"), ('{"kind":"x"}', "is no list"), ("a\x00b", "line 1 is not JSON"),
-     ('{"kind":"phantora operators","version":9}', "version 9"),
-     ('{"kind":"phantora operators","version":1}\n{"compute":""}', "line 2: an operator without signature")],
-)  # fmt: skip
+    [
+        ("", "is no list of operators"),
+        ('{"kind":"x"}', "is no list"),
+        ("a\x00b", "line 1 is not JSON"),
+        ('{"kind":"phantora operators","version":9}', "version 9"),
+        ('{"kind":"phantora operators","version":1}\n{"compute":""}', "line 2: an operator without signature"),
+    ],
+)
 def test_foreign_lists_are_refused_by_name(tmp_path: Path, text: str, reason: str) -> None:
     path = tmp_path / "missing.jsonl"
     path.write_text(text)

@@ -63,11 +63,19 @@ def test_batches_of_a_convolution_stand_together_in_order(tmp_path: Path) -> Non
 
 def test_every_number_counts_in_the_key(tmp_path: Path) -> None:
     others = [
-        replace(PLAIN, form="dgrad"), replace(PLAIN, type="f16"), replace(PLAIN, layout="nchw"),
-        replace(PLAIN, x=(8, 32, 56, 56)), replace(PLAIN, x=(8, 64, 57, 56)), replace(PLAIN, x=(8, 64, 56, 57)),
-        replace(PLAIN, w=(32, 64, 3, 3)), replace(PLAIN, w=(64, 32, 3, 3)), replace(PLAIN, w=(64, 64, 3, 1)),
-        replace(PLAIN, stride=(2, 1)), replace(PLAIN, padding=(1, 0)), replace(PLAIN, dilation=(1, 2)),
-    ]  # fmt: skip
+        replace(PLAIN, form="dgrad"),
+        replace(PLAIN, type="f16"),
+        replace(PLAIN, layout="nchw"),
+        replace(PLAIN, x=(8, 32, 56, 56)),
+        replace(PLAIN, x=(8, 64, 57, 56)),
+        replace(PLAIN, x=(8, 64, 56, 57)),
+        replace(PLAIN, w=(32, 64, 3, 3)),
+        replace(PLAIN, w=(64, 32, 3, 3)),
+        replace(PLAIN, w=(64, 64, 3, 1)),
+        replace(PLAIN, stride=(2, 1)),
+        replace(PLAIN, padding=(1, 0)),
+        replace(PLAIN, dilation=(1, 2)),
+    ]
     write_workspaces(tmp_path / "a.parquet", ABOUT, {c: Bytes(1) for c in (PLAIN, *others)})
     (block,) = (Block(**columns) for columns in read_workspaces(tmp_path / "a.parquet").columns())
     assert len(set(keys(block).tolist())) == 1 + len(others)

@@ -42,9 +42,13 @@ def flavors(sources: Path, name: str, folder: Path) -> list[Flavor]:
         commands = [(*start, *shlex.split(" ".join(words))) for words in test.override_args]
         if test.test_name == GENERATION:
             commands[1] = (
-                "-m", "scripts.generate.test_generate", f"--config={CONFIGURATION}",
-                f"--checkpoint={dump}/checkpoint/step-10", "--prompt=What is the meaning of life?", "--out",
-            )  # fmt: skip
+                "-m",
+                "scripts.generate.test_generate",
+                f"--config={CONFIGURATION}",
+                f"--checkpoint={dump}/checkpoint/step-10",
+                "--prompt=What is the meaning of life?",
+                "--out",
+            )
         found.append(Flavor(test.test_name, test.ngpu, test.disabled, tuple(commands), dump))
     return found
 

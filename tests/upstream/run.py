@@ -63,9 +63,11 @@ def fetch(folder: Path) -> Path:
     key = "/usr/share/keyrings/debian-archive-keyring.gpg"
     (apt / "sources.list").write_text(f"deb-src [signed-by={key}] http://deb.debian.org/debian trixie main\n")
     options = (
-        f"Dir::Etc::sourcelist={apt}/sources.list", "Dir::Etc::sourceparts=/dev/null", f"Dir::State::lists={apt}/lists",
+        f"Dir::Etc::sourcelist={apt}/sources.list",
+        "Dir::Etc::sourceparts=/dev/null",
+        f"Dir::State::lists={apt}/lists",
         f"Dir::Cache={apt}",
-    )  # fmt: skip
+    )
     command = ["apt-get", "-q", *(f"-o{option}" for option in options)]
     for words in (["update"], ["source", "--download-only", "--tar-only", "pytorch"]):
         done = subprocess.run([*command, *words], cwd=apt, capture_output=True, text=True, check=False)
@@ -143,17 +145,31 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 def traced(gpus: int, out: Path, arguments: argparse.Namespace) -> list[str]:
     """`phantora trace` and its options."""
     return [
-        *PHANTORA, "trace", "--cluster", f"1x{gpus}x{arguments.gpu}", "--force",
-        "--hang-timeout", str(arguments.limit), "--no-recording", "--no-summary", "-o", str(out.with_suffix(".arrow")),
-    ]  # fmt: skip
+        *PHANTORA,
+        "trace",
+        "--cluster",
+        f"1x{gpus}x{arguments.gpu}",
+        "--force",
+        "--hang-timeout",
+        str(arguments.limit),
+        "--no-recording",
+        "--no-summary",
+        "-o",
+        str(out.with_suffix(".arrow")),
+    ]
 
 
 def start(command: list[str], folder: Path, environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
     with log.open("ab") as words:
         return subprocess.Popen(
-            command, cwd=folder, env=environment, stdout=words, stderr=words, start_new_session=True,
+            command,
+            cwd=folder,
+            env=environment,
+            stdout=words,
+            stderr=words,
+            start_new_session=True,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None,
-        )  # fmt: skip
+        )
 
 
 def run_list(name: str, sources: Path, out: Path, arguments: argparse.Namespace, environment: dict[str, str]) -> None:
@@ -182,9 +198,20 @@ def run_file(
     out.parent.mkdir(parents=True, exist_ok=True)
     log = out.with_suffix(".log")
     command = [
-        *traced(suite.gpus, out, arguments), *(() if suite.ranks else ("--", sys.executable)),
-        "-m", "pytest", "-p", "outcomes", "-p", "no:xdist", "-p", "no:cacheprovider", "-o", "addopts=", str(path),
-    ]  # fmt: skip
+        *traced(suite.gpus, out, arguments),
+        *(() if suite.ranks else ("--", sys.executable)),
+        "-m",
+        "pytest",
+        "-p",
+        "outcomes",
+        "-p",
+        "no:xdist",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        "addopts=",
+        str(path),
+    ]
     if suite.project == "pytorch":
         command += ["--noconftest", "--rootdir", str(path.parent)]
     if suite.marked:
@@ -192,9 +219,12 @@ def run_file(
     if arguments.only:
         command += ["-k", arguments.only]
     environment = {
-        **environment, "PEERS_OUTCOMES": str(out), "PEERS_FORK": ",".join(suite.preload) if arguments.fork else "",
-        "PEERS_RANKS": "1" if suite.ranks else "", "PEERS_TOGETHER": "1" if suite.together else "",
-    }  # fmt: skip
+        **environment,
+        "PEERS_OUTCOMES": str(out),
+        "PEERS_FORK": ",".join(suite.preload) if arguments.fork else "",
+        "PEERS_RANKS": "1" if suite.ranks else "",
+        "PEERS_TOGETHER": "1" if suite.together else "",
+    }
     begun = time.monotonic()
     while time.monotonic() - begun < arguments.file_limit:
         before = outcomes(out)

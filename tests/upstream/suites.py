@@ -28,10 +28,12 @@ class Suite:
     """Imports of the server of `--fork`."""
 
 
+# fmt: off
 PROJECTS = {
     "pytorch": "test", "torchtitan": "tests/integration_tests", "deepspeed": "tests/unit",
     "megatron": "tests/unit_tests",
-}  # fmt: skip
+}
+# fmt: on
 """Projects, with the folder of their tests."""
 
 
@@ -76,10 +78,12 @@ SUITES = (
     megatron("groups", ".", "parallel_state"),
 )
 
+# fmt: off
 RENAMED = {
     "(MultiProcContinousTest):\n":
         '(MultiProcContinuousTest):\n    device = property(lambda self: torch.device("cuda", self.rank))\n',
     '        cls.device = torch.device(f"cuda:{dev_id}")\n': "",  # now a worker makes no class ready
     "MultiProcContinousTest": "MultiProcContinuousTest",
-}  # fmt: skip
+}
+# fmt: on
 """Changes of torch's own test helpers (they ship with torch) after the release of the tests, in this order."""

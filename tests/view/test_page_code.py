@@ -23,8 +23,12 @@ def visit(server: Server, path: str, *actions: tuple[Any, ...], width: int = 124
     url = f"http://127.0.0.1:{server.server_port}{path}{'&' if '?' in path else '?'}token={server.site.token}"
     done = subprocess.run(
         ["node", str(SCRIPT), url, str(width)],
-        input=json.dumps(actions), capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+        input=json.dumps(actions),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     answers: list[Any] = json.loads(done.stdout)
@@ -38,9 +42,15 @@ LEFT, TOP = 244, 22 + 2 * 14  # of the first stream, under two host threads; wit
 def test_report_of_means_and_of_a_rank(server: Server) -> None:
     tiles = ("tile-time", "tile-compute", "tile-overlap", "tile-peak")
     *mean, rows, _, alone, _, title = visit(
-        server, "/", *(("text", tile) for tile in tiles), ("wait", "timeline-text", "18 rows"), ("choose", "rank", "1"),
-        ("text", "tile-overlap"), ("choose", "step", "2"), ("text", "tiles-title"),
-    )  # fmt: skip
+        server,
+        "/",
+        *(("text", tile) for tile in tiles),
+        ("wait", "timeline-text", "18 rows"),
+        ("choose", "rank", "1"),
+        ("text", "tile-overlap"),
+        ("choose", "step", "2"),
+        ("text", "tiles-title"),
+    )
     assert [value.split()[0] for value in mean] == ["1.00", "40.0%", "57.1%", "3.00"]
     assert rows == "18 rows" and alone.startswith("66.7%") and title == "Step 2, rank 1"
 
@@ -58,11 +68,20 @@ def test_timeline_shows_the_rows_where_they_are(server: Server) -> None:
     asked = [(50, first), (200, first), (350, first), (450, first), (320, second), (400, second), (510, second)]
     asked += [(320, third + 14), (360, third + 14)]
     answers = visit(
-        server, "/", ("wait", "timeline-text", "18 rows"), ("choose", "height", "14"),
-        *(("pixel", shift + x, y) for x, y in asked), ("point", shift + 450, first), ("text", "timeline-text"),
-        ("point", shift + 400, second), ("text", "timeline-text"), ("written",),
-        ("choose", "class", "communication"), ("pixel", shift + 200, first), ("pixel", shift + 400, second),
-    )  # fmt: skip
+        server,
+        "/",
+        ("wait", "timeline-text", "18 rows"),
+        ("choose", "height", "14"),
+        *(("pixel", shift + x, y) for x, y in asked),
+        ("point", shift + 450, first),
+        ("text", "timeline-text"),
+        ("point", shift + 400, second),
+        ("text", "timeline-text"),
+        ("written",),
+        ("choose", "class", "communication"),
+        ("pixel", shift + 200, first),
+        ("pixel", shift + 400, second),
+    )
     colors = answers[2 : 2 + len(asked)]
     pale = colors[4]
     assert colors == [CARD, GEMM, CARD, GEMM, pale, COMMUNICATION, CARD, CARD, COMMUNICATION]
@@ -78,9 +97,17 @@ def test_timeline_shows_the_rows_where_they_are(server: Server) -> None:
 
 def test_timeline_of_one_rank_and_of_all_in_view(server: Server) -> None:
     _, _, _, own, _, _, thin = visit(
-        server, "/", ("wait", "timeline-text", "18 rows"), ("choose", "height", "5"), ("choose", "rank", "1"),
-        ("written",), ("choose", "rank", ""), ("choose", "height", "all"), ("pixel", 44 + 200, TOP + 5), width=444,
-    )  # fmt: skip
+        server,
+        "/",
+        ("wait", "timeline-text", "18 rows"),
+        ("choose", "height", "5"),
+        ("choose", "rank", "1"),
+        ("written",),
+        ("choose", "rank", ""),
+        ("choose", "height", "all"),
+        ("pixel", 44 + 200, TOP + 5),
+        width=444,
+    )
     assert own.startswith("1:host|") and "0:0" not in own  # narrow: short labels; streams too flat for all of theirs
     assert thin == GEMM
 
@@ -89,8 +116,16 @@ def test_a_click_tells_all_of_a_kernel(server: Server) -> None:
     at = LEFT + 300 + 450
     _, _, shown = visit(server, "/", ("wait", "timeline-text", "18 rows"), ("click", at, TOP + 5), ("text", "details"))
     reported = " ".join(shown.split())
-    for part in ("operator aten::mm", "shapes", "class gemm", "rank 0, stream 0 (default)", "duration 200.00 us",
-                 "launched", "source interpolated", "flops"):  # fmt: skip
+    for part in (
+        "operator aten::mm",
+        "shapes",
+        "class gemm",
+        "rank 0, stream 0 (default)",
+        "duration 200.00 us",
+        "launched",
+        "source interpolated",
+        "flops",
+    ):
         assert part in reported, reported
 
 
@@ -104,9 +139,14 @@ def test_where_mfu_goes(server: Server) -> None:
 
 def test_what_holds_up_and_mfu_follow_the_step(server: Server) -> None:
     stalls, losses, _, of_step, of_mfu = visit(
-        server, "/", ("text", "held-up-step"), ("text", "waterfall"), ("choose", "step", "2"), ("text", "held-up-step"),
+        server,
+        "/",
+        ("text", "held-up-step"),
         ("text", "waterfall"),
-    )  # fmt: skip
+        ("choose", "step", "2"),
+        ("text", "held-up-step"),
+        ("text", "waterfall"),
+    )
     assert (stalls, of_step) == ("the steps", "step 2")
     assert "mean of the steady steps" in losses and "step 2, mean over ranks" in of_mfu
 
@@ -141,9 +181,14 @@ def test_links(server: Server) -> None:
 
 def test_difference(server: Server) -> None:
     headline, runs, nav, causes, rows = visit(
-        server, "/diff", ("text", "headline"), ("text", "runs"), ("text", "nav"), ("text", "causes"),
+        server,
+        "/diff",
+        ("text", "headline"),
+        ("text", "runs"),
+        ("text", "nav"),
+        ("text", "causes"),
         ("wait", "b-timeline-text", "18 rows"),
-    )  # fmt: skip
+    )
     assert headline and "1.00 ms a step" in runs and "Difference" in nav
     assert "a.arrow" in runs and "b.arrow" in runs
     assert rows == "18 rows"
@@ -154,7 +199,11 @@ def test_difference(server: Server) -> None:
 def test_a_step_that_the_run_does_not_have(server: Server) -> None:
     """The server's words are shown, not an old picture."""
     _, _, reported, tiles = visit(
-        server, "/?run=b", ("wait", "timeline-text", "18 rows"), ("choose", "step", "9"),
-        ("wait", "timeline-text", "no step"), ("text", "tiles"),
-    )  # fmt: skip
+        server,
+        "/?run=b",
+        ("wait", "timeline-text", "18 rows"),
+        ("choose", "step", "9"),
+        ("wait", "timeline-text", "no step"),
+        ("text", "tiles"),
+    )
     assert reported.endswith("b.arrow: no step 9\n") and tiles == "This rank has no such step."

@@ -82,10 +82,18 @@ def test_localhost(server: Server) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/secret.txt", "/a.arrow", "/../secret.txt", "/perfetto/ui/../../secret.txt", "/perfetto/ui/%2e%2e/viewer.py",
-        "/perfetto/ui//etc/passwd", "/perfetto/ui/trace_processor", "//etc/passwd", "/etc/passwd", "/lib.js",
+        "/secret.txt",
+        "/a.arrow",
+        "/../secret.txt",
+        "/perfetto/ui/../../secret.txt",
+        "/perfetto/ui/%2e%2e/viewer.py",
+        "/perfetto/ui//etc/passwd",
+        "/perfetto/ui/trace_processor",
+        "//etc/passwd",
+        "/etc/passwd",
+        "/lib.js",
     ],
-)  # fmt: skip
+)
 def test_other_paths(server: Server, path: str) -> None:
     assert get(server, f"{path}?token={server.site.token}")[0] == 404
 
@@ -210,10 +218,12 @@ def test_a_page_runs_its_own_scripts_only(server: Server) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        b"GET http://[ HTTP/1.1", b"GET /?%s HTTP/1.1" % (b"a=1&" * 999), b"GET %s HTTP/1.1" % (b"x" * 70_000),
+        b"GET http://[ HTTP/1.1",
+        b"GET /?%s HTTP/1.1" % (b"a=1&" * 999),
+        b"GET %s HTTP/1.1" % (b"x" * 70_000),
         b"\xff\xfe",
     ],
-)  # fmt: skip
+)
 def test_requests_that_are_none(server: Server, line: bytes) -> None:
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
         connection.sendall(line + b"\r\n\r\n")

@@ -259,11 +259,14 @@ def report(outcomes: list[Outcome]) -> None:
             errors[group].append(step)
         memory = [o.ratio("max_memory_allocated"), o.ratio("max_memory_reserved")]
         table.add_row(
-            o.run, f"{o.real['median_iter_s'] * 1e3:.1f}", "-" if o.spread is None else f"{o.spread:.1%}",
-            f"{o.simulated['median_iter_s'] * 1e3:.1f}", f"{step:+.1%}",
+            o.run,
+            f"{o.real['median_iter_s'] * 1e3:.1f}",
+            "-" if o.spread is None else f"{o.spread:.1%}",
+            f"{o.simulated['median_iter_s'] * 1e3:.1f}",
+            f"{step:+.1%}",
             f"{o.real.get('mfu', 0):.3f} {o.simulated.get('mfu', 0):.3f}",
             *("-" if value is None else f"{value:+.2%}" for value in memory),
-        )  # fmt: skip
+        )
     console.print(table)
     for name, each in errors.items():
         if each:

@@ -67,7 +67,12 @@ def parts_of(path: Path) -> Parts:
     assert top.error is not None and top.error_above is not None
     steady = {step.number for step in report.steps if not step.note}
     return Parts(
-        top.step_time, top.steps, top.error, top.error_above, gathered.uncertainty.prices(report.steady),
-        (top.uneven or 0.0) / top.step_time, steps_by_host(log.trailer, steady),
+        top.step_time,
+        top.steps,
+        top.error,
+        top.error_above,
+        gathered.uncertainty.prices(report.steady),
+        (top.uneven or 0.0) / top.step_time,
+        steps_by_host(log.trailer, steady),
         tuple(log.trailer.get("host_sensitivity", {}).get("spread", (1.0, 1.0))),
-    )  # fmt: skip
+    )

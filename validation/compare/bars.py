@@ -194,11 +194,15 @@ def read(path: Path) -> Simulated:
         reported = row.get("parts") or row["headline"]
         prices = reported.get("prices")
         found[row["run"], row["host"]] = Parts(
-            reported["step_ns"], reported["steps"], reported["error"], reported["error_above"],
+            reported["step_ns"],
+            reported["steps"],
+            reported["error"],
+            reported["error_above"],
             Prices(tuple(prices["together"]), tuple(prices["alone"])) if prices else None,
-            reported.get("uneven", 0.0), {float(f): ns for f, ns in reported.get("by_host", {}).items()},
+            reported.get("uneven", 0.0),
+            {float(f): ns for f, ns in reported.get("by_host", {}).items()},
             tuple(reported.get("spread", (1.0, 1.0))),
-        )  # fmt: skip
+        )
     return found
 
 

@@ -65,7 +65,7 @@ def main() -> None:
     drawn.append(f'<circle cx="{LEFT + 14}" cy="{key + 14}" r="3" fill="none" stroke="#9ca3af"/>')
     drawn.append(f'<text x="{LEFT + 24}" y="{key + 18}">host-bound, unsteady steps ({counts[False]} runs)</text>')
     size = f'width="{LEFT + SIDE + 16}" height="{TOP + SIDE + 46}"'
-    style = '<style>text{font:12px sans-serif;fill:#6b7280}</style>'
+    style = "<style>text{font:12px sans-serif;fill:#6b7280}</style>"
     text = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{style}' + "\n".join(drawn) + "</svg>\n"
     Path(sys.argv[1]).write_text(text)
     print(f"{counts[True]} steady and {counts[False]} other runs")

@@ -72,11 +72,13 @@ def read(folder: str, session: str) -> Session:
     real = {row["name"]: measuring.Row(row["kind"], row["ns"], row["ns"]) for row in probe}
     runs = {row["run_id"].removeprefix("host_"): row for row in found if "run_id" in row}
     return Session(
-        f"{folder}/{session}", measuring.Probe(machine, stubbed), measuring.Probe(machine, real),
+        f"{folder}/{session}",
+        measuring.Probe(machine, stubbed),
+        measuring.Probe(machine, real),
         {name: measuring.middle_mean(row["iter_times"]) * 1e3 for name, row in runs.items()},
         {name: measuring.middle_mean(row["null_cpu_times"]) * 1e9 for name, row in runs.items()},
         {name: (in_ns(row["iter_times"]), in_ns(row["null_cpu_times"])) for name, row in runs.items()},
-    )  # fmt: skip
+    )
 
 
 def simulate(session: Session, workload: str, gpu: str, host: HostProfile) -> tuple[float, float]:
@@ -92,8 +94,11 @@ def simulate(session: Session, workload: str, gpu: str, host: HostProfile) -> tu
         options = ["--host", str(described), "-o", str(Path(folder) / "run.arrow"), "--cluster", f"1x{ranks}x{gpu}"]
         ran = subprocess.run(
             [*TRACE, *options, "-m", module, str(out), workload],
-            env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, cwd=ROOT,
-        )  # fmt: skip
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+        )
         if ran.returncode:
             raise SystemExit(f"{workload}: {ran.stderr[-500:]}")
         row = json.loads(out.read_text())
@@ -118,8 +123,16 @@ def compare(session: Session, gpu: str, only: Sequence[str]) -> list[dict[str, o
             f"by counts {by_counts:7.2f} ({by_counts / real - 1:+6.1%})",
             flush=True,
         )
-        found.append({"session": session.name, "workload": name, "real_ms": real, "by_script_ms": by_script,
-                      "by_counts_ms": by_counts, "ratio": own.ratio})  # fmt: skip
+        found.append(
+            {
+                "session": session.name,
+                "workload": name,
+                "real_ms": real,
+                "by_script_ms": by_script,
+                "by_counts_ms": by_counts,
+                "ratio": own.ratio,
+            }
+        )
     for kind in ("by_script_ms", "by_counts_ms"):
         errors = [row[kind] / row["real_ms"] - 1 for row in found]  # type: ignore[operator]
         mean, signed, most = statistics.mean(map(abs, errors)), statistics.mean(errors), max(errors, key=abs)

@@ -121,14 +121,10 @@ def operators(path: Path) -> Iterator[tuple[OperatorSignature, list[dict[str, An
         if any(k == "TensorList" and not s for k, s in zip(kinds, shapes, strict=True)):
             continue  # longer lists are not recorded
         dtype = list_dtype(launched, event["name"])
-        args = tuple(
-            with_dtype(argument(*four), dtype) for four in zip(kinds, shapes, strides, texts, strict=True)
-        )
+        args = tuple(with_dtype(argument(*four), dtype) for four in zip(kinds, shapes, strides, texts, strict=True))
         cast = re.search(r"Copy<([\w:]+), ([\w:]+)>", launched[0]["name"])
         if cast and event["name"] == "aten::_foreach_copy_":
-            args = (
-                tuple(recast(a, DTYPES[t]) for a, t in zip(args[:2], cast.groups(), strict=True)) + args[2:]
-            )
+            args = tuple(recast(a, DTYPES[t]) for a, t in zip(args[:2], cast.groups(), strict=True)) + args[2:]
         busy = sum(k["dur"] for k in launched)
         next_to = sum(overlap(nccl, k["ts"], k["ts"] + k["dur"]) for k in launched)
         yield OperatorSignature(event["name"], args), launched, next_to / max(busy, 1e-9)
@@ -150,9 +146,7 @@ def trace_points(gpu: Gpu, path: Path) -> list[Point]:
     for signature, launched, next_to in operators(path):
         if 0.15 < next_to < 0.85:
             continue  # neither alone nor wholly next to NCCL
-        launches = tuple(
-            KernelLaunch(k["name"], tuple(k["args"]["grid"]), tuple(k["args"]["block"])) for k in launched
-        )
+        launches = tuple(KernelLaunch(k["name"], tuple(k["args"]["grid"]), tuple(k["args"]["block"])) for k in launched)
         key = (signature, tuple(k.name for k in launches), next_to > 0.5)
         measured[key].append(sum(k["dur"] for k in launched))
         if key not in priced:
@@ -160,14 +154,7 @@ def trace_points(gpu: Gpu, path: Path) -> list[Point]:
             factor = gpu.interference.classes[price.cls] if next_to > 0.5 else 1.0
             priced[key] = (price.cls, sum(price.durations) * factor / 1e3)
     return [
-        Point(
-            priced[k][0],
-            k[2],
-            statistics.median(us),
-            priced[k][1],
-            len(us),
-            f"{path.stem[:-5]}: {describe(k[0])}",
-        )
+        Point(priced[k][0], k[2], statistics.median(us), priced[k][1], len(us), f"{path.stem[:-5]}: {describe(k[0])}")
         for k, us in measured.items()
     ]
 
@@ -195,9 +182,7 @@ def bench_points(gpu: Gpu) -> list[Point]:
 
     def add(group: str, row: dict[str, Any], us: float, ops: list[tuple[str, tuple[Any, ...]]]) -> None:
         model = capped if group == "gemm" and us * BURST > SUSTAINED_US else usual
-        total = (
-            sum(sum(model.operator(OperatorSignature(name, args), ()).durations) for name, args in ops) / 1e3
-        )
+        total = sum(sum(model.operator(OperatorSignature(name, args), ()).durations) for name, args in ops) / 1e3
         total += GRAPH_GAP_US * len(ops)
         text = ", ".join(f"{k}={v}" for k, v in row.items() if not k.endswith(SHOWN_APART))
         points.append(Point(group, False, us, total, 1, f"bench: {text}"))
@@ -235,9 +220,7 @@ def bench_points(gpu: Gpu) -> list[Point]:
                 "fill": (x, 1.0),
                 "copy_bf16_to_f32": (tensor(row["numel"], dtype="float32"), x),
             }[op]
-            name = {"mul_scalar": "mul", "sum_all": "sum", "fill": "fill_", "copy_bf16_to_f32": "copy_"}.get(
-                op, op
-            )
+            name = {"mul_scalar": "mul", "sum_all": "sum", "fill": "fill_", "copy_bf16_to_f32": "copy_"}.get(op, op)
             add(f"memory {op}", row, row["us"], [(f"aten::{name}", args)])
         elif op == "rms_norm":
             x, w = tensor(row["rows"], row["cols"]), tensor(row["cols"])
@@ -315,14 +298,10 @@ def interference_ratios(points: list[Point]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("traces", type=Path, nargs="?", help="a folder of traces")
     parser.add_argument("--gpu", default="H200")
-    parser.add_argument(
-        "--worst", type=int, default=0, help="list the N operators with the largest error in time"
-    )
+    parser.add_argument("--worst", type=int, default=0, help="list the N operators with the largest error in time")
     options = parser.parse_args()
     gpu = load_gpu(options.gpu)
     bench = bench_points(gpu)
@@ -337,9 +316,7 @@ def main() -> None:
         *interference_ratios(traces),
         sep="\n",
     )
-    for p in sorted((*bench, *traces), key=lambda p: -abs(p.modelled - p.measured) * p.count)[
-        : options.worst
-    ]:
+    for p in sorted((*bench, *traces), key=lambda p: -abs(p.modelled - p.measured) * p.count)[: options.worst]:
         print(
             f"{p.error:+7.1%} {p.measured:9.1f} us x {p.count:4d}  "
             f"{'N ' if p.next_to else '  '}{p.group}: {p.text[:190]}"

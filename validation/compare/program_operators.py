@@ -44,9 +44,7 @@ def show(name: str, found: list[tuple[float, float]]) -> None:
     values = np.array(found)
     errors = np.maximum(0, np.maximum(values.min(axis=1) - 1, 1 - values.max(axis=1)))
     cold, warm = np.median(values, axis=0)
-    print(
-        f"{name:44} {len(found):5} {np.median(errors):7.0%} {np.percentile(errors, 90):7.0%} {cold:7.2f} {warm:7.2f}"
-    )
+    print(f"{name:44} {len(found):5} {np.median(errors):7.0%} {np.percentile(errors, 90):7.0%} {cold:7.2f} {warm:7.2f}")
 
 
 if __name__ == "__main__":

@@ -98,9 +98,13 @@ def main() -> None:
         sizes = [abs(error) for error in found]
         within = sum(size <= 0.05 for size in sizes)
         table.add_row(
-            group, str(len(found)), *(f"{mean(sizes):.1%}" for mean in (statistics.median, statistics.mean)),
-            f"{statistics.mean(found):+.1%}", f"{max(sizes):.1%}", str(within),
-        )  # fmt: skip
+            group,
+            str(len(found)),
+            *(f"{mean(sizes):.1%}" for mean in (statistics.median, statistics.mean)),
+            f"{statistics.mean(found):+.1%}",
+            f"{max(sizes):.1%}",
+            str(within),
+        )
     console.print(table)
 
 

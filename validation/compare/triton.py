@@ -44,9 +44,19 @@ FOLDERS = tuple(data.MEASUREMENTS / name for name in ("2026-11-22-h100", "2026-1
 GPUS = {"NVIDIA H100 80GB HBM3": "H100", "NVIDIA H200": "H200"}
 
 PRODUCTS = (
-    "shared", "product_alu", "product_scanned", "product_start_ns", "product_step_ns", "tensor_wide",
-    "spill", "dot_ns", "dot_group_ns", "piped_ns", "serial_tensor", "mixed",
-)  # fmt: skip
+    "shared",
+    "product_alu",
+    "product_scanned",
+    "product_start_ns",
+    "product_step_ns",
+    "tensor_wide",
+    "spill",
+    "dot_ns",
+    "dot_group_ns",
+    "piped_ns",
+    "serial_tensor",
+    "mixed",
+)
 """Constants of programs that multiply tiles, which are fitted: not shares of limits, which would hide other faults."""
 WEIGHTS = {"own": 1.5, "flex": 1.5, "fla": 1.5, "more": 1.5, "mamba": 0.8}
 """Of sections in the fit: of the scan there are many configurations of one kernel."""
@@ -292,8 +302,10 @@ def by_grid(measured: Measured) -> None:
                 found[json.dumps([launch["ir"], launch["grid"]])].append(max(0.0, ns) / waves)
     times = [median(each) for each in found.values()]
     few, middle, most = np.quantile(times, (0.1, 0.5, 0.9))
-    print(f"by grid: {len(times)} kernels, a wave takes {middle:.0f} ns in the median; eight in ten "
-          f"{few:.0f} to {most:.0f} ns, {middle / few:.1f} times less and {most / middle:.0f} times more")  # fmt: skip
+    print(
+        f"by grid: {len(times)} kernels, a wave takes {middle:.0f} ns in the median; eight in ten "
+        f"{few:.0f} to {most:.0f} ns, {middle / few:.1f} times less and {most / middle:.0f} times more"
+    )
 
 
 def main() -> None:
@@ -321,8 +333,10 @@ def main() -> None:
     if options.list:
         for p in points:
             half = "held" if p.held_out else "fit "
-            print(f"{half} {p.case[:50]:50s} {p.name[:36]:36s} {p.ns / 1e3:9.1f} "
-                  f"{ratio(p, constants) * p.ns / 1e3:9.1f} {ratio(p, constants):6.2f}")  # fmt: skip
+            print(
+                f"{half} {p.case[:50]:50s} {p.name[:36]:36s} {p.ns / 1e3:9.1f} "
+                f"{ratio(p, constants) * p.ns / 1e3:9.1f} {ratio(p, constants):6.2f}"
+            )
     report(points, constants)
     for machine, rows, texts in measured:
         choices(machine, model_for(machine.gpu), rows, texts, constants)

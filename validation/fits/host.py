@@ -36,17 +36,46 @@ SESSIONS = "abcd"
 SCALE = 0.88
 """Time of the host that the profile describes over that of the one measured by host_time.py."""
 PRIOR = {
-    "OP_COLD": 6000, "OP_GRAD": 1500, "OP_NODE": 2000, "OP_TOP": 1500, "OP_NESTED": 700, "OP_VIEW": 400,
-    "OP_VIEW_NESTED": 200, "OP_ALLOC": 500, "OP_ALLOC_NESTED": 300, "OP_BACKWARD": 1200, "OP_ACCUMULATE": 2500,
-    "BLOCK_FREE": 400, "OPTIMIZER_PARAM": 1000, "OP_LIST": 79, "OP_LIST_OUT": 140, "OP_LIST_PYTHON": 1500,
-    "PY_FRAME": 300, "PY_CODE": 40000, "PY_LOOP": 1000, "OP_PYTHON": 9000, "OP_BACKWARD_PYTHON": 8000,
-    "BACKWARD_CALL": 15000, "ANNOTATION": 5000, "GET_DEVICE": 30,
-    "CUDNN_EXECUTE": 9809, "CUDNN_BUILD": 817, "GEMM_HEURISTIC": 2700,
-}  # fmt: skip
+    "OP_COLD": 6000,
+    "OP_GRAD": 1500,
+    "OP_NODE": 2000,
+    "OP_TOP": 1500,
+    "OP_NESTED": 700,
+    "OP_VIEW": 400,
+    "OP_VIEW_NESTED": 200,
+    "OP_ALLOC": 500,
+    "OP_ALLOC_NESTED": 300,
+    "OP_BACKWARD": 1200,
+    "OP_ACCUMULATE": 2500,
+    "BLOCK_FREE": 400,
+    "OPTIMIZER_PARAM": 1000,
+    "OP_LIST": 79,
+    "OP_LIST_OUT": 140,
+    "OP_LIST_PYTHON": 1500,
+    "PY_FRAME": 300,
+    "PY_CODE": 40000,
+    "PY_LOOP": 1000,
+    "OP_PYTHON": 9000,
+    "OP_BACKWARD_PYTHON": 8000,
+    "BACKWARD_CALL": 15000,
+    "ANNOTATION": 5000,
+    "GET_DEVICE": 30,
+    "CUDNN_EXECUTE": 9809,
+    "CUDNN_BUILD": 817,
+    "GEMM_HEURISTIC": 2700,
+}
 FIRM = {
-    "OP_ACCUMULATE": 4.0, "GET_DEVICE": 3.0, "OP_LIST": 2.0, "OP_LIST_OUT": 3.0, "OP_LIST_PYTHON": 2.0,
-    "BACKWARD_CALL": 2.0, "ANNOTATION": 2.0, "CUDNN_EXECUTE": 1.5, "CUDNN_BUILD": 1.5, "GEMM_HEURISTIC": 1.5,
-}  # fmt: skip
+    "OP_ACCUMULATE": 4.0,
+    "GET_DEVICE": 3.0,
+    "OP_LIST": 2.0,
+    "OP_LIST_OUT": 3.0,
+    "OP_LIST_PYTHON": 2.0,
+    "BACKWARD_CALL": 2.0,
+    "ANNOTATION": 2.0,
+    "CUDNN_EXECUTE": 1.5,
+    "CUDNN_BUILD": 1.5,
+    "GEMM_HEURISTIC": 1.5,
+}
 """Costs that few measurements decide, or that could take the place of others: how firmly they are drawn."""
 DRAWN = 0.05
 CALLS = 0.8  # weight of host_time.py's rows next to a workload

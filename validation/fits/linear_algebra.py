@@ -27,10 +27,18 @@ FEW = 8  # a batch of more kernels is as long as from its first to its last: the
 GAP_US = 1.0  # between two kernels of a call
 GPU_BOUND = 1024  # columns from which the GPU, not the host, decides what a call between events takes
 OF_TORCH = {
-    "qr": "linalg_qr", "cholesky": "linalg_cholesky_ex", "inv": "linalg_inv_ex", "solve": "linalg_solve_ex",
-    "lu_factor": "linalg_lu_factor_ex", "eigh": "_linalg_eigh", "eigvalsh": "_linalg_eigvalsh", "svd": "_linalg_svd",
-    "svdvals": "_linalg_svdvals", "cholesky_solve": "cholesky_solve", "solve_triangular": "linalg_solve_triangular",
-}  # fmt: skip
+    "qr": "linalg_qr",
+    "cholesky": "linalg_cholesky_ex",
+    "inv": "linalg_inv_ex",
+    "solve": "linalg_solve_ex",
+    "lu_factor": "linalg_lu_factor_ex",
+    "eigh": "_linalg_eigh",
+    "eigvalsh": "_linalg_eigvalsh",
+    "svd": "_linalg_svd",
+    "svdvals": "_linalg_svdvals",
+    "cholesky_solve": "cholesky_solve",
+    "solve_triangular": "linalg_solve_triangular",
+}
 ONE_SIDE = ("linalg_solve_ex", "cholesky_solve", "linalg_solve_triangular")
 HOST_NS = 35_000.0  # of times between events
 LEAST_MS = 0.3  # shorter ones between events are mostly the host's

@@ -43,7 +43,7 @@ def neighbours() -> list[Neighbour]:
         sets = [
             (torch.randn(m, k, device="cuda", dtype=torch.bfloat16), torch.randn(n, k, device="cuda", dtype=torch.bfloat16).t(),
              torch.empty(m, n, device="cuda", dtype=torch.bfloat16)) for _ in range(3)
-        ]  # fmt: skip
+        ]
         turn = [0]
 
         def call() -> None:
@@ -193,7 +193,7 @@ def main() -> None:
                     print(json.dumps({
                         "operation": operation, "mib": mib, "world": world, "beside": neighbour.name, "bytes": neighbour.bytes, "priority": priority,
                         "where": where, "kernel_us": round(one * 1e6, 1), **report(found),
-                    }), flush=True)  # fmt: skip
+                    }), flush=True)
     dist.destroy_process_group()
 
 

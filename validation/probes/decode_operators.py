@@ -22,7 +22,7 @@ LAYERS = (  # inputs and outputs of decoders' layers, whole or in parts
     (14336, 4096), (4096, 12288), (4096, 32000), (4096, 128256), (4096, 7168), (7168, 4096), (4096, 2048), (2048, 4096),
     (5120, 5120), (5120, 13824), (13824, 5120), (8192, 8192), (8192, 1024), (8192, 28672), (28672, 8192), (8192, 10240),
     (8192, 3584), (3584, 8192), (8192, 1280), (7168, 7168), (7168, 2048),
-)  # fmt: skip
+)
 HEADS = ((8, 8), (16, 16), (32, 32), (64, 64), (32, 8), (64, 8), (16, 2))  # of queries, of keys
 LARGEST = 1 << 30  # bytes of keys
 FEW_SHAPES = ((1, 8), (1, 32), (4, 32), (16, 16), (32, 32))  # sequences, heads
@@ -31,7 +31,7 @@ FEW_KERNELS = (  # with the size of a head
     (SDPBackend.FLASH_ATTENTION, torch.bfloat16, 128), (SDPBackend.FLASH_ATTENTION, torch.bfloat16, 64),
     (SDPBackend.EFFICIENT_ATTENTION, torch.bfloat16, 128), (SDPBackend.EFFICIENT_ATTENTION, torch.float32, 64),
     (SDPBackend.CUDNN_ATTENTION, torch.bfloat16, 128),
-)  # fmt: skip
+)
 
 
 def empty(*shape: int) -> torch.Tensor:

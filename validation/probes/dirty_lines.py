@@ -60,7 +60,7 @@ class Flush:
         for n, buffer in self.sums.items():
             made[f"full+{n}"] = partial(lambda buffer: (
                 self.whole.fill_(0.0), torch.sum(buffer, dim=(0,), out=self.result)
-            ), buffer)  # fmt: skip
+            ), buffer)
         return made
 
 
@@ -120,7 +120,7 @@ def measured(call: Call, states: dict[str, Call]) -> dict[str, int]:
     marks = sorted(
         (e["ts"], e["ts"] + e["dur"], e["name"]) for e in events
         if e.get("cat") == "user_annotation" and e["name"].startswith("dirty ")
-    )  # fmt: skip
+    )
     launched = {e["args"]["correlation"]: e["ts"] for e in events if e.get("cat") in ("cuda_runtime", "cuda_driver") and "correlation" in e["args"]}
     starts = [mark[0] for mark in marks]
     sums: dict[str, float] = defaultdict(float)

@@ -48,7 +48,7 @@ def workloads() -> dict[str, tuple[Callable[[], None], bool]]:
         "training": (training(layers(8, 2048), 8192, 60), True),
         "small_training": (training(layers(12, 256), 256, 100), True),
         "fsdp2": (training(sharded(layers(6, 4096, torch.float32)), 4096, 40), True),
-    }  # fmt: skip
+    }
 
 
 def layers(number: int, width: int, dtype: torch.dtype = torch.bfloat16) -> torch.nn.Sequential:
@@ -58,7 +58,7 @@ def layers(number: int, width: int, dtype: torch.dtype = torch.bfloat16) -> torc
             width, width // 128, 4 * width, 0.0, batch_first=True, device="cuda", dtype=dtype
         )
         for _ in range(number)
-    ))  # fmt: skip
+    ))
 
 
 def sharded(net: torch.nn.Sequential) -> torch.nn.Sequential:

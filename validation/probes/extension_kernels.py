@@ -160,4 +160,4 @@ if __name__ == "__main__":
     Probe(
         __doc__, "extensions.jsonl", {"kind": "extensions"}, SECTIONS,
         mark=lambda label: torch.profiler.record_function(f"case: {label}"), measured=measured,
-    ).main()  # fmt: skip
+    ).main()

@@ -26,7 +26,7 @@ SIZES = [
     (8192, 4096, 4096, "nt"), (8192, 14336, 4096, "nt"), (8192, 4096, 14336, "nt"), (8192, 4096, 14336, "nn"),
     (4096, 4096, 8192, "tn"), (14336, 4096, 8192, "tn"), (4096, 8192, 28672, "nt"), (8192, 8192, 8192, "nt"),
     (2048, 4096, 4096, "nt"), (4096, 5120, 1280, "nt"),
-]  # fmt: skip
+]
 
 
 def product(m: int, n: int, k: int, how: str, fp8: bool) -> Callable[[], torch.Tensor]:
@@ -93,7 +93,7 @@ def main() -> None:
                 row = {
                     "format": "fp8" if fp8 else "bf16", "m": m, "n": n, "k": k, "how": how,
                     "burst_us": {left: statistics.median(found) for left, found in bursts.items()}, "hot_us": warm,
-                }  # fmt: skip
+                }
                 print(json.dumps(row), file=file, flush=True)
 
 

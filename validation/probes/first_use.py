@@ -52,7 +52,7 @@ def used() -> int:
     text = subprocess.run(
         ["nvidia-smi", "--query-gpu=memory.used,name,memory.total", "--format=csv,noheader,nounits"],
         capture_output=True, text=True, check=False,
-    ).stdout  # fmt: skip
+    ).stdout
     return int(text.split(",")[0]) if text.strip() else -1
 
 
@@ -64,7 +64,7 @@ def first_calls() -> tuple[torch.Tensor, torch.Tensor]:
     torch.cuda.init()
     free, total = torch.cuda.mem_get_info()
     report(name="memory", what="context", before_mib=before, smi_mib=used(), free=free, total=total,
-        init_s=time.perf_counter() - begin, gpu=torch.cuda.get_device_name())  # fmt: skip
+        init_s=time.perf_counter() - begin, gpu=torch.cuda.get_device_name())
     x = torch.ones(1024, device="cuda")
     report(name="memory", what="first tensor", smi_mib=used(), free=torch.cuda.mem_get_info()[0])
     once("add", lambda: x + x)
@@ -119,7 +119,7 @@ def training() -> None:
         end = time.perf_counter()
         torch.cuda.synchronize()
         report(name="iteration", i=i, forward_us=(forward - begin) * 1e6, backward_us=(backward - forward) * 1e6,
-            optimizer_us=(end - backward) * 1e6, done_us=(time.perf_counter() - begin) * 1e6)  # fmt: skip
+            optimizer_us=(end - backward) * 1e6, done_us=(time.perf_counter() - begin) * 1e6)
 
 
 def allocations() -> None:
@@ -135,7 +135,7 @@ def allocations() -> None:
             mallocs.append(middle - begin)
             frees.append(time.perf_counter() - middle)
         report(name="malloc", bytes=size, malloc_us=statistics.median(mallocs) * 1e6, free_us=statistics.median(frees) * 1e6,
-            first_malloc_us=mallocs[0] * 1e6)  # fmt: skip
+            first_malloc_us=mallocs[0] * 1e6)
     for size in (1 << 12, 1 << 20, 64 << 20):
         begin = time.perf_counter()
         t = torch.empty(size, dtype=torch.uint8).pin_memory()
@@ -163,7 +163,7 @@ def calls(x: torch.Tensor, q: torch.Tensor) -> None:
         "to float": lambda: small.float(), "sdpa flash": lambda: torch.ops.aten._scaled_dot_product_flash_attention(q, q, q),
         "all_reduce one rank": lambda: dist.all_reduce(x),
         "foreach_add 100": lambda: torch._foreach_add_(params, grads), "foreach_norm 100": lambda: torch._foreach_norm(grads),
-    }  # fmt: skip
+    }
     for name, fn in calls.items():
         per_call(name, fn)
     def grad_step() -> None:

@@ -63,7 +63,7 @@ def main() -> None:
             print(json.dumps({
                 "bytes": 4 * size, "others": others, "priority": priority, "each_ns": statistics.median(plain),
                 "profiled_each_ns": each, "kernel_ns": statistics.median(durations), "gap_ns": statistics.median(gaps),
-            }), flush=True)  # fmt: skip
+            }), flush=True)
 
 
 if __name__ == "__main__":

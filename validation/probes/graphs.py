@@ -367,7 +367,7 @@ def decoding() -> None:
     config = LlamaConfig(
         hidden_size=1024, intermediate_size=2816, num_hidden_layers=6, num_attention_heads=16, num_key_value_heads=4,
         vocab_size=32000, max_position_embeddings=1024,
-    )  # fmt: skip
+    )
     torch._dynamo.reset()
     fresh()
     model = LlamaForCausalLM(config).to(DEVICE, torch.bfloat16).eval()

@@ -104,7 +104,7 @@ def run(which: str) -> dict[str, Any]:
     row: dict[str, Any] = {
         "run_id": f"host_{which}", "name": "host_detail", "iter_times": times, "median_iter_s": statistics.median(times),
         "cpu_times": worked, "probed_times": probed, "probes": speed, "torch": torch.__version__, "gpu": torch.cuda.get_device_name(),
-    }  # fmt: skip
+    }
     if SIMULATED:
         then = counts()
         once()

@@ -139,7 +139,7 @@ def two_optimizers() -> Step:
 FRESH: dict[str, Callable[[], Step]] = {
     "bert": bert, "translate": translate, "resnet": vision("resnet50", 4), "convnext": vision("convnext_tiny", 4),
     "mobilenet": vision("mobilenet_v3_small", 16), "experts": experts, "graph_net": graph_net, "two_optimizers": two_optimizers,
-}  # fmt: skip
+}
 KNOWN = {**WORKLOADS, **FRESH, **UNSEEN, **LIBRARIES}
 
 
@@ -227,7 +227,7 @@ def write(path: str, real: dict[str, Any], null: dict[str, Any]) -> None:
                 row = {"name": probe, "kind": kind, "ns": elapsed, "null_ns": without, "null_cpu_ns": worked}
             else:
                 row = {"run_id": f"host_{name}", "name": "host_pairs", "iter_times": elapsed, "median_iter_s": statistics.median(elapsed),
-                       "null_times": without, "null_cpu_times": worked}  # fmt: skip
+                       "null_times": without, "null_cpu_times": worked}
             print(json.dumps(row), file=file)
 
 

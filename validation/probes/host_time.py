@@ -105,7 +105,7 @@ def operators() -> None:
         "topk": lambda: f.topk(2), "sort": lambda: f.sort(), "dropout": lambda: F.dropout(f, 0.1),
         "h2d pinned": lambda: f.copy_(pinned, non_blocking=True), "to cpu": lambda: index.cpu(),
         "gather": lambda: torch.gather(f, 1, index[:, None]), "pow": lambda: f.pow(2), "rsqrt": lambda: f.rsqrt(),
-    }  # fmt: skip
+    }
     with torch.no_grad():
         for name, call in calls.items():
             measure(name, call)
@@ -125,7 +125,7 @@ def streams() -> None:
         "event query": lambda: e.query(), "with stream": inside, "current_stream": lambda: torch.cuda.current_stream(),
         "record_stream": lambda: x.record_stream(s), "synchronize": lambda: torch.cuda.synchronize(),
         "empty_cache": lambda: torch.cuda.memory_allocated(),
-    }  # fmt: skip
+    }
     for name, call in calls.items():
         measure(name, call)
 
@@ -182,7 +182,7 @@ def autograd() -> None:
         "add": lambda y: y + x, "mul": lambda y: y * x, "silu": F.silu, "mm": lambda y: y @ x,
         "linear": lambda y: F.linear(y, x), "view": lambda y: y.view(64, 64), "transpose": lambda y: y.transpose(0, 1),
         "custom": Double.apply, "rms_norm": lambda y: F.rms_norm(y, (64,)), "linear own weight": lambda y: F.linear(y, w),
-    }  # fmt: skip
+    }
     for name, f in functions.items():
         measure(f"20x {name}", forward(f), 10)
         measure(f"20x {name} and backward", chain(f), 10)
@@ -241,7 +241,7 @@ def collectives() -> None:
         "reduce_scatter": lambda: dist.reduce_scatter_tensor(part, x), "broadcast": lambda: dist.broadcast(x, 0),
         "all_to_all": lambda: dist.all_to_all_single(x, x.clone()),
         "functional all_reduce": lambda: funcol.wait_tensor(funcol.all_reduce(part, "sum", dist.distributed_c10d._get_default_group())),
-    }  # fmt: skip
+    }
     if world > 1:
         calls["batch_isend_irecv"] = exchange
     for name, call in calls.items():
@@ -258,7 +258,7 @@ def distributed_tensors() -> None:
         "DTensor no redistribute": lambda: dw.redistribute(mesh, [Shard(0)]), "DTensor to_local": lambda: dt.to_local(),
         "DTensor from_local": lambda: type(dt).from_local(x, mesh, [Replicate()], run_check=False),
         "DTensor foreach": lambda: torch._foreach_mul_([dw] * 20, 1.0),
-    }  # fmt: skip
+    }
     for name, call in calls.items():
         measure(name, call, 30)
 
@@ -284,7 +284,7 @@ def parallel_steps() -> None:
         parallelize_module(
             block, mesh,
             {"wq": near(), "wk": near(), "wv": near(), "w1": near(), "w3": near(), "wo": far(), "w2": far()},
-        )  # fmt: skip
+        )
     measure("8 blocks: tensor parallel forward", lambda: model(x), 5)
     measure("8 blocks: tensor parallel forward backward", lambda: model(x).sum().backward(), 5)
 

@@ -22,16 +22,16 @@ ZOO = (
     "efficientnet_b4", "efficientnet_v2_m", "regnet_y_1_6gf", "regnet_y_3_2gf", "regnet_y_16gf", "regnet_x_8gf", "regnet_x_1_6gf", "mobilenet_v3_small",
     "shufflenet_v2_x1_5", "shufflenet_v2_x2_0", "mnasnet0_75", "mnasnet1_3", "vgg16_bn", "googlenet", "squeezenet1_1", "vit_l_32", "vit_h_14", "swin_s",
     "swin_b", "swin_v2_s", "convnext_large",
-)  # fmt: skip
+)
 GROUPED = (
     *(f"regnet_{form}_{size}" for form in "xy" for size in ("400mf", "800mf", "1_6gf", "3_2gf", "8gf", "16gf", "32gf")),
     "resnext50_32x4d", "resnext101_32x8d", "resnext101_64x4d",
-)  # fmt: skip
+)
 TIMM = (
     "resnetv2_50", "convnextv2_tiny", "mixer_b16_224", "deit_small_patch16_224", "beit_base_patch16_224", "levit_256", "poolformer_s24", "seresnet50",
     "ecaresnet50t", "hrnet_w18", "dla60", "pvt_v2_b2", "twins_pcpvt_small", "mobilevit_s", "ghostnet_100", "repvgg_b0", "gcresnet50t", "nfnet_f0",
     "vit_small_patch14_dinov2.lvd142m", "efficientformer_l1", "coat_lite_small", "xcit_small_12_p16_224",
-)  # fmt: skip
+)
 SMALL = ("vit_h_14", "regnet_y_16gf", "efficientnet_v2_m", "convnext_large", "nfnet_f0")
 
 

@@ -84,7 +84,7 @@ def additions(r: random.Random) -> None:
         lambda: x.index_reduce_(0, index, message, r.choice(("mean", "amax"))), lambda: x.index_copy_(0, index, message),
         lambda: x.gather(0, wide), lambda: x.index_select(0, index), lambda: x[index], lambda: x.index_fill_(0, index, 1.0),
         lambda: x.scatter_add_(0, wide.contiguous(), message),
-    )  # fmt: skip
+    )
     r.choice(calls)()
 
 
@@ -102,7 +102,7 @@ def places(r: random.Random) -> None:
         lambda: x.gather(1, index), lambda: x.scatter_(1, index, values), lambda: x.scatter_add_(1, index, values), lambda: x.scatter_(1, index, 1.0),
         lambda: x[lines, index], lambda: x.index_put_((lines, index), values, accumulate=True), lambda: x.scatter_reduce_(1, index, values, "amax"),
         lambda: x.index_select(1, index[0]), lambda: x[:, index[0]], lambda: x.index_add_(1, index[0], values), lambda: x.flatten().take(index),
-    )  # fmt: skip
+    )
     r.choice(calls)()
 
 
@@ -124,7 +124,7 @@ def orders(r: random.Random) -> None:
         lambda: x.kthvalue(max(1, row // 2), 1), lambda: x.median(1), lambda: x.float().histc(r.choice((10, 64, 1000))), lambda: torch.searchsorted(edges, x.float()),
         lambda: counts.sort(), lambda: counts.view(rows, row).sort(1), lambda: counts.bincount(minlength=100), lambda: torch.searchsorted(x.float().sort(1)[0], x.float()),
         lambda: (x > 0.5).nonzero(), lambda: x.masked_select(x > 0.5), lambda: x[x > 0.5], lambda: x.mode(1) if row <= 2048 else x.sum(), lambda: counts.to(torch.int32).sort(),
-    )  # fmt: skip
+    )
     r.choice(calls)()
 
 
@@ -141,7 +141,7 @@ def reductions(r: random.Random) -> None:
         lambda: x.logsumexp(dim), lambda: x.var(dim), lambda: torch.var_mean(x, dim), lambda: x.std(dim), lambda: x.norm(dim=dim), lambda: x.norm(1, dim), lambda: x.norm(float("inf"), dim),
         lambda: x.sum(dim), lambda: x.mean(dim), lambda: x.prod(dim), lambda: (x > 0).any(dim), lambda: (x > 0).all(dim), lambda: (x > 0).sum(dim), lambda: x.sum([d for d in range(3) if d != dim]),
         lambda: x.softmax(dim), lambda: x.log_softmax(dim), lambda: x.aminmax(dim=dim), lambda: x.max(), lambda: x.argmax(), lambda: x.std(), lambda: x.float().norm(),
-    )  # fmt: skip
+    )
     r.choice(calls)()
 
 
@@ -330,7 +330,7 @@ def layouts(r: random.Random) -> None:
         lambda: x.masked_fill(x > 0, 0), lambda: x.t().contiguous(), lambda: x.repeat(2, 1), lambda: F.pad(x, (1, 1)), lambda: x.diff(dim=0), lambda: x.where(x[:, :1] > 0, x[:1]),
         lambda: F.one_hot(indices(min(width, 1000), rows), min(width, 1000)), lambda: x.unfold(0, min(rows, 4), 2).contiguous(), lambda: x.view(-1)[::2].contiguous(),
         lambda: torch.tril_indices(min(rows, 2000), min(rows, 2000), device="cuda"), lambda: x.split(max(1, rows // 3))[0].clone(), lambda: x[:, : max(1, width // 2)].contiguous(),
-    )  # fmt: skip
+    )
     r.choice(calls)()
 
 
@@ -346,14 +346,14 @@ def elements(r: random.Random) -> None:
         lambda: x * column, lambda: x + row, lambda: (x - row) ** 2, lambda: x.exp(), lambda: x.sin(), lambda: x.floor().long(), lambda: torch.where(x > 0, x, row), lambda: x / column,
         lambda: x.pow(0.9), lambda: x.double().sum(-1), lambda: torch.maximum(x, row), lambda: x.abs().sqrt().mean(), lambda: x[:, None] - x[: min(rows, 4)][None] if rows * width < 1 << 22 else x,
         lambda: torch.rand_like(x) < 0.5, lambda: torch.randint(0, 99, (rows, width), device="cuda"), lambda: torch.randperm(rows, device="cuda"), lambda: x.sign() * x.abs().log1p(),
-    )  # fmt: skip
+    )
     r.choice(calls)()
 
 
 COUNTS: dict[Make, int] = {
     tables: 330, additions: 520, places: 180, orders: 500, reductions: 700, transposed: 220, waves: 120, cells: 140, norms: 200, products: 420, transforms: 160, samples: 160,
     layouts: 260, elements: 220,
-}  # fmt: skip
+}
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ def kernels() -> dict[str, tuple[Callable[[], object], float]]:
     out["flash forward"] = (lambda: flash(q, k, k, 0.0, True), flops)
     out["flash backward"] = (
         lambda: backward(o[0], q, k, k, o[0], o[1], o[2], o[3], o[4], o[5], 0.0, True, o[6], o[7]), 2.5 * flops,
-    )  # fmt: skip
+    )
     big = torch.randn(4096, 14336, device="cuda", dtype=torch.bfloat16)
     row, weight = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16), torch.randn(4096, device="cuda", dtype=torch.bfloat16)
     out["silu"] = (lambda: F.silu(big), 0.0)
@@ -158,7 +158,7 @@ def main() -> None:
                         "together_us": middle(covered), "alone": len(alone), "alone_us": middle(alone), "nccl_us": middle(nccl),
                         "nccl_alone_us": together * 1e6, "flops": flops, "cuda_kernel": kernel,
                         **(sensors.median((begin + heated) / 2) if mode == "heated" else {}),
-                    }), flush=True)  # fmt: skip
+                    }), flush=True)
     dist.destroy_process_group()
 
 

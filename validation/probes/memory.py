@@ -120,7 +120,7 @@ LAYERS = (  # ResNet-50's, and some of ResNet-18, ViT and VGG
     *RESNET,
     (64, 128, 56, 3, 2), (64, 128, 56, 1, 2), (128, 256, 28, 3, 2), (128, 256, 28, 1, 2), (256, 512, 14, 3, 2), (256, 512, 14, 1, 2),
     (3, 768, 224, 16, 16), (3, 64, 224, 3, 1), (64, 128, 112, 3, 1), (512, 512, 14, 3, 1),
-)  # fmt: skip
+)
 Call = tuple[str, bool, bool]  # signature, TF32 allowed, cudnn.benchmark
 
 
@@ -215,7 +215,7 @@ def communicators(rank: int, world: int, path: str) -> None:
                 work.wait() for work in dist.batch_isend_irecv(
                     [dist.P2POp(dist.isend, part, ahead), dist.P2POp(dist.irecv, big[0], behind)]
                 )
-            ])  # fmt: skip
+            ])
             if rank < 2:
                 step("send 0 to 1", lambda: dist.send(part, 1) if rank == 0 else dist.recv(big[0], 0))
         group = dist.new_group(list(range(world)))

@@ -120,7 +120,7 @@ def cases() -> dict[str, Iterator[Call]]:
         "conv2d depthwise": convolutions(LENGTHS, 2, FP32, False, groups=64), "conv2d groups": convolutions(LENGTHS, 2, FP32, False, groups=4),
         "conv1d": convolutions(LENGTHS, 1, FP32, False), "conv1d, backward": convolutions([m + 8 for m in LENGTHS], 1, FP32, True),
         "lstm": recurrent(LENGTHS), "rfft": transforms(LENGTHS),
-    }  # fmt: skip
+    }
 
 
 def timed(call: Call) -> float:
@@ -151,7 +151,7 @@ def main() -> None:
             line = {
                 "case": name, "calls": len(calls), "first_us": new[0], "known_us": known, "new_median_us": statistics.median(extra),
                 "new_mean_us": statistics.fmean(extra), "new_p90_us": extra[len(extra) * 9 // 10], "new_us": [round(x) for x in new],
-            }  # fmt: skip
+            }
             print(json.dumps({key: value for key, value in line.items() if key != "new_us"}), flush=True)
             file.write(json.dumps(line) + "\n")
             del calls

@@ -213,7 +213,7 @@ def rows_and_columns(r: random.Random) -> None:
         lambda: torch.zeros_like(x).index_add_(0, index % rows, x[index % rows]), lambda: F.normalize(x.float(), dim=dim),
         lambda: x.std(), lambda: x.clamp(0, 1), lambda: x.float().logsumexp(dim), lambda: torch.stack([x, x], 1), lambda: x.tril(),
         lambda: F.one_hot(index % 100, 100), lambda: F.embedding(index % rows, x), lambda: x.repeat(2, 1), lambda: x.float().exp(),
-    )  # fmt: skip
+    )
     r.choice(calls)()
 
 
@@ -230,7 +230,7 @@ def optimizer(r: random.Random) -> None:
             (torch.optim.SGD, {"momentum": 0.9}), (torch.optim.Adam, {}), (torch.optim.AdamW, {"fused": True}), (torch.optim.RMSprop, {}),
             (torch.optim.Adagrad, {}), (torch.optim.NAdam, {}), (torch.optim.RAdam, {}), (torch.optim.Adam, {"amsgrad": True}),
         )
-    )  # fmt: skip
+    )
     nn.utils.clip_grad_norm_(parameters, 1.0)
     steps = kind(parameters, lr=1e-3, **given)
     steps.step()
@@ -243,7 +243,7 @@ def main() -> None:
     counts: dict[Make, int] = {
         convolution: 130, transposed: 70, norm: 70, pool: 60, resize: 50, recurrent: 40, attention: 60, losses: 40,
         rows_and_columns: 150, optimizer: 16,
-    }  # fmt: skip
+    }
     for make, count in counts.items():
         for _ in range(count):
             try:

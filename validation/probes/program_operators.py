@@ -60,7 +60,7 @@ def double_backward(r: random.Random) -> None:
     net = nn.Sequential(
         nn.Conv2d(channels, width, taps, padding=taps // 2), nn.Tanh(),
         nn.Conv2d(width, 2 * width, 3, stride, 1), nn.Tanh(), nn.Flatten(), nn.LazyLinear(10),
-    ).cuda()  # fmt: skip
+    ).cuda()
     loss = F.cross_entropy(net(randn(batch, channels, size, size)), indices(10, batch))
     weights = list(net.parameters())
     grads = torch.autograd.grad(loss, weights, create_graph=True)
@@ -75,7 +75,7 @@ def per_sample(r: random.Random) -> None:
         nn.Conv2d(channels, width, taps, padding=taps // 2), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(width, 2 * width, 3, r.choice((1, 2)), 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
         nn.Linear(2 * width, 10),
-    ).cuda()  # fmt: skip
+    ).cuda()
     weights: dict[str, torch.Tensor] = dict(net.named_parameters())
 
     def loss(parameters: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -201,7 +201,7 @@ def scatters(r: random.Random) -> None:
         lambda: backward(x.detach().requires_grad_().index_select(0, index)), lambda: x.take(few), lambda: x.index_reduce(0, few, message[: len(few)], "mean"),
         lambda: backward(x.detach().requires_grad_().gather(0, wide)), lambda: backward(torch.take_along_dim(x.detach().requires_grad_(), wide, 0)),
         lambda: torch.where(message > 0, message, 0), lambda: message.masked_fill(message > 0, 0), lambda: message.repeat_interleave(2, 0),
-    )  # fmt: skip
+    )
     r.choice(calls)()
 
 
@@ -218,7 +218,7 @@ def orders(r: random.Random) -> None:
         lambda: torch.bucketize(x.float(), edges), lambda: counts.bincount(minlength=100), lambda: x.softmax(1).float().multinomial(1), lambda: counts.sort(),
         lambda: x.max(dim), lambda: x.var(dim), lambda: x.float().std(1), lambda: x.all(), lambda: x.isnan().any(), lambda: x.prod(1), lambda: x.norm(dim=1),
         lambda: x.diff(dim=1), lambda: x.aminmax(dim=1), lambda: x.count_nonzero(1), lambda: torch.randperm(width, device="cuda"),
-    )  # fmt: skip
+    )
     r.choice(calls)()
 
 
@@ -422,14 +422,14 @@ def elements(r: random.Random) -> None:
         lambda: F.huber_loss(x, y, reduction="none"), lambda: F.binary_cross_entropy_with_logits(x, y.sigmoid(), reduction="none"), lambda: F.cosine_similarity(x, y, -1),
         lambda: F.normalize(x, dim=-1), lambda: x.std(-1), lambda: F.layer_norm(x, (width,)), lambda: F.gaussian_nll_loss(x, y, y.abs() + 1, reduction="none"), lambda: x.digamma(),
         lambda: x.tril(), lambda: x.where(y > 0, row), lambda: x.unfold(1, 8, 4).contiguous(), lambda: F.softmin(x, -1), lambda: F.logsigmoid(x), lambda: x.double().sum(0),
-    )  # fmt: skip
+    )
     backward(r.choice(calls)())
 
 
 COUNTS: dict[Make, int] = {
     double_backward: 40, per_sample: 40, volumes: 70, recurrent: 70, vocabularies: 50, tables: 60, scatters: 90, orders: 120, resizing: 110, norms: 90,
     pools: 70, transforms: 60, speech: 15, products: 110, elements: 130,
-}  # fmt: skip
+}
 
 
 def make_all(counts: Mapping[Make, int], seed: int) -> None:

@@ -81,7 +81,7 @@ def main() -> None:
         print(json.dumps({
             "gpu": torch.cuda.get_device_name(), **dict(zip(names, config, strict=True)), "forward_us": round(forward[0], 2),
             "backward_us": round(back[0], 2), "forward_host_us": round(forward[1], 1), "backward_host_us": round(back[1], 1),
-        }), flush=True)  # fmt: skip
+        }), flush=True)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ def sizes() -> list[tuple[int, int, int]]:
     found = [
         (8192, 4096, 4096), (4096, 14336, 4096), (4096, 4096, 14336), (14336, 4096, 4096), (8192, 10240, 8192), (4096, 28672, 8192),
         (4096, 8192, 28672), (28672, 8192, 4096), (4096, 5120, 5120), (4096, 1280, 5120), (2048, 14336, 5120), (16384, 2048, 2048),
-    ]  # fmt: skip
+    ]
     extents = (1024, 1536, 2048, 2560, 3072, 4096, 5120, 6144, 8192, 11008, 12288, 16384)
     return found + [(draw.choice(extents), draw.choice(extents), draw.choice(extents)) for _ in range(DRAWS)]
 
@@ -44,7 +44,7 @@ def ways(m: int, n: int, k: int) -> dict[str, Callable[[], torch.Tensor]]:
     return {
         "bf16": lambda: x @ w.t(), "tensor fast": scaled(one, one, True), "tensor": scaled(one, one, False),
         "row fast": scaled(rows, columns, True), "row": scaled(rows, columns, False),
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

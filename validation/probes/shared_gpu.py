@@ -40,11 +40,11 @@ SLICED = (
     "idle idle", "spin", "spin spin", "spin spin spin", "spin132 spin132", "spin idle", "spin ticks", "ticks",
     "matmul", "matmul matmul", "copy", "copy copy", "medium", "medium medium", "small", "small small", "h2d", "h2d h2d",
     "matmul copy", "matmul small", "matmul h2d", "medium small", "small small small",
-)  # fmt: skip
+)
 MPS = (
     "idle idle", "spin spin", "matmul", "matmul matmul", "copy copy", "medium medium", "small", "small small",
     "matmul copy", "matmul small",
-)  # fmt: skip
+)
 
 
 def used() -> int:

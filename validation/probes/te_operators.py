@@ -134,21 +134,21 @@ def attention_cases() -> Iterator[Case]:
     yield from passes(
         "DotProductAttention thd 8x1024 32 8", module, "bf16", given,
         cu_seqlens_q=lengths, cu_seqlens_kv=lengths, max_seqlen_q=1024, max_seqlen_kv=1024,
-    )  # fmt: skip
+    )
 
 
 def layer_cases() -> Iterator[Case]:
     module = te.MultiheadAttention(
         4096, 32, num_gqa_groups=8, attention_dropout=0.0, bias=False, input_layernorm=True, normalization="RMSNorm",
         attn_mask_type="causal", fuse_qkv_params=True, params_dtype=BF16,
-    )  # fmt: skip
+    )
     yield from passes("MultiheadAttention 2048 1 4096", module, "bf16", (rand(2048, 1, 4096),))
     for kind in RECIPES:
         module = te.TransformerLayer(
             4096, 14336, 32, num_gqa_groups=8, hidden_dropout=0.0, attention_dropout=0.0, bias=False,
             normalization="RMSNorm", activation="swiglu", self_attn_mask_type="causal", fuse_qkv_params=True,
             params_dtype=BF16,
-        )  # fmt: skip
+        )
         yield from passes("TransformerLayer 4096 1 4096 14336", module, kind, (rand(4096, 1, 4096),))
 
 
@@ -224,7 +224,7 @@ def quantizers() -> dict[str, Any]:
 SECTIONS = {
     "linear": linear_cases, "norm": norm_cases, "attention": attention_cases, "layer": layer_cases,
     "expert": expert_cases, "other": other_cases,
-}  # fmt: skip
+}
 
 
 class Events:
@@ -301,4 +301,4 @@ if __name__ == "__main__":
     Probe(
         __doc__, "te_operators.jsonl", {"kind": "te_operators", "te": getattr(te, "__version__", "")}, SECTIONS,
         mark=lambda label: record_function(MARK + label), measured=row, seconds=150.0,
-    ).main()  # fmt: skip
+    ).main()

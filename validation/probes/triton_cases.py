@@ -49,7 +49,7 @@ def own_rows() -> Iterator[Case]:
         yield f"layer_norm {rows} {n}", (
             partial(lambda x, y, w, b, m, s, r, n, k: own.layer_norm[(r,)](
                 y, x, w, b, m, s, n, 1e-5, BLOCK=next_power(n), num_warps=k), x, y, w, b, mean, rstd, rows, n, warps)
-        )  # fmt: skip
+        )
     for rows, n, warps in ((16384, 5120, 8), (4096, 8192, 16), (2048, 4096, 4)):
         x, w = rand(rows, n), rand(n)
         y = torch.empty_like(x)
@@ -62,7 +62,7 @@ def own_rows() -> Iterator[Case]:
         yield f"rms_norm_grad {rows} {n} {programs}", (
             partial(lambda x, w, dy, dx, dw, r, n, p: own.rms_norm_grad[(p,)](
                 dx, dw, dy, x, w, r, n, 1e-6, BLOCK=next_power(n), num_warps=8), x, w, dy, dx, dw, rows, n, programs)
-        )  # fmt: skip
+        )
     for rows, n, block, warps in ((8192, 32000, 4096, 8), (2048, 128256, 8192, 16)):
         x = rand(rows, n)
         target, loss = torch.randint(0, n, (rows,), device="cuda"), rand(rows, dtype=F32)
@@ -131,7 +131,7 @@ MATMULS = (
     (4096, 4096, 4096, 128, 128, 32, 8, 3, F32, False), (8192, 4096, 1024, 128, 64, 64, 4, 4, BF16, True),
     (16, 4096, 4096, 16, 64, 128, 4, 4, BF16, True), (1000, 3000, 500, 64, 64, 64, 4, 3, BF16, False),
     (4096, 4096, 4096, 32, 32, 32, 2, 2, BF16, False), (8192, 8192, 8192, 128, 128, 64, 8, 3, torch.float8_e4m3fn, True),
-)  # fmt: skip
+)
 
 
 def own_products() -> Iterator[Case]:
@@ -145,12 +145,12 @@ def own_products() -> Iterator[Case]:
             partial(lambda a, b, c, g, s, t, w, d: own.matmul[g](
                 c, a, b, *s, a.stride(0), a.stride(1), b.stride(0), b.stride(1), c.stride(0), BM=t[0], BN=t[1], BK=t[2],
                 GROUP=8, EVEN=s[2] % t[2] == 0, num_warps=w, num_stages=d), a, b, c, grid, (m, n, k), (bm, bn, bk), warps, stages)
-        )  # fmt: skip
+        )
     a, b, c = rand(8192, 4096), rand(4096, 8192), rand(8192, 8192)
     yield "matmul_persistent 8192 8192 4096", (
         lambda: own.matmul_persistent[(SMS,)](
             c, a, b, 8192, 8192, 4096, BM=128, BN=128, BK=64, GROUP=8, num_warps=4, num_stages=3)
-    )  # fmt: skip
+    )
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     bt = rand(8192, 4096)
@@ -158,11 +158,11 @@ def own_products() -> Iterator[Case]:
         d = (
             TensorDescriptor.from_tensor(c, [bm, bn]), TensorDescriptor.from_tensor(a, [bm, bk]),
             TensorDescriptor.from_tensor(bt, [bn, bk]),
-        )  # fmt: skip
+        )
         yield f"matmul_descriptors 8192 8192 4096 {bm} {bn} {bk}", (
             partial(lambda d, t, w, s: own.matmul_descriptors[(8192 // t[0] * 8192 // t[1],)](
                 *d, 8192, 8192, 4096, BM=t[0], BN=t[1], BK=t[2], GROUP=8, num_warps=w, num_stages=s), d, (bm, bn, bk), warps, stages)
-        )  # fmt: skip
+        )
     x, y, z = rand(512, 16384), rand(16384, 512), torch.zeros(512, 512, device="cuda")
     yield "matmul_split 512 512 16384 8", (
         lambda: own.matmul_split[(16, 8)](z, x, y, 512, 512, 16384, BM=128, BN=128, BK=64, SPLIT=8, num_warps=8, num_stages=3)
@@ -173,27 +173,27 @@ def own_products() -> Iterator[Case]:
         yield f"matmul_int4 {m} 4096 4096", (
             partial(lambda i, p, o, s, m, bm: own.matmul_int4[(triton.cdiv(m, bm), 4096 // 64)](
                 o, i, p, s, m, 4096, 4096, BM=bm, BN=64, BK=64, num_warps=4, num_stages=3), i, p, o, s, m, bm)
-        )  # fmt: skip
+        )
     sizes = torch.tensor([3000, 500, 1000, 2048, 4096, 100, 1900, 3740])
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]).to(device="cuda", dtype=torch.int32)
     x, w, o = rand(16384, 2048), rand(8, 1408, 2048), rand(16384, 1408)
     yield "matmul_groups 16384 1408 2048 8", (
         lambda: own.matmul_groups[(SMS,)](
             o, x, w, offsets, 8, 1408, 2048, BM=128, BN=128, BK=64, num_warps=8, num_stages=3)
-    )  # fmt: skip
+    )
 
 
 def own_attention() -> Iterator[Case]:
     for heads, length, head, bm, bn, warps, stages, causal in (
         (64, 4096, 128, 128, 64, 8, 3, False), (64, 4096, 128, 128, 64, 8, 3, True), (64, 4096, 64, 128, 64, 4, 3, True),
         (16, 2048, 64, 64, 64, 4, 2, False),
-    ):  # fmt: skip
+    ):
         q, k, v = (rand(heads, length, head) for _ in range(3))
         o = torch.empty_like(q)
         yield f"attention {heads} {length} {head} {bm} {bn} {warps} {'causal' if causal else 'full'}", (
             partial(lambda q, k, v, o, n, h, t, w, s, c: own.attention[
                 (n // t[0], q.shape[0])](o, q, k, v, 0.1, n, HEAD=h, BM=t[0], BN=t[1], CAUSAL=c, num_warps=w, num_stages=s), q, k, v, o, length, head, (bm, bn), warps, stages, causal)
-        )  # fmt: skip
+        )
     for heads, length, head, warps in ((64, 4096, 64, 4), (32, 4096, 128, 8)):
         q, k, v, do = (rand(heads, length, head) for _ in range(4))
         lse, delta = rand(heads, length, dtype=F32), rand(heads, length, dtype=F32)
@@ -201,7 +201,7 @@ def own_attention() -> Iterator[Case]:
         yield f"attention_grad_kv {heads} {length} {head}", (
             partial(lambda q, k, v, do, e, t, dk, dv, n, h, w: own.attention_grad_kv[
                 (n // 64, q.shape[0])](dk, dv, q, k, v, do, e, t, 0.1, n, HEAD=h, BM=64, BN=64, num_warps=w, num_stages=2), q, k, v, do, lse, delta, dk, dv, length, head, warps)
-        )  # fmt: skip
+        )
     q, k, v = rand(64, 8, 4, 128), rand(64, 8, 4096, 128), rand(64, 8, 4096, 128)
     o, lengths = torch.empty_like(q), torch.randint(1024, 4096, (64,), device="cuda", dtype=torch.int32)
     yield "attention_decode 64 8 4 4096", (
@@ -353,7 +353,7 @@ def quantized(x: torch.Tensor) -> torch.Tensor:
 TUNED = (
     ("mm", 8192, 2048, 6144), ("mm", 4096, 4096, 4096), ("mm", 16384, 4096, 1024), ("mm", 2048, 14336, 4096), ("mm", 64, 4096, 4096),
     ("mm", 1024, 1024, 1024), ("addmm", 4096, 12288, 3072), ("bmm", 64, 1024, 128), ("mm", 4096, 4000, 1000), ("mm32", 2048, 2048, 2048),
-)  # fmt: skip
+)
 
 
 def tuned_products() -> Iterator[Case]:
@@ -395,7 +395,7 @@ def apart_cases() -> Iterator[Case]:
     for bm, bn, bk, warps, stages in (
         (128, 128, 64, 8, 2), (128, 128, 64, 8, 4), (128, 128, 64, 8, 5), (128, 256, 64, 8, 2), (128, 256, 64, 8, 4),
         (64, 128, 64, 4, 1), (64, 128, 64, 4, 2), (64, 128, 64, 4, 6),
-    ):  # fmt: skip
+    ):
         tiles = (triton.cdiv(n, bm) * triton.cdiv(n, bn),)
         yield f"matmul_stages {bm} {bn} {bk} {warps} {stages}", (
             partial(lambda g, m, o, k, w, s: own.matmul[g](
@@ -422,7 +422,7 @@ TILES = (
     (16, 64, 64), (16, 128, 64), (32, 32, 32), (32, 64, 32), (32, 128, 64), (64, 32, 32), (64, 64, 16), (64, 64, 32),
     (64, 64, 64), (64, 128, 32), (64, 128, 64), (64, 256, 32), (128, 32, 32), (128, 64, 32), (128, 64, 64),
     (128, 128, 32), (128, 128, 64), (128, 256, 64), (256, 128, 32), (256, 64, 64),
-)  # fmt: skip
+)
 WARPS_STAGES = ((4, 3), (8, 3), (4, 1))
 OTHER_TILES = ((32, 64, 64), (64, 64, 64), (64, 128, 64), (128, 128, 64), (128, 256, 64))
 
@@ -441,7 +441,7 @@ def product(m: int, n: int, k: int, tile: tuple[int, int, int], how: tuple[int, 
         own.matmul[grid](
             c, a, b, m, n, k, a.stride(0), a.stride(1), b.stride(0), b.stride(1), c.stride(0), BM=bm, BN=bn, BK=bk,
             GROUP=8, EVEN=k % bk == 0, num_warps=warps, num_stages=stages,
-        )  # fmt: skip
+        )
 
     return f"tiles {m} {n} {k} {bm} {bn} {bk} {warps} {stages} {str(dtype).removeprefix('torch.')}", call
 
@@ -466,15 +466,15 @@ def fed_cases() -> Iterator[Case]:
     rows, columns = rand(m, dtype=F32), rand(max(n, k), dtype=F32)
     for bm, bn, bk, warps, stages in (
         (64, 64, 32, 2, 4), (64, 64, 32, 4, 4), (128, 64, 32, 4, 4), (64, 128, 64, 4, 3), (128, 128, 64, 8, 3), (32, 64, 32, 2, 5),
-    ):  # fmt: skip
+    ):
         for scaled, masked, exchanged in (
             (False, False, False), (True, False, False), (True, True, False), (False, False, True), (True, False, True),
-        ):  # fmt: skip
+        ):
             yield f"matmul_fed {bm} {bn} {bk} {warps} {stages} {scaled:d}{masked:d}{exchanged:d}", (
                 partial(lambda t, w, s, how: own.matmul_fed[(m // t[0], n // t[1])](
                     c, a, b, rows, columns, m, n, k, *t, *how, num_warps=w, num_stages=s
                 ), (bm, bn, bk), warps, stages, (scaled, masked, exchanged))
-            )  # fmt: skip
+            )
     many, out = 33792, rand(33792, dtype=F32)
     for width in (64, 128):
         a, b, rows = rand(many, width), rand(512, width), rand(many, dtype=F32)
@@ -484,18 +484,18 @@ def fed_cases() -> Iterator[Case]:
                     partial(lambda a, b, r, t, w, s: own.matmul_then[(many // t[0],)](
                         out, a, b, r, many, 512, t[2], *t, s, num_warps=w, num_stages=3
                     ), a, b, rows, (bm, bn, width), warps, scanned)
-                )  # fmt: skip
+                )
     for heads, length, head, bm, bn, warps, stages, causal in (
         (32, 2048, 64, 64, 32, 4, 3, True), (32, 2048, 64, 128, 128, 8, 2, True), (32, 2048, 128, 64, 64, 4, 2, True),
         (32, 2048, 128, 128, 32, 4, 4, False), (32, 2048, 64, 32, 64, 2, 3, False), (32, 2048, 128, 128, 128, 8, 2, False),
-    ):  # fmt: skip
+    ):
         q, v, w = (rand(heads, length, head) for _ in range(3))
         o = torch.empty_like(q)
         yield f"fed attention {heads} {length} {head} {bm} {bn} {warps} {stages} {causal:d}", (
             partial(lambda q, k, v, o, t, w, s, c: own.attention[(q.shape[1] // t[0], q.shape[0])](
                 o, q, k, v, 0.1, q.shape[1], HEAD=q.shape[2], BM=t[0], BN=t[1], CAUSAL=c, num_warps=w, num_stages=s
             ), q, v, w, o, (bm, bn), warps, stages, causal)
-        )  # fmt: skip
+        )
 
 
 CONFIGURATION = {"place": 0.5}
@@ -523,37 +523,37 @@ def more_cases() -> Iterator[Case]:
     long rows, channels that lie innermost and gradients of embeddings."""
     for m, n, k, bm, bn, warps, stages in (
         (4096, 4096, 4096, 128, 256, 8, 3), (4096, 4096, 4096, 128, 128, 4, 4), (8192, 1024, 512, 64, 128, 4, 3), (2048, 5120, 2048, 128, 128, 8, 3),
-    ):  # fmt: skip
+    ):
         a, b, c = rand(m, k), rand(k, n), rand(m, n)
         yield f"matmul_persistent {m} {n} {k} {bm} {bn} {warps} {stages}", (
             partial(lambda a, b, c, z, t, w, s: own.matmul_persistent[(SMS,)](c, a, b, *z, *t, BK=64, GROUP=8, num_warps=w, num_stages=s),
                     a, b, c, (m, n, k), (bm, bn), warps, stages)
-        )  # fmt: skip
+        )
     for m, n, k, bm, bn, split, warps in ((512, 512, 16384, 64, 64, 8, 4), (256, 4096, 8192, 128, 128, 4, 8), (64, 4096, 4096, 64, 64, 4, 4)):
         a, b, c = rand(m, k), rand(k, n), rand(m, n, dtype=F32)
         yield f"matmul_split {m} {n} {k} {split} {bm} {bn} {warps}", (
             partial(lambda a, b, c, z, g, t, s, w: own.matmul_split[g](c, a, b, *z, *t, 64, s, num_warps=w, num_stages=3),
                     a, b, c, (m, n, k), (m // bm * (n // bn), split), (bm, bn), split, warps)
-        )  # fmt: skip
+        )
     for m, n, k, bm, bn, warps, stages in ((4096, 4096, 4096, 64, 128, 4, 3), (4096, 4096, 4096, 128, 128, 8, 3), (8192, 2048, 7168, 128, 128, 4, 3)):
         a, b = rand(m, k).to(torch.float8_e4m3fn), rand(n, k).to(torch.float8_e4m3fn)
         sa, sb, c = rand(m, k // 128, dtype=F32), rand(n // 128, k // 128, dtype=F32), rand(m, n)
         yield f"float8_blocks {m} {n} {k} {bm} {bn} {warps} {stages}", (
             partial(lambda g, z, t, w, s: own.float8_blocks[(z[5] // t[0], z[6] // t[1])](*z, *t, 128, num_warps=w, num_stages=s),
                     None, (c, a, b, sa, sb, m, n, k), (bm, bn), warps, stages)
-        )  # fmt: skip
+        )
     for heads, length, head, chunk, warps in ((256, 2048, 64, 64, 4), (512, 1024, 128, 64, 8), (128, 4096, 64, 128, 4)):
         q, keys, v = (rand(heads, length, head) for _ in range(3))
         yield f"linear_chunks {heads} {length} {head} {chunk} {warps}", (
             partial(lambda q, k, v, o, z, w: own.linear_chunks[(q.shape[0],)](o, q, k, v, q.shape[1], *z, num_warps=w),
                     q, keys, v, torch.empty_like(q), (head, chunk), warps)
-        )  # fmt: skip
+        )
     for batch, length, width, block, warps in ((8, 2048, 4096, 128, 4), (2, 4096, 8192, 64, 2)):
         x, g = rand(batch, length, width), rand(batch, length, width)
         yield f"scan_gates {batch} {length} {width} {block}", (
             partial(lambda x, g, o, b, w: own.scan_gates[(x.shape[0], x.shape[2] // b)](o, x, g, *x.shape[1:], b, num_warps=w),
                     x, g, torch.empty_like(x), block, warps)
-        )  # fmt: skip
+        )
 
     def channels(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return F.relu(F.batch_norm(x, None, None, w, b, training=True))
@@ -582,7 +582,7 @@ MASKED = (
     ("causal", 8, 16, 16, 1024, 128), ("document", 1, 16, 16, 8192, 64), ("causal", 1, 8, 8, 4096, 256), ("softcap", 1, 32, 4, 2048, 64),
     ("prefix", 2, 16, 16, 4096, 64), ("full", 1, 32, 8, 1000, 64), ("causal", 1, 16, 16, 16384, 128), ("sliding", 2, 16, 16, 4096, 128),
     ("document", 1, 32, 8, 8192, 128), ("alibi", 1, 16, 16, 4096, 128), ("full", 1, 8, 1, 2048, 256), ("causal", 2, 12, 12, 1024, 64),
-)  # fmt: skip
+)
 """FlexAttention by mask or scores, batch, heads, key heads, length and head."""
 DECODED = ((16, 32, 8, 4096, 128), (4, 32, 32, 8192, 128), (64, 16, 2, 2048, 64))
 """FlexAttention of one new token: batch, heads, key heads, length and head."""
@@ -609,7 +609,7 @@ def masked_cases() -> Iterator[Case]:
         yield f"masked {kind} {batch} {heads} {groups} {length} {head}", both_ways(
             partial(lambda f, q, k, v, m, s, g: f(q, k, v, block_mask=m, score_mod=s, enable_gqa=g),
                     compiled, q, k, v, blocks, scores.get(kind), heads != groups), [q, k, v]
-        )  # fmt: skip
+        )
     for batch, heads, groups, length, head in DECODED:
         torch._dynamo.reset()
         compiled = torch.compile(flex_attention, dynamic=False)
@@ -623,11 +623,11 @@ SECTIONS = {
     "apart": apart_cases, "own": own_cases, "liger": liger_cases, "fla": fla_cases, "flex": flex_cases,
     "inductor": inductor_cases, "tiles": tiles_cases, "fed": fed_cases, "mamba": mamba_cases,
     "more": more_cases, "masked": masked_cases,
-}  # fmt: skip
+}
 PARTS = {"apart": 6, "own": 6, "liger": 3, "flex": 2, "fla": 4, "inductor": 1, "tiles": 4, "fed": 4, "mamba": 7, "more": 4, "masked": 11}
 """Processes that compile a section."""
 SHARE = {
     "apart": 1.0, "own": 0.45, "liger": 0.35, "flex": 0.35, "inductor": 0.35, "fla": 0.4, "tune": 1.0, "tiles": 0.6,
     "fed": 0.6, "mamba": 1.0, "more": 0.36, "masked": 1.0,
-}  # fmt: skip
+}
 """Share of the remaining time when a section begins."""

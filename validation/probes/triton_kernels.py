@@ -105,7 +105,7 @@ def install() -> None:
             about = {
                 "name": kernel.name, "warps": meta.num_warps, "stages": meta.num_stages, "shared": meta.shared,
                 "ctas": meta.num_ctas, "regs": kernel.n_regs, "spills": kernel.n_spills,
-            }  # fmt: skip
+            }
             RECORDER.launch(kernel.asm["ttir"], about, (x, y, z), given)
         return launch(self, x, y, z, stream, function, *rest)
 
@@ -133,7 +133,7 @@ def install() -> None:
         about = {
             "name": self.name, "warps": self.num_warps, "stages": self.stages, "shared": self.shared, "ctas": 1,
             "regs": self.n_regs, "spills": self.n_spills,
-        }  # fmt: skip
+        }
         RECORDER.launch(self.ttir, about, (x, y, z), list(args))
         return run(self, x, y, z, stream, *args)
 

@@ -287,7 +287,7 @@ def _tile(me, rows, columns, GROUP: tl.constexpr):
 def matmul(
     c, a, b, m, n, k, sam, sak, sbk, sbn, scm,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr, EVEN: tl.constexpr,
-):  # fmt: skip
+):
     row, column = _tile(tl.program_id(0), tl.cdiv(m, BM), tl.cdiv(n, BN), GROUP)
     i = row * BM + tl.arange(0, BM)
     j = column * BN + tl.arange(0, BN)
@@ -312,7 +312,7 @@ def matmul_fed(
     c, a, b, rows, columns, m, n, k,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SCALED: tl.constexpr, MASKED: tl.constexpr,
     EXCHANGED: tl.constexpr,
-):  # fmt: skip
+):
     """A product whose first operand is computed: cast, `SCALED` by an exponential of its place, `MASKED` by its place;
     `EXCHANGED`: it lies in memory column by column."""
     i = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -358,7 +358,7 @@ def matmul_then(c, a, b, rows, m, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: 
 @triton.jit
 def matmul_persistent(
     c, a, b, m, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr,
-):  # fmt: skip
+):
     rows, columns = tl.cdiv(m, BM), tl.cdiv(n, BN)
     for tile in range(tl.program_id(0), rows * columns, tl.num_programs(0)):
         row, column = _tile(tile, rows, columns, GROUP)
@@ -388,7 +388,7 @@ def matmul_descriptors(c, a, b, m, n, k, BM: tl.constexpr, BN: tl.constexpr, BK:
 @triton.jit
 def matmul_split(
     c, a, b, m, n, k, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SPLIT: tl.constexpr,
-):  # fmt: skip
+):
     """The inner dimension is cut among programs, which add up by atomics."""
     columns = tl.cdiv(n, BN)
     i = tl.program_id(0) // columns * BM + tl.arange(0, BM)
@@ -446,7 +446,7 @@ def matmul_groups(c, a, b, offsets, groups, n, k, BM: tl.constexpr, BN: tl.const
 @triton.jit
 def attention(
     o, q, k, v, scale, length, HEAD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, CAUSAL: tl.constexpr,
-):  # fmt: skip
+):
     """[batch * head, token, HEAD]; softmax on the way."""
     base = tl.program_id(1).to(tl.int64) * length * HEAD
     i = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -475,7 +475,7 @@ def attention(
 @triton.jit
 def attention_grad_kv(
     dk, dv, q, k, v, do, lse, delta, scale, length, HEAD: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
+):
     """Gradients of keys and values of one block of keys, causal."""
     base = tl.program_id(1).to(tl.int64) * length * HEAD
     line = tl.program_id(1).to(tl.int64) * length

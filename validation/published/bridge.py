@@ -41,6 +41,7 @@ ENVIRONMENT = {"NCCL_NVLS_ENABLE": "0", "TORCH_NCCL_HIGH_PRIORITY": "1"}
 """Of all recipes."""
 DOMAIN = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"
 
+
 class Journal:
     """Seconds by command: nothing is simulated twice."""
 
@@ -88,9 +89,14 @@ def _simulated(command: tuple[str, ...]) -> float | str:
         words = [*PHANTORA, "trace", "--no-summary", "-o", f"{folder}/run.arrow", *command]
         try:
             done = subprocess.run(
-                words, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=ROOT,
+                words,
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_S,
+                check=False,
+                cwd=ROOT,
                 env={**os.environ, **_environment(command)},
-            )  # fmt: skip
+            )
         except subprocess.TimeoutExpired:
             return f"more than {LIMIT_S} s"
     steps = STEP.findall(done.stdout + done.stderr)
@@ -135,8 +141,10 @@ def ratios(runs: Mapping[tuple[str, ...], Rates]) -> Iterator[str]:
         for first, second in (pair for pair in PAIRS if rates.keys() >= {*pair}):
             published, simulated = (one / other for one, other in zip(rates[first], rates[second], strict=True))
             off.append(100.0 * (simulated - published))
-            yield (f"| {model} | {system.removeprefix('DGX-')} | {container.split()[0]} | {first}/{second} "
-                   f"| {published:.2f} | {simulated:.2f} | {off[-1]:+.0f} |")  # fmt: skip
+            yield (
+                f"| {model} | {system.removeprefix('DGX-')} | {container.split()[0]} | {first}/{second} "
+                f"| {published:.2f} | {simulated:.2f} | {off[-1]:+.0f} |"
+            )
     if off:
         sizes = list(map(abs, off))
         inside = sum(size <= POINTS for size in sizes)
@@ -181,8 +189,10 @@ def main() -> None:
     print("\n| GPU | precision | rows | mean error | mean | largest |\n| --- | --- | --- | --- | --- | --- |")
     for (gpu, precision), found in sorted(errors.items()):
         sizes = list(map(abs, found))
-        print(f"| {gpu} | {precision} | {len(found)} | {statistics.fmean(sizes):.1%} | {statistics.fmean(found):+.1%} "
-              f"| {max(sizes):.1%} |")  # fmt: skip
+        print(
+            f"| {gpu} | {precision} | {len(found)} | {statistics.fmean(sizes):.1%} | {statistics.fmean(found):+.1%} "
+            f"| {max(sizes):.1%} |"
+        )
     for reason, count in reasons.most_common():
         print(f"left out, {count}: {reason}")
     print("", *ratios(formats), sep="\n")

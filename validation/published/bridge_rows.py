@@ -14,12 +14,18 @@ from typing import Any
 
 PRECISIONS = {"BF16": "bf16", "FP8": "fp8", "MXFP8": "mxfp8", "NVFP4": "nvfp4"}
 MODELS = {
-    "LLAMA3_8B": ("llama3-8b", 32), "LLAMA3_70B": ("llama3-70b", 80), "LLAMA3.1_405B": ("llama3-405b", 126),
-    "Qwen3_30B_a3B": ("qwen3-30b-a3b", 48), "Qwen3_235B_a22B": ("qwen3-235b-a22b", 94),
-    "GPT OSS 120B": ("gpt-oss-120b", 36), "DeepSeekV3": ("deepseek-v3", 61), "Kimi_K2": ("kimi-k2", 61),
-    "Nemotron_3_Nano": ("nemotron-3-nano", 52), "Nemotron_3_Super": ("nemotron-3-super", 88),
+    "LLAMA3_8B": ("llama3-8b", 32),
+    "LLAMA3_70B": ("llama3-70b", 80),
+    "LLAMA3.1_405B": ("llama3-405b", 126),
+    "Qwen3_30B_a3B": ("qwen3-30b-a3b", 48),
+    "Qwen3_235B_a22B": ("qwen3-235b-a22b", 94),
+    "GPT OSS 120B": ("gpt-oss-120b", 36),
+    "DeepSeekV3": ("deepseek-v3", 61),
+    "Kimi_K2": ("kimi-k2", 61),
+    "Nemotron_3_Nano": ("nemotron-3-nano", 52),
+    "Nemotron_3_Super": ("nemotron-3-super", 88),
     "Nemotron_3_5_Lightning": ("nemotron-3.5-lightning", 52),
-}  # fmt: skip
+}
 """Names of the workload and layers."""
 LAYOUTS = {"DeepSeekV3": "Et*4|(t*4|)*14tmL", "Kimi_K2": "Et*4|(t*4|)*14tL"}
 """Of pipelines with 16 chunks: embedding (E), layers (t), a second token's layer (m) and the loss (L)."""
@@ -27,9 +33,11 @@ NARROW_FROM = [26, 6]
 """The first container whose recipes in MXFP8 fuse the experts of a rank, exchange tokens while other micro-batches
 compute, and have attention in MXFP8 (DeepSeek-V3 on GB200 has not), as full-iteration CUDA graphs."""
 FUSED = {
-    "GPT OSS 120B": ("GB200", "GB300"), "DeepSeekV3": ("GB200", "GB300"), "Qwen3_235B_a22B": ("GB200", "GB300"),
+    "GPT OSS 120B": ("GB200", "GB300"),
+    "DeepSeekV3": ("GB200", "GB300"),
+    "Qwen3_235B_a22B": ("GB200", "GB300"),
     "Qwen3_30B_a3B": ("GB200", "GB300", "B300"),
-}  # fmt: skip
+}
 """GPUs whose recipes do so, by model."""
 NARROW_OUTPUT = ("DeepSeekV3", "GPT OSS 120B")
 """Models whose output layer is MXFP8 there."""
@@ -39,7 +47,7 @@ HYBRID_RECOMPUTE = {
     ("Nemotron_3_Nano", "H100", "FP8"): ("moe", "layernorm", "core_attn"),
     ("Nemotron_3_Super", "B200", "MXFP8"): ("moe_act", "layernorm"),
     ("Nemotron_3_Super", "B300", "NVFP4"): ("moe_act", "layernorm"),
-}  # fmt: skip
+}
 """What runs again in the backward pass, by model, GPU and precision."""
 ENGINE = {"Qwen3_30B_a3B": ("H100", "B200", "B300", "GB200", "GB300"), "Qwen3_235B_a22B": ("H100", "B200")}
 """GPUs on which a model has Transformer Engine's layers, where its experts are not fused. Their Python is host time."""
@@ -52,17 +60,24 @@ PERIODS = {"nemotron-3-nano": (7, 16), "nemotron-3.5-lightning": (7, 16), "nemot
 FINETUNE = {"SFT Performance": "sft", "LoRA Performance": "lora"}
 """Kind of fine-tuning, by section."""
 OFFLOADED = {
-    ("GB200", "BF16"): 20, ("GB200", "FP8"): 40, ("GB300", "BF16"): 30, ("GB300", "FP8"): 20, ("B200", "FP8"): 5,
-}  # fmt: skip
+    ("GB200", "BF16"): 20,
+    ("GB200", "FP8"): 40,
+    ("GB300", "BF16"): 30,
+    ("GB300", "FP8"): 20,
+    ("B200", "FP8"): 5,
+}
 """Layers of Llama 3 70B with activations in host memory, by GPU and precision, under Megatron-FSDP."""
 NOT_HERE = {
     "DeepSeekV4": "sparse attention",
     "Nemotron_3_Ultra": "Megatron-FSDP with fused experts, and activations in host memory",
-}  # fmt: skip
+}
 CLUSTERS = {
-    "GB200": ("gb200-nvl72", 4), "GB300": ("gb300-nvl72", 4), "B200": ("dgx-b200", 8), "B300": ("dgx-b300", 8),
+    "GB200": ("gb200-nvl72", 4),
+    "GB300": ("gb300-nvl72", 4),
+    "B200": ("dgx-b200", 8),
+    "B300": ("dgx-b300", 8),
     "H100": ("dgx-h100", 8),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -118,10 +133,24 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
     replicas = gpus // (n["TP"] * n["PP"] * n["CP"])
     micro = n["GBS"] // (n["MBS"] * replicas)
     words = [
-        "--model", model, "--precision", PRECISIONS[row["Precision"]], "--seq-length", str(sequence),
-        "--micro-batch-size", str(n["MBS"]), "--tp", str(n["TP"]), "--pp", str(n["PP"]), "--cp", str(n["CP"]),
-        "--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather",
-    ]  # fmt: skip
+        "--model",
+        model,
+        "--precision",
+        PRECISIONS[row["Precision"]],
+        "--seq-length",
+        str(sequence),
+        "--micro-batch-size",
+        str(n["MBS"]),
+        "--tp",
+        str(n["TP"]),
+        "--pp",
+        str(n["PP"]),
+        "--cp",
+        str(n["CP"]),
+        "--use-distributed-optimizer",
+        "--overlap-grad-reduce",
+        "--overlap-param-gather",
+    ]
     engine = ["--te"] if fsdp else _engine(row, gpu)
     words += ["--train-iters", "3" if "--cuda-graphs" in engine else "2", *engine]
     if fsdp:
@@ -227,9 +256,14 @@ def _experts(row: Mapping[str, Any], gpu: str) -> list[str]:
 
 
 FSDP = [
-    "--use-megatron-fsdp", "--data-parallel-sharding-strategy", "optim_grads_params", "--init-model-with-meta-device",
-    "--fsdp-double-buffer", "--suggested-communication-unit-size", "800000000",
-]  # fmt: skip
+    "--use-megatron-fsdp",
+    "--data-parallel-sharding-strategy",
+    "optim_grads_params",
+    "--init-model-with-meta-device",
+    "--fsdp-double-buffer",
+    "--suggested-communication-unit-size",
+    "800000000",
+]
 HYBRID = ["--moe-token-dispatcher-type", "flex", "--moe-flex-dispatcher-backend", "hybridep"]
 DEEP = ["--moe-token-dispatcher-type", "flex", "--moe-flex-dispatcher-backend", "deepep"]
 ALL_TO_ALL = ["--moe-token-dispatcher-type", "alltoall"]

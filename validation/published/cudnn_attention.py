@@ -75,8 +75,11 @@ def main() -> None:
     print(f"{'GPU':<8}{'format':<10}{'pass':<6}{'rows':>5}{'mean':>8}{'median':>8}{'90 %':>8}   relative errors")
     for (gpu, dtype, way), off in sorted(found.items()):
         sizes = np.abs(off)
-        print(f"{gpu:<8}{dtype:<10}{way:<6}{len(off):>5}{np.mean(off):>+8.1%}{np.median(sizes):>8.1%}"
-              f"{np.quantile(sizes, 0.9):>8.1%}", flush=True)  # fmt: skip
+        print(
+            f"{gpu:<8}{dtype:<10}{way:<6}{len(off):>5}{np.mean(off):>+8.1%}{np.median(sizes):>8.1%}"
+            f"{np.quantile(sizes, 0.9):>8.1%}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

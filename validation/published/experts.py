@@ -29,9 +29,13 @@ from phantora.wire.layout import NCCL_DTYPE_NAMES, Coll
 
 Floats = npt.NDArray[np.float64]
 FOLDERS = {
-    "h100_sxm": ("H100-SXM", 8), "h200_sxm": ("H200-SXM", 8), "b200_sxm": ("B200-SXM", 8), "b300_sxm": ("B300-SXM", 8),
-    "gb200": ("GB200", 4), "gb300": ("GB300", 4),
-}  # fmt: skip
+    "h100_sxm": ("H100-SXM", 8),
+    "h200_sxm": ("H200-SXM", 8),
+    "b200_sxm": ("B200-SXM", 8),
+    "b300_sxm": ("B300-SXM", 8),
+    "gb200": ("GB200", 4),
+    "gb300": ("GB300", 4),
+}
 """GPU of the package and members, by folder."""
 PUBLISHED = Path(__file__).with_name("experts.json")
 UINT8 = NCCL_DTYPE_NAMES.index("uint8")
@@ -98,10 +102,12 @@ def fit(exchange: Exchange, members: int) -> None:
         return np.asarray(solved.x)
 
     whole = solve(np.full(len(exchange.us), True))
-    left = np.concatenate([
-        np.abs(np.expm1(off(solve(exchange.row_bytes != size), exchange.row_bytes == size)))
-        for size in np.unique(exchange.row_bytes)
-    ])  # fmt: skip
+    left = np.concatenate(
+        [
+            np.abs(np.expm1(off(solve(exchange.row_bytes != size), exchange.row_bytes == size)))
+            for size in np.unique(exchange.row_bytes)
+        ]
+    )
     constants = ", ".join(f"{value:.3g}" for value in np.exp(whole))
     print(f"  {Coll.names()[exchange.kind]}: {constants}; left out: {_errors(left)}", flush=True)
 
@@ -130,9 +136,14 @@ def several_hosts() -> None:
         cluster = load_cluster(entry["cluster"])
         of = Rows(entry["tokens"], int(entry["row_bytes"]))
         price = CollectiveModel(cluster).collective(
-            int(getattr(Coll, entry["kind"])), tuple(range(entry["members"])),
-            int(entry["rows_of_token"] * of.tokens * of.row_bytes), UINT8, 0, entry["sms"], of,
-        )  # fmt: skip
+            int(getattr(Coll, entry["kind"])),
+            tuple(range(entry["members"])),
+            int(entry["rows_of_token"] * of.tokens * of.row_bytes),
+            UINT8,
+            0,
+            entry["sms"],
+            of,
+        )
         us = price.duration_ns / 1e3
         off.append(us / entry["us"] - 1)
         name = f"{entry['kind'].lower()} {entry['members']} GPUs, {entry['what']}"

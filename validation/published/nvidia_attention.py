@@ -83,10 +83,14 @@ def attention_factors(folder: Path, gpu: Gpu) -> dict[str, dict[str, float]]:
         found, errors = factors(gpu, rows, head)
         start, _, token_head, _, beyond, each, row, square = map(float, found)
         fits[str(head)] = {
-            "start": min(start, KERNEL_START_NS), "token_head": token_head if folder.name in FLASH else 0.0,
-            "beyond": beyond, "head": each, "row": row, "square": square,
+            "start": min(start, KERNEL_START_NS),
+            "token_head": token_head if folder.name in FLASH else 0.0,
+            "beyond": beyond,
+            "head": each,
+            "row": row,
+            "square": square,
             "error": round(float(np.quantile(errors, 0.9)), 3),
-        }  # fmt: skip
+        }
     return fits
 
 

@@ -6,9 +6,14 @@ import sys
 from pathlib import Path
 
 FOLDERS = {
-    "a100_sxm": "A100-80GB", "l40s": "L40S", "b200_sxm": "B200", "b300_sxm": "B300", "gb200": "GB200",
-    "gb300": "GB300", "rtx_pro_6000_server": "RTX-PRO-6000",
-}  # fmt: skip
+    "a100_sxm": "A100-80GB",
+    "l40s": "L40S",
+    "b200_sxm": "B200",
+    "b300_sxm": "B300",
+    "gb200": "GB200",
+    "gb300": "GB300",
+    "rtx_pro_6000_server": "RTX-PRO-6000",
+}
 OURS = {"h100_sxm": "H100", "h200_sxm": "H200"}
 
 

@@ -122,9 +122,13 @@ def write(path: Path, head: Head, found: dict[str, Products]) -> None:
     table = pa.concat_tables([part.cast(SCHEMA) for part in parts]).unify_dictionaries()
     table = table.replace_schema_metadata({KEY: orjson.dumps(asdict(head))})
     pq.write_table(
-        table, path, compression="zstd", compression_level=19,
-        use_dictionary=["format", "m", "n", "k"], column_encoding={"time": "BYTE_STREAM_SPLIT"},
-    )  # fmt: skip
+        table,
+        path,
+        compression="zstd",
+        compression_level=19,
+        use_dictionary=["format", "m", "n", "k"],
+        column_encoding={"time": "BYTE_STREAM_SPLIT"},
+    )
 
 
 def main() -> None:

@@ -117,11 +117,14 @@ def elsewhere(only: str) -> list[Result]:
     entries = [entry for entry in tomllib.loads(RUNS.read_text())["elsewhere"] if only in entry["name"]]
     return [
         Result(
-            entry["name"], entry["software"], entry["gpus"], entry["tokens"] / entry["published_s"],
+            entry["name"],
+            entry["software"],
+            entry["gpus"],
+            entry["tokens"] / entry["published_s"],
             entry["tokens"] / entry["simulated_s"],
         )
         for entry in entries
-    ]  # fmt: skip
+    ]
 
 
 def rows() -> list[Row]:
@@ -138,12 +141,23 @@ def rows() -> list[Row]:
             tokens = values["batch"] * values["seq"] * accumulate // values.get("shared_by", 1)
             made.append(
                 Row(
-                    values["name"], values["source"], values["url"], values["software"], values["unknown"],
-                    values["gpus"], values["published"], tokens, values["layers"], tuple(values["points"]),
-                    accumulate, tuple(values.get("rounds", [accumulate])), values.get("replicas", 1), command,
+                    values["name"],
+                    values["source"],
+                    values["url"],
+                    values["software"],
+                    values["unknown"],
+                    values["gpus"],
+                    values["published"],
+                    tokens,
+                    values["layers"],
+                    tuple(values["points"]),
+                    accumulate,
+                    tuple(values.get("rounds", [accumulate])),
+                    values.get("replicas", 1),
+                    command,
                     values["step"],
                 )
-            )  # fmt: skip
+            )
     return made
 
 
@@ -169,9 +183,13 @@ def simulate(row: Row, layers: int, rounds: int) -> None:
         options = ["trace", "--no-recording", "--no-summary", "--host", REFERENCE_HOST, "-o", f"{folder}/run.arrow"]
         parts = [part.replace("SAMPLES", str(HERE.parents[1] / "samples")) for part in shlex.split(command)]
         ran = subprocess.run(
-            [*PHANTORA, *options, *parts], cwd=folder, env=environment, capture_output=True,
-            text=True, stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+            [*PHANTORA, *options, *parts],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+        )
     output = re.sub(r"\x1b\[[\d;]*m", "", ran.stdout + ran.stderr)
     values = [float(value.replace(",", "")) for value in re.findall(row.step, output)]
     if ran.returncode or not values:

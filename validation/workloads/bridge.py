@@ -142,7 +142,7 @@ class Trainer(pretrain_gpt.Trainer):
         init_num_microbatches_calculator(
             dist.get_rank(), None, self.global_batch, self.args.micro_batch_size,
             parallel_state.get_data_parallel_world_size(),
-        )  # fmt: skip
+        )
         self.graphs = TECudaGraphHelper(
             self.model, self.config, self.shape.seq, self.args.micro_batch_size, [self.optimizer]
         )
@@ -181,7 +181,7 @@ def settings(name: str, own: argparse.Namespace, **given: Any) -> dict[str, Any]
     Where layers do not divide into chunks, embedding and loss count as a layer each, as in Megatron-Bridge's recipes.
     """
     given |= {"apply_rope_fusion": True, "bias_activation_fusion": True, "cross_entropy_loss_fusion": True,
-              "cross_entropy_fusion_impl": "te", **finetune.SETTINGS.get(Kernels.finetune, {})}  # fmt: skip
+              "cross_entropy_fusion_impl": "te", **finetune.SETTINGS.get(Kernels.finetune, {})}
     given["gradient_accumulation_fusion"] |= not Kernels.engine
     if given.get("num_moe_experts"):
         given |= {**bridge_models.EXPERTS, "overlap_moe_expert_parallel_comm": own.overlap_experts,
@@ -194,7 +194,7 @@ def settings(name: str, own: argparse.Namespace, **given: Any) -> dict[str, Any]
         given["moe_layer_freq"] = [0] * dense + [1] * (given["num_layers"] - dense)
     if own.cuda_graphs:
         given |= {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": own.cuda_graphs,
-                  "cuda_graph_warmup_steps": 10}  # done: none within the capture, which no step contains  # fmt: skip
+                  "cuda_graph_warmup_steps": 10}  # done: none within the capture, which no step contains
     if own.recompute:
         given |= {"recompute_granularity": "selective", "recompute_modules": own.recompute}
     stages, chunks = given["pipeline_model_parallel_size"], given["virtual_pipeline_model_parallel_size"] or 1
@@ -232,7 +232,7 @@ def main() -> None:
     changes |= {
         "DistributedDataParallelConfig": data_parallel, "Trainer": Trainer,
         "TransformerConfig": partial(configuration, name, own),
-    }  # fmt: skip
+    }
     for changed, made in changes.items():
         setattr(pretrain_gpt, changed, made)
     pretrain_gpt.main()
@@ -254,7 +254,7 @@ def _engine(own: argparse.Namespace, rest: list[str], name: str) -> dict[str, An
     return {
         "GPTModel": model, "add_gradients_in_products": narrow_layers.add_gradients_in_products,
         "model_parallel_cuda_manual_seed": seed,
-    }  # fmt: skip
+    }
 
 
 def _stand_ins(own: argparse.Namespace, rest: list[str], name: str) -> dict[str, Any]:

@@ -12,22 +12,22 @@ from megatron_shapes import SHAPES, Shape
 
 SHAPES["qwen3-235b-a22b"] = Shape(
     94, 4096, 1536, 64, 4, 151936, 4096, 1_000_000, experts=128, top_k=8, qk_norm=True
-)  # fmt: skip
+)
 SHAPES["gpt-oss-120b"] = Shape(36, 2880, 2880, 64, 8, 201088, 4096, 150_000, head_dim=64, experts=128, top_k=4)
 SHAPES["deepseek-v3"] = Shape(61, 7168, 2048, 128, 128, 129280, 4096, experts=256, top_k=8)
 SHAPES["nemotron-3-nano"] = Shape(
     52, 2688, 1856, 32, 2, 131072, 8192, experts=128, top_k=6, gated=False
-)  # fmt: skip
+)
 SHAPES["nemotron-3-super"] = Shape(
     88, 4096, 2688, 32, 2, 131072, 8192, experts=512, top_k=22, gated=False
-)  # fmt: skip
+)
 SHAPES["nemotron-3.5-lightning"] = SHAPES["nemotron-3-nano"]
 SHAPES["kimi-k2"] = Shape(61, 7168, 2048, 64, 64, 163840, 4096, experts=384, top_k=8)
 
 EXPERTS: dict[str, Any] = {
     "moe_router_fusion": True, "moe_permute_fusion": True, "moe_router_dtype": "fp32",
     "moe_router_force_load_balancing": True, "moe_aux_loss_coeff": 1e-3, "moe_hybridep_num_sms": 32,
-}  # fmt: skip
+}
 """Of all recipes with experts."""
 LATENT: dict[str, Any] = {
     "multi_latent_attention": True, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_head_dim": 128,
@@ -35,7 +35,7 @@ LATENT: dict[str, Any] = {
     "ffn_hidden_size": 18432, "moe_shared_expert_intermediate_size": 2048, "moe_router_score_function": "sigmoid",
     "moe_router_enable_expert_bias": True, "moe_router_load_balancing_type": "seq_aux_loss",
     "moe_aux_loss_coeff": 1e-4,
-}  # fmt: skip
+}
 """Multi-head latent attention, dense first layers and a shared expert, as DeepSeek-V3 has them."""
 MAMBA: dict[str, Any] = {
     "is_hybrid_model": True, "mamba_head_dim": 64, "mamba_state_dim": 128, "mamba_num_groups": 8,
@@ -43,7 +43,7 @@ MAMBA: dict[str, Any] = {
     "apply_rope_fusion": False, "moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias": True,
     "moe_router_load_balancing_type": "seq_aux_loss", "moe_aux_loss_coeff": 1e-4, "moe_router_topk_scaling_factor": 2.5,
     "moe_router_fusion": False,
-}  # fmt: skip
+}
 """Mamba 2 and experts without gates, as Nemotron 3 has them. Its recipes do not fuse the router."""
 PATTERNS = {
     "nemotron-3-nano": "MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME",
@@ -63,7 +63,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "moe_aux_loss_coeff": 0.0, "moe_router_dtype": None, "activation_func": quick_gelu,
         "activation_func_clamp_value": 7.0, "glu_linear_offset": 1.0,
     },
-}  # fmt: skip
+}
 """Of one model; `dense`: first layers without experts."""
 MIXED = {"nemotron-3-super"}
 """Hybrid models whose recipes in NVFP4 give single layers of the decoder another precision."""
@@ -93,6 +93,6 @@ def precisions(name: str, layers: int, precision: str) -> RecipeConfig:
     wanted: dict[str, dict[str, Any]] = {
         "bf16": {}, "mxfp8": {"fp8_quantization_recipe": "mxfp8", "override_nonquantized_autocast": True},
         "nvfp4": {"fp4_quantization_recipe": "nvfp4", "override_nonquantized_autocast": True},
-    }  # fmt: skip
+    }
     kind = {"transformer_engine_config_type": "TEQuantizationParams"}
     return RecipeConfig(matchers, {name: kind | {"training_recipe": made} for name, made in wanted.items()})

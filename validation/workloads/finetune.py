@@ -30,7 +30,7 @@ class PackedAttention(SDPACoreAttention):
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None,
         **_: Any,
-    ) -> torch.Tensor:  # fmt: skip
+    ) -> torch.Tensor:
         samples, batch = query.size(0) // SAMPLE, query.size(1)
         parts = (t.unflatten(0, (samples, SAMPLE)).transpose(0, 1).flatten(1, 2) for t in (query, key, value))
         out = super().forward(*parts, attention_mask)

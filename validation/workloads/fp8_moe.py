@@ -100,7 +100,7 @@ DENSE = {"70b": (8192, 28672), "mistral": (5120, 14336), "13b": (5120, 13824)}
 FRESH = (
     "moe_deepseek", "moe_deepseek_skewed", "moe_deepseek_compiled", "moe_qwen", "moe_qwen_compiled", "moe_mixtral",
     "fp8_tensorwise_70b_compiled", "fp8_rowwise_70b_compiled", "fp8_tensorwise_mistral", "fp8_rowwise_mistral_compiled",
-)  # fmt: skip
+)
 CASES = ("bf16_compiled", "fp8_tensorwise", "fp8_tensorwise_compiled", "fp8_rowwise", "fp8_rowwise_compiled", "moe", "moe_skewed", "moe_compiled")
 
 

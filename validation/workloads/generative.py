@@ -289,14 +289,14 @@ def dcgan() -> Step:
         nn.ConvTranspose2d(256, 128, 4, 2, 1, bias=False), nn.BatchNorm2d(128), nn.ReLU(True),
         nn.ConvTranspose2d(128, 64, 4, 2, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU(True),
         nn.ConvTranspose2d(64, 3, 4, 2, 1, bias=False), nn.Tanh(),
-    )  # fmt: skip
+    )
     d = nn.Sequential(
         nn.Conv2d(3, 64, 4, 2, 1, bias=False), nn.LeakyReLU(0.2, True),
         nn.Conv2d(64, 128, 4, 2, 1, bias=False), nn.BatchNorm2d(128), nn.LeakyReLU(0.2, True),
         nn.Conv2d(128, 256, 4, 2, 1, bias=False), nn.BatchNorm2d(256), nn.LeakyReLU(0.2, True),
         nn.Conv2d(256, 512, 4, 2, 1, bias=False), nn.BatchNorm2d(512), nn.LeakyReLU(0.2, True),
         nn.Conv2d(512, 1, 4, 1, 0, bias=False), nn.Flatten(0),
-    )  # fmt: skip
+    )
     of_g, of_d = (torch.optim.Adam(m.parameters(), 2e-4, betas=(0.5, 0.999)) for m in (g, d))
     real, noise = torch.randn(512, 3, 64, 64), torch.randn(512, 100, 1, 1)
     one, zero = torch.ones(512), torch.zeros(512)
@@ -342,6 +342,6 @@ def image_autoencoder() -> Step:
     model = AutoencoderKL(
         block_out_channels=(128, 256, 512, 512), layers_per_block=2, latent_channels=4,
         down_block_types=("DownEncoderBlock2D",) * 4, up_block_types=("UpDecoderBlock2D",) * 4,
-    ).to(GPU).train()  # fmt: skip
+    ).to(GPU).train()
     x = images(8, 256, last=False)
     return trained(model, lambda: F.mse_loss(model(x, sample_posterior=True).sample.float(), x), torch.bfloat16)

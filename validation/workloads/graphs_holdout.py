@@ -120,7 +120,7 @@ def decoding(width: int, layers: int, batch: int, places: int) -> Step:
     config = LlamaConfig(
         hidden_size=width, intermediate_size=11 * width // 4, num_hidden_layers=layers, num_attention_heads=width // 128,
         num_key_value_heads=width // 512, vocab_size=32000, max_position_embeddings=2 * places,
-    )  # fmt: skip
+    )
     model = LlamaForCausalLM(config).to("cuda", torch.bfloat16).eval()
     cache = StaticCache(config=config, max_cache_len=places)
     cache.early_initialization(batch, width // 512, 128, torch.bfloat16, torch.device("cuda"))  # inside, it would lie in the graph's pool

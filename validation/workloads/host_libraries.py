@@ -17,7 +17,7 @@ def llama_config(layers: int) -> Any:
     return LlamaConfig(
         hidden_size=512, intermediate_size=1408, num_hidden_layers=layers, num_attention_heads=8, num_key_value_heads=4,
         vocab_size=32000, use_cache=False,
-    )  # fmt: skip
+    )
 
 
 def deepspeed_step(stage: int, accumulate: int, fp16: bool, layers: int) -> Step:
@@ -28,7 +28,7 @@ def deepspeed_step(stage: int, accumulate: int, fp16: bool, layers: int) -> Step
         "train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": accumulate, "gradient_clipping": 1.0,
         "fp16" if fp16 else "bf16": {"enabled": True}, "zero_optimization": {"stage": stage, "overlap_comm": True},
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "torch_adam": True}}, "steps_per_print": 100000,
-    }  # fmt: skip
+    }
     model = Language(512, layers, 8)
     engine, _, _, _ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=settings)
     loss_of = language_loss(engine, 1, 256)
@@ -82,7 +82,7 @@ def hf_trainer() -> Step:
     settings = TrainingArguments(
         tempfile.mkdtemp(), num_train_epochs=100000, per_device_train_batch_size=2, logging_steps=1, report_to="none", bf16=True,
         save_strategy="no", disable_tqdm=True, include_num_input_tokens_seen="all",
-    )  # fmt: skip
+    )
     trainer = Stepped(LlamaForCausalLM(llama_config(8)), settings, train_dataset=Labelled(4))
     quiet(trainer)
     trainer.train()
@@ -129,4 +129,4 @@ def accelerated() -> Step:
 LIBRARIES: dict[str, Callable[[], Step]] = {
     "deepspeed_one": deepspeed_one, "deepspeed_two": deepspeed_two, "deepspeed_three": deepspeed_three,
     "hf_trainer": hf_trainer, "accelerated": accelerated,
-}  # fmt: skip
+}

@@ -286,7 +286,7 @@ def decode() -> Step:
     config = LlamaConfig(
         hidden_size=1024, intermediate_size=2816, num_hidden_layers=12, num_attention_heads=16, num_key_value_heads=8, vocab_size=32000,
         eos_token_id=None, pad_token_id=0,
-    )  # fmt: skip
+    )
     model = LlamaForCausalLM(config).to("cuda", torch.bfloat16).eval()
     ids, mask = words(1, 64), torch.ones(1, 64, dtype=torch.long, device="cuda")
     return lambda: model.generate(ids, attention_mask=mask, max_new_tokens=32, min_new_tokens=32, do_sample=False)
@@ -400,7 +400,7 @@ WORKLOADS: dict[str, Callable[[], Step]] = {
     "hf_loop": hf_loop, "decode": decode, "decode_plain": decode_plain, "unet": unet, "efficientnet": vision("efficientnet_b0", 8),
     "swin": vision("swin_t", 8), "vit": vision("vit_b_16", 2, amp=False), "regnet": vision("regnet_y_400mf", 16), "detection": detection,
     "lstm_cells": lstm_cells, "tiny": tiny, "policy": policy, "retries": retries,
-}  # fmt: skip
+}
 
 
 def run(which: str, iters: int) -> None:
@@ -411,7 +411,7 @@ def run(which: str, iters: int) -> None:
         f"host_{which}", timed(step, WARM, iters), name="host_runs", world_size=1, config={"which": which},
         cmd=f"python3 host_runs.py --which {which} --iters {iters}",
         retries=torch.cuda.memory_stats().get("num_alloc_retries", 0),
-    )  # fmt: skip
+    )
     print(json.dumps(row), flush=True)
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -442,7 +442,7 @@ class Properties(ctypes.Structure):
     _fields_ = [
         ("type", ctypes.c_int), ("handles", ctypes.c_int), ("location", ctypes.c_int), ("id", ctypes.c_int),
         ("security", ctypes.c_void_p), ("flags", ctypes.c_ubyte * 8),
-    ]  # fmt: skip
+    ]
 
 
 class Access(ctypes.Structure):

@@ -205,4 +205,4 @@ def seq2seq() -> Step:
 UNSEEN: dict[str, Callable[[], Step]] = {
     "autoencoder": autoencoder, "averaged": averaged, "adapters": adapters, "recommender": recommender, "accumulated": accumulated,
     "recomputed": recomputed, "contrastive": contrastive, "physics": physics, "speech": speech, "seq2seq": seq2seq,
-}  # fmt: skip
+}

@@ -59,11 +59,11 @@ class HybridStack(mamba_block.MambaStack):
     def __init__(
         self, config: Any, spec: TransformerBlockSubmodules, *, pg_collection: Any, pre_process: bool, post_process: bool,
         vp_stage: int | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(
             config, self.specs(spec), pre_process=pre_process, post_process=post_process, pg_collection=pg_collection,
             hybrid_override_pattern=self.pattern[: config.num_layers],
-        )  # fmt: skip
+        )
 
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor, **_: Any) -> torch.Tensor:
         made: torch.Tensor = super().forward(hidden_states, attention_mask)

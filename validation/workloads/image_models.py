@@ -53,7 +53,7 @@ CASES = (
     Case("wide_resnet50_2", 64, True), Case("shufflenet_v2_x1_0", 256, True), Case("mnasnet1_0", 128, False),
     Case("inception_v3", 64, True, 299), Case("maxvit_t", 32, False), Case("deeplabv3_resnet50", 16, True, 256),
     Case("unet", 16, True, 64), Case("unet", 16, False, 64, amp=False), Case("resnet50", 64, False, amp=False),
-)  # fmt: skip
+)
 
 
 # Batches that keep the GPU busy on a slow host; predicted before they ran.
@@ -61,7 +61,7 @@ FRESH = (
     Case("resnet152", 128, True), Case("efficientnet_b3", 128, True), Case("regnet_y_32gf", 32, True), Case("vgg19_bn", 96, False),
     Case("convnext_base", 96, True), Case("vit_b_16", 192, False), Case("resnet50", 256, True), Case("mobilenet_v2", 512, True),
     Case("densenet121", 192, True), Case("swin_t", 192, False), Case("efficientnet_v2_l", 32, True), Case("resnet50", 128, False, amp=False),
-)  # fmt: skip
+)
 
 # Twenty more of the kind, predicted on the default host before they ran.
 THIRD = (
@@ -70,7 +70,7 @@ THIRD = (
     Case("mobilenet_v3_large", 768, True), Case("mnasnet1_3", 384, True), Case("efficientnet_b0", 384, True), Case("efficientnet_v2_m", 64, True),
     Case("shufflenet_v2_x2_0", 512, True), Case("inception_v3", 192, True, 299), Case("convnext_small", 128, True), Case("convnext_tiny", 192, False),
     Case("swin_s", 96, False), Case("vit_l_16", 96, False), Case("vit_b_32", 768, False), Case("resnet50", 192, False, amp=False),
-)  # fmt: skip
+)
 
 # Twenty more, in batches that keep the GPU busy next to a host 2.5 times as slow as the default.
 FOURTH = (
@@ -79,13 +79,13 @@ FOURTH = (
     Case("squeezenet1_1", 1024, True), Case("mobilenet_v3_small", 2048, True), Case("mnasnet0_75", 768, True), Case("shufflenet_v2_x1_5", 1024, True),
     Case("efficientnet_b1", 384, True), Case("efficientnet_b4", 128, True), Case("efficientnet_v2_s", 256, True), Case("regnet_y_1_6gf", 512, True),
     Case("regnet_x_16gf", 96, True), Case("convnext_large", 96, True), Case("swin_b", 128, False), Case("vit_b_16", 256, False, amp=False),
-)  # fmt: skip
+)
 
 # With groups distinguished by their width, and more of what was measured in float32.
 FIFTH = (
     Case("regnet_x_32gf", 64, True), Case("regnet_y_8gf", 160, True), Case("resnext50_32x4d", 320, True), Case("vit_b_16", 192, False, amp=False),
     Case("resnet101", 128, False, amp=False), Case("convnext_small", 160, True), Case("mobilenet_v2", 768, True), Case("swin_t", 256, False),
-)  # fmt: skip
+)
 
 # With groups of odd widths as cuDNN pads and slices them.
 SIXTH = (
@@ -93,13 +93,13 @@ SIXTH = (
     Case("regnet_x_16gf", 64, False), Case("resnext101_32x8d", 96, True), Case("densenet161", 128, True), Case("convnext_base", 128, True),
     Case("efficientnet_b2", 320, True), Case("swin_s", 160, False), Case("resnet152", 192, True), Case("inception_v3", 256, True, 299),
     Case("mobilenet_v3_large", 1024, True), Case("vit_l_16", 128, False), Case("wide_resnet101_2", 128, False), Case("resnet50", 256, True, amp=False),
-)  # fmt: skip
+)
 
 # Eight more.
 SEVENTH = (
     Case("regnet_y_3_2gf", 256, True), Case("regnet_x_800mf", 768, True), Case("convnext_tiny", 256, True), Case("mnasnet1_0", 768, True),
     Case("googlenet", 640, True), Case("vgg16_bn", 192, True), Case("swin_v2_t", 160, False), Case("maxvit_t", 128, False),
-)  # fmt: skip
+)
 SETS = {"fresh": FRESH, "third": THIRD, "fourth": FOURTH, "fifth": FIFTH, "sixth": SIXTH, "seventh": SEVENTH}
 
 

@@ -46,4 +46,4 @@ def install() -> None:
     _stand_in(
         "causal_conv1d.cpp_functions", causal_conv1d_fwd_function=_convolved,
         causal_conv1d_bwd_function=_convolved_back, causal_conv1d_update_function=_convolved,
-    )  # fmt: skip
+    )

@@ -317,7 +317,7 @@ def main() -> None:
         "name": "models", "world_size": 1, "config": vars(args), "params": sum(p.numel() for p in model.parameters()),
         "iter_times": times[5:], "median_iter_s": statistics.median(times[5:]), "loss": float(loss),
         "max_memory_allocated": torch.cuda.max_memory_allocated(), "max_memory_reserved": torch.cuda.max_memory_reserved(),
-    }))  # fmt: skip
+    }))
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ CASES = {
     "deepseek": Case(2048, 1408, 64, 6, 2), "deepseek_skewed": Case(2048, 1408, 64, 6, 2, skewed=True),
     "qwen": Case(2048, 768, 128, 8, 2), "qwen_skewed": Case(2048, 768, 128, 8, 2, skewed=True),
     "mixtral": Case(4096, 14336, 8, 2, 1, layers=2), "mixtral_skewed": Case(4096, 14336, 8, 2, 1, skewed=True, layers=2),
-}  # fmt: skip
+}
 
 
 def shares(case: Case, tokens: int) -> list[int]:

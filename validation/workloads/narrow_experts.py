@@ -68,7 +68,7 @@ class _Grouped(torch.autograd.Function):
     def forward(
         ctx: Any, given: torch.Tensor, counts: list[int], how: Recipe, narrow: list[NarrowWeights],
         *weights: torch.Tensor,
-    ) -> torch.Tensor:  # fmt: skip
+    ) -> torch.Tensor:
         of_weights = [each.of(weight, how) for each, weight in zip(narrow, weights, strict=True)]
         own = [quantise(part, how) for part in torch.split(given, counts)]
         out = given.new_empty((given.size(0), weights[0].size(-2)))
@@ -101,7 +101,7 @@ class _Fused(torch.autograd.Function):
     def forward(
         ctx: Any, given: torch.Tensor, probs: torch.Tensor, counts: list[int], how: Recipe, narrow: list[NarrowWeights],
         *weights: torch.Tensor,
-    ) -> torch.Tensor:  # fmt: skip
+    ) -> torch.Tensor:
         first, second = (
             split(each.of(weight, how), [weight.size(-2)] * len(counts), how)
             for each, weight in zip(narrow, weights, strict=True)
@@ -176,7 +176,7 @@ class NarrowExperts(MegatronModule):
     def __init__(
         self, num_local_experts: int, config: TransformerConfig, submodules: MLPSubmodules | None = None,
         pg_collection: Any = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(config=config)
         self.how, hidden, width = recipe_of(config), config.hidden_size, config.moe_ffn_hidden_size
         hidden = config.moe_latent_size or hidden
@@ -345,5 +345,5 @@ def install() -> None:
         "fused_compute_score_for_moe_aux_loss": _scored, "fused_moe_aux_loss": _balance, "fused_permute": _permuted,
         "fused_permute_with_probs": _permuted_with_probs, "fused_unpermute": _unpermuted,
         "fused_sort_chunks_by_index": _sorted, "fused_sort_chunks_by_index_with_probs": _sorted_with_probs,
-    }.items():  # fmt: skip
+    }.items():
         setattr(moe_utils, name, made)

@@ -77,7 +77,7 @@ CASES = {
     "growing_third": Case(27.0, tuple(range(1500, 2460, 40)), rounds=1), "growing_long": Case(34.0, tuple(range(2048, 2944, 64)), rounds=1),
     "drawn_third": Case(24.0, drawn(1024, 2048, 8, 21), UNSPLIT, rounds=2), "drawn_fourth": Case(21.0, drawn(640, 1792, 8, 31), UNSPLIT, rounds=2),
     "growing_again": Case(25.0, tuple(range(1280, 2240, 40)), rounds=1), "growing_images": Case(14.0, tuple(range(64, 184, 8)), image=True, rounds=1),
-}  # fmt: skip
+}
 
 
 def run(case: str, profiler: Profiler | None = None) -> dict[str, object]:

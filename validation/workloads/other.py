@@ -20,7 +20,7 @@ def whisper() -> Step:
     config = WhisperConfig(
         d_model=768, encoder_layers=6, decoder_layers=6, encoder_attention_heads=12, decoder_attention_heads=12,
         encoder_ffn_dim=3072, decoder_ffn_dim=3072,
-    )  # fmt: skip
+    )
     model = WhisperForConditionalGeneration(config).train()
     sound, labels = torch.randn(16, 80, 3000), torch.randint(5, 30000, (16, 200))
     return trained(model, lambda: model(input_features=sound, labels=labels).loss, torch.bfloat16)
@@ -40,7 +40,7 @@ def wav2vec2_ctc() -> Step:
 def speech_lstm() -> Step:
     """DeepSpeech 2's kind: convolutions over spectrograms, bidirectional LSTMs, CTC, clipping."""
     front = nn.Sequential(nn.Conv2d(1, 32, (41, 11), (2, 2), (20, 5)), nn.BatchNorm2d(32), nn.Hardtanh(0, 20, True),
-                          nn.Conv2d(32, 32, (21, 11), (2, 1), (10, 5)), nn.BatchNorm2d(32), nn.Hardtanh(0, 20, True))  # fmt: skip
+                          nn.Conv2d(32, 32, (21, 11), (2, 1), (10, 5)), nn.BatchNorm2d(32), nn.Hardtanh(0, 20, True))
     rnn, head = nn.LSTM(32 * 41, 1024, 4, bidirectional=True), nn.Linear(2048, 29)
     model = nn.ModuleList([front, rnn, head])
     sound, words = torch.randn(32, 1, 161, 800), torch.randint(1, 29, (32, 100))

@@ -27,7 +27,7 @@ class RingAttention(torch.nn.Module):
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None,
         **_: Any,
-    ) -> torch.Tensor:  # fmt: skip
+    ) -> torch.Tensor:
         rows = (each.permute(1, 2, 0, 3) for each in (query, key, value))
         out: torch.Tensor = _Ring.apply(*rows, self.group)
         return out.permute(2, 0, 1, 3).reshape(query.size(0), query.size(1), -1)
@@ -82,7 +82,7 @@ class _Ring(torch.autograd.Function):
             given = gradients[0][:, :, queries].contiguous()
             found = _backward(
                 given, q, k, v, out, lse, seed, offset, None, cum_q, cum_k, max_q, max_k, 0.0, causal
-            )  # fmt: skip
+            )
             for work in works:
                 work.wait()
             if step:

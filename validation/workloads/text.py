@@ -117,7 +117,7 @@ def deberta() -> Step:
     config = DebertaV2Config(
         hidden_size=768, num_hidden_layers=8, num_attention_heads=12, intermediate_size=3072, relative_attention=True,
         position_buckets=256, norm_rel_ebd="layer_norm", share_att_key=True, pos_att_type=["p2c", "c2p"], vocab_size=32000,
-    )  # fmt: skip
+    )
     model = DebertaV2ForSequenceClassification(config).train()
     ids, labels = torch.randint(5, 30000, (32, 384)), torch.randint(0, 2, (32,))
     return trained(model, lambda: model(input_ids=ids, labels=labels).loss, torch.bfloat16)
@@ -233,7 +233,7 @@ def preferences() -> Step:
     config = AutoConfig.for_model(
         "llama", use_cache=False, hidden_size=1536, num_hidden_layers=16, num_attention_heads=12, num_key_value_heads=4,
         intermediate_size=4096, vocab_size=32000,
-    )  # fmt: skip
+    )
     policy, reference = (AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).to(GPU) for _ in "ab")
     ids = torch.randint(5, 30000, (16, 1024), device=GPU)
     mask = torch.arange(1024, device=GPU) >= 256
@@ -258,7 +258,7 @@ def llama_compiled() -> Step:
     config = AutoConfig.for_model(
         "llama", use_cache=False, hidden_size=2048, num_hidden_layers=8, num_attention_heads=16, num_key_value_heads=8,
         intermediate_size=5632, vocab_size=32000,
-    )  # fmt: skip
+    )
     model: Any = torch.compile(AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).to(GPU).train())
     ids = torch.randint(5, 30000, (8, 2048), device=GPU)
     return trained(model, lambda: model(input_ids=ids, labels=ids).loss)

@@ -37,4 +37,4 @@ def row_of(run_id: str, times: Sequence[float], **more: Any) -> dict[str, Any]:
         "run_id": run_id, "iter_times": list(times), "median_iter_s": statistics.median(times) if times else 0.0,
         "max_memory_allocated": torch.cuda.max_memory_allocated(), "max_memory_reserved": torch.cuda.max_memory_reserved(),
         "torch": torch.__version__, "gpu": torch.cuda.get_device_name(), **more,
-    }  # fmt: skip
+    }

@@ -224,7 +224,7 @@ def fsdp1() -> Step:
     model = FullyShardedDataParallel(
         Language(1024, 10, 16).cuda(), auto_wrap_policy=ModuleWrapPolicy({Block}), use_orig_params=True, device_id=here(),
         mixed_precision=MixedPrecision(BF16, torch.float32),
-    )  # fmt: skip
+    )
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     loss_of = language_loss(model, 2, 256)
 
@@ -282,7 +282,7 @@ def split(width: int, layers: int, batch: int, seq: int, sequence: bool) -> Step
         ways: dict[str, Any] = {
             **{f"attention.{w}": ColwiseParallel() for w in ("wq", "wk", "wv")}, "attention.wo": RowwiseParallel(output_layouts=across),
             "gated.w1": ColwiseParallel(), "gated.w3": ColwiseParallel(), "gated.w2": RowwiseParallel(output_layouts=across),
-        }  # fmt: skip
+        }
         if sequence:
             for norm, inner in (("n1", "attention"), ("n2", "gated")):
                 ways[norm] = SequenceParallel()
@@ -343,7 +343,7 @@ CASES: dict[str, Callable[[], Step]] = {
         ddp_autocast, ddp_wide, ddp_views, ddp_accumulated, ddp_compressed, zero_one, hf_gpt2, contrastive, fsdp2_listed,
         fsdp2_accumulated, fsdp2_middle, fsdp2_wide, fsdp1, split_plain, split_sequence, split_wide, pipelined,
     )
-}  # fmt: skip
+}
 
 
 def run(name: str) -> dict[str, Any]:

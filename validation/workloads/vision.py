@@ -243,7 +243,7 @@ def panoptic_fpn() -> Step:
     body = resnet_fpn_backbone(backbone_name="resnet50", weights=None, trainable_layers=5).to(GPU).train()
     head = nn.Sequential(nn.Conv2d(256, 256, 3, padding=1), nn.GroupNorm(32, 256), nn.ReLU(True),
                          nn.Conv2d(256, 256, 3, padding=1), nn.GroupNorm(32, 256), nn.ReLU(True),
-                         nn.Conv2d(256, 80, 3, padding=1)).to(GPU)  # fmt: skip
+                         nn.Conv2d(256, 80, 3, padding=1)).to(GPU)
     both = nn.ModuleList([body, head])
     x = images(8, 800, last=False)
 

@@ -25,7 +25,7 @@ class CoreAttention(torch.nn.Module, ABC):
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: torch.Tensor | None,
         **_: Any,
-    ) -> torch.Tensor:  # fmt: skip
+    ) -> torch.Tensor:
         return self.attend(query, key, value)
 
     @abstractmethod

@@ -96,9 +96,12 @@ class Attention:
 
 
 BEGINNINGS = (
-    "_scaled_dot_product_", "_flash_attention", "_efficient_attention_", "_cudnn_attention_",
+    "_scaled_dot_product_",
+    "_flash_attention",
+    "_efficient_attention_",
+    "_cudnn_attention_",
     "_fused_sdp_choice_attention",
-)  # fmt: skip
+)
 
 
 def classify(name: str) -> str | None:
@@ -142,16 +145,24 @@ def from_signature(signature: OperatorSignature, name: str) -> Attention | None:
     batch, heads, queries = _sizes(q, heads_second)
     _, kv_heads, keys = _sizes(k, heads_second)
     if len(q.shape) == 3:  # packed sequences: (total, heads, head) and cumulative lengths
-        lengths = next(
-            (t for t in args[first + 3 :] if isinstance(t, TensorSpec) and len(t.shape) == 1), None
-        )
+        lengths = next((t for t in args[first + 3 :] if isinstance(t, TensorSpec) and len(t.shape) == 1), None)
         batch = max(1, lengths.shape[0] - 1) if lengths else 1
         queries, keys = ceil(queries / batch), ceil(keys / batch)
     return Attention(
-        kind, backward, batch, heads, kv_heads, queries, keys, q.shape[-1], v.shape[-1], causal, q.dtype,
+        kind,
+        backward,
+        batch,
+        heads,
+        kv_heads,
+        queries,
+        keys,
+        q.shape[-1],
+        v.shape[-1],
+        causal,
+        q.dtype,
         isinstance(dropped, float) and dropped > 0.0,
         batch * heads * queries * keys * item_bytes(bias.dtype) if bias is not None and len(bias.shape) == 4 else 0,
-    )  # fmt: skip
+    )
 
 
 def _sizes(tensor: TensorSpec, heads_second: bool) -> tuple[int, int, int]:
@@ -195,11 +206,21 @@ def of_call(machine: Machine, library: Mapping[str, Any]) -> Estimate | None:
     whole = of(
         machine,
         Attention(
-            "cudnn", library["call"] == "sdpa_bwd", batch, heads, int(library.get("hkv", heads)), queries, keys, head,
-            int(library.get("dv", head)), bool(library.get("causal", 0)), "bfloat16", bool(library.get("dropout", 0)),
+            "cudnn",
+            library["call"] == "sdpa_bwd",
+            batch,
+            heads,
+            int(library.get("hkv", heads)),
+            queries,
+            keys,
+            head,
+            int(library.get("dv", head)),
+            bool(library.get("causal", 0)),
+            "bfloat16",
+            bool(library.get("dropout", 0)),
         ),
         (),
-    )  # fmt: skip
+    )
     return whole if share >= 1.0 else replace(whole, ns=max(machine.memory_ns(whole.moved), whole.ns * share))
 
 

@@ -5,10 +5,26 @@ from __future__ import annotations
 from phantora.cost.families.elementwise import passes_memory
 from phantora.cost.family import Family
 
-NAMES = frozenset((
-    "copy", "_to_copy", "clone", "contiguous", "to", "_foreach_copy", "view_copy", "expand_copy", "repeat", "roll",
-    "flip", "constant_pad_nd", "permute_copy", "_reshape_copy", "slice_copy", "as_strided_copy",
-))  # fmt: skip
+NAMES = frozenset(
+    (
+        "copy",
+        "_to_copy",
+        "clone",
+        "contiguous",
+        "to",
+        "_foreach_copy",
+        "view_copy",
+        "expand_copy",
+        "repeat",
+        "roll",
+        "flip",
+        "constant_pad_nd",
+        "permute_copy",
+        "_reshape_copy",
+        "slice_copy",
+        "as_strided_copy",
+    )
+)
 
 
 def classify(name: str) -> str | None:

@@ -89,24 +89,13 @@ def operands(signature: OperatorSignature, name: str) -> tuple[list[TensorSpec],
     given = on_gpu(signature.args)
     if signature.outputs:
         return given, signature.outputs[0]
-    overwrites = name.rstrip("_") in (
-        "copy",
-        "fill",
-        "zero",
-        "uniform",
-        "normal",
-        "random",
-        "bernoulli",
-        "exponential",
-    )
+    overwrites = name.rstrip("_") in ("copy", "fill", "zero", "uniform", "normal", "random", "bernoulli", "exponential")
     if not given:
         return [], created(signature)
     if name.endswith("_") and not name.endswith("__"):
         return (given[1:] if overwrites else given), given[0]
     shape = broadcast(t.shape for t in given)
-    dtype = max(
-        given, key=lambda t: (t.dtype.startswith(("float", "bfloat", "complex")), item_bytes(t.dtype))
-    ).dtype
+    dtype = max(given, key=lambda t: (t.dtype.startswith(("float", "bfloat", "complex")), item_bytes(t.dtype))).dtype
     if name in _PREDICATES:
         dtype = "bool"
     model = next((t for t in given if t.shape == shape and dense(t)), None)
@@ -145,8 +134,24 @@ _PREDICATES = frozenset(
     )
 )
 _MATH = (
-    "silu", "gelu", "exp", "log", "sigmoid", "tanh", "softplus", "mish", "erf", "sin", "cos", "pow", "sqrt", "rsqrt",
-    "elu", "selu", "logit", "hardswish",
+    "silu",
+    "gelu",
+    "exp",
+    "log",
+    "sigmoid",
+    "tanh",
+    "softplus",
+    "mish",
+    "erf",
+    "sin",
+    "cos",
+    "pow",
+    "sqrt",
+    "rsqrt",
+    "elu",
+    "selu",
+    "logit",
+    "hardswish",
 )
 
 

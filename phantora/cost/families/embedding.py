@@ -85,9 +85,7 @@ def _bags(machine: Machine, signature: OperatorSignature, table: TensorSpec, ind
     return Estimate(ns / machine.clock_ratio, float(read + written))
 
 
-def _bags_backward(
-    machine: Machine, signature: OperatorSignature, grad: TensorSpec, indices: TensorSpec
-) -> Estimate:
+def _bags_backward(machine: Machine, signature: OperatorSignature, grad: TensorSpec, indices: TensorSpec) -> Estimate:
     """As an embedding's, always sorted, with a block for each part. Of the largest of a bag, each sum is added once."""
     width, rows = max(1, grad.shape[-1]), prod(indices.shape)
     if signature.args[7:8] == (OF_LARGEST,):

@@ -10,10 +10,23 @@ from phantora.cost.machine import Machine
 from phantora.cost.tensors import nbytes
 from phantora.cost.types import OperatorSignature
 
-NAMES = frozenset((
-    "fill", "zero", "zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "arange", "linspace",
-    "logspace", "eye",
-))  # fmt: skip
+NAMES = frozenset(
+    (
+        "fill",
+        "zero",
+        "zeros",
+        "ones",
+        "full",
+        "empty",
+        "new_zeros",
+        "new_ones",
+        "new_full",
+        "arange",
+        "linspace",
+        "logspace",
+        "eye",
+    )
+)
 # Of a vectorised stream's speed; cycles of an SM per element: 2-byte fills are bound by their stores. Both follow from
 # single kernels on an H200 (validation/probes/kernel_bench.py).
 SHARE, CYCLES = 1.06, 0.156

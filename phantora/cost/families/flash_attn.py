@@ -48,9 +48,19 @@ def from_signature(signature: OperatorSignature, name: str) -> attention.Attenti
         batch = max(1, lengths.shape[0] - 1) if lengths is not None and lengths.shape else 1
         queries, keys = -(-q.shape[0] // batch), -(-k.shape[0] // batch)
     return attention.Attention(
-        "flash", backward, batch, q.shape[-2], k.shape[-2], queries, keys, q.shape[-1], v.shape[-1], bool(causal),
-        q.dtype, isinstance(dropout, float) and dropout > 0.0,
-    )  # fmt: skip
+        "flash",
+        backward,
+        batch,
+        q.shape[-2],
+        k.shape[-2],
+        queries,
+        keys,
+        q.shape[-1],
+        v.shape[-1],
+        bool(causal),
+        q.dtype,
+        isinstance(dropout, float) and dropout > 0.0,
+    )
 
 
 def window(signature: OperatorSignature, name: str) -> float:

@@ -14,9 +14,22 @@ from phantora.cost.types import OperatorSignature, TensorSpec
 from phantora.ttir.work import LINE_BYTES, SECTOR_BYTES
 
 BEGINNINGS = (
-    "index", "gather", "scatter", "take", "put", "masked_select", "masked_scatter", "nonzero", "_index_put_impl",
-    "_unsafe_index", "unique", "_unique", "repeat_interleave", "searchsorted", "bucketize",
-)  # fmt: skip
+    "index",
+    "gather",
+    "scatter",
+    "take",
+    "put",
+    "masked_select",
+    "masked_scatter",
+    "nonzero",
+    "_index_put_impl",
+    "_unsafe_index",
+    "unique",
+    "_unique",
+    "repeat_interleave",
+    "searchsorted",
+    "bucketize",
+)
 # Each one kernel; the copy that a form without underscore makes before is an operator of its own.
 ADDED = ("index_add_", "index_add")
 # scatter adds or assigns in one kernel of ATen.
@@ -82,9 +95,7 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     if any("vectorized_gather_kernel" in kernel.name for kernel in kernels) and len(indices) == 1:
         count = prod(indices[0].shape)
         return _rows_copied(machine, source, indices[0], count, touched / 2.0 / max(1, count))
-    wide = name.startswith("index_select") or (
-        bool(indices) and touched > 64 * sum(prod(t.shape) for t in indices)
-    )
+    wide = name.startswith("index_select") or (bool(indices) and touched > 64 * sum(prod(t.shape) for t in indices))
     if name == "index" and indices and not values:
         return _indexed(machine, source, touched / 2.0, float(sum(map(_stored, indices))), wide)
     return Estimate(machine.memory_ns(moved, 0.8 if wide else SCATTERED), moved)

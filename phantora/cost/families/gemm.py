@@ -23,12 +23,42 @@ from phantora.cost.machine import Machine, format_of
 from phantora.cost.tensors import item_bytes, tensor_at, tensors
 from phantora.cost.types import OperatorSignature, TensorSpec
 
-NAMES = frozenset((
-    "mm", "addmm", "addmm_", "bmm", "baddbmm", "baddbmm_", "addbmm", "linear", "mkldnn_linear", "matmul", "_scaled_mm",
-    "_scaled_mm_v2", "_grouped_mm", "_scaled_grouped_mm", "_scaled_grouped_mm_v2", "addmv", "addmv_", "mv", "dot",
-    "vdot", "addr", "outer", "ger", "_int_mm", "_addmm_activation", "_weight_int8pack_mm", "_weight_int4pack_mm",
-    "einsum", "inner", "tensordot", "chain_matmul", "multi_dot",
-))  # fmt: skip
+NAMES = frozenset(
+    (
+        "mm",
+        "addmm",
+        "addmm_",
+        "bmm",
+        "baddbmm",
+        "baddbmm_",
+        "addbmm",
+        "linear",
+        "mkldnn_linear",
+        "matmul",
+        "_scaled_mm",
+        "_scaled_mm_v2",
+        "_grouped_mm",
+        "_scaled_grouped_mm",
+        "_scaled_grouped_mm_v2",
+        "addmv",
+        "addmv_",
+        "mv",
+        "dot",
+        "vdot",
+        "addr",
+        "outer",
+        "ger",
+        "_int_mm",
+        "_addmm_activation",
+        "_weight_int8pack_mm",
+        "_weight_int4pack_mm",
+        "einsum",
+        "inner",
+        "tensordot",
+        "chain_matmul",
+        "multi_dot",
+    )
+)
 COUNTED = ("mm", "addmm", "bmm", "baddbmm", "_scaled_mm")
 """Operators whose flops are counted from their arguments, as torch does, whatever the library was called for."""
 PLAIN = frozenset(("mm", "addmm", "bmm", "baddbmm", "linear", "_scaled_mm", "_grouped_mm"))
@@ -61,9 +91,17 @@ _SMALL = ((128, 128, 0.95), (128, 64, 0.67), (64, 128, 0.67), (64, 64, 0.45), (6
 _LARGE = ((256, 128, 1.0), (128, 256, 1.0))
 _SQUARE = ((192, 192, 0.995),)
 _OBLONG = (
-    (320, 128, 0.99), (256, 160, 0.99), (224, 128, 0.98), (192, 128, 0.97), (176, 128, 0.965), (160, 128, 0.96),
-    (144, 128, 0.955), (256, 96, 0.95), (112, 128, 0.92), (128, 96, 0.88),
-)  # fmt: skip
+    (320, 128, 0.99),
+    (256, 160, 0.99),
+    (224, 128, 0.98),
+    (192, 128, 0.97),
+    (176, 128, 0.965),
+    (160, 128, 0.96),
+    (144, 128, 0.955),
+    (256, 96, 0.95),
+    (112, 128, 0.92),
+    (128, 96, 0.88),
+)
 _HOPPER = (*_SQUARE, *_OBLONG, *((n, m, ease) for m, n, ease in _OBLONG))
 """Tiles of nvjet, from the names of its kernels in the tables. With a fifth of H100's table hidden, products in
 bfloat16 are 2.4 % off in the median and 9 % in the 90th percentile; with 192x192 and 320x128 alone 2.8 and 12 %."""
@@ -285,12 +323,7 @@ def _aligned(p: Product, a: TensorSpec, b: TensorSpec) -> Product:
 def _grouped(signature: OperatorSignature, a: TensorSpec, b: TensorSpec) -> Product:
     """Groups of a mixture of experts: offsets are data, so rows are taken as spread evenly."""
     offsets = next(
-        (
-            t
-            for t in signature.args[2:]
-            if isinstance(t, TensorSpec) and len(t.shape) == 1 and t.dtype == "int32"
-        ),
-        None,
+        (t for t in signature.args[2:] if isinstance(t, TensorSpec) and len(t.shape) == 1 and t.dtype == "int32"), None
     )
     groups = max(1, offsets.shape[0] if offsets else (b.shape[0] if len(b.shape) == 3 else 1))
     if len(a.shape) == 2 and len(b.shape) == 3:
@@ -379,6 +412,11 @@ def _transposed(t: TensorSpec) -> str:
 
 
 FAMILY = Family(
-    "products", classify, estimate, places=places, depends_on_kernels=False, together=("mm", "addmm"),
+    "products",
+    classify,
+    estimate,
+    places=places,
+    depends_on_kernels=False,
+    together=("mm", "addmm"),
     ns_of_arguments=ns_of_arguments,
 )

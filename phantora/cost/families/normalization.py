@@ -213,9 +213,11 @@ def _by_channel(machine: Machine, x: TensorSpec, part: str, backward: bool, move
     written = ceil(ceil(images / spread) * pixels / BLOCK) * waves
     forward_ns, backward_ns = CHANNEL_NS
     ns = {
-        "stats": summed * forward_ns, "elemt": written * forward_ns,
-        "backward_reduce": summed * backward_ns / 2, "backward_elemt": written * backward_ns / 2,
-    }.get(part, summed * backward_ns if backward else (summed + written) * forward_ns)  # fmt: skip
+        "stats": summed * forward_ns,
+        "elemt": written * forward_ns,
+        "backward_reduce": summed * backward_ns / 2,
+        "backward_elemt": written * backward_ns / 2,
+    }.get(part, summed * backward_ns if backward else (summed + written) * forward_ns)
     kernels = 1 if part in PASSES else 2
     ns += waves * CHANNEL_WAVE_NS[backward] / (2 if part in PASSES else 1)
     return Estimate(max(kernels * machine.fit.floor_ns + ns, machine.memory_ns(moved)), moved)

@@ -22,10 +22,15 @@ WINDOW_CYCLES = (0.47, 0.55)
 # 117 pools of an H100 (validation/probes/operators_wide.py): 1 to 3 % off in the median.
 STRIDE_CYCLES = 0.45  # and of each element between the first ones of two windows, means of channels last
 IMAGES = {
-    ("avg", False, False): (2.42, 0.14), ("avg", False, True): (4.0, 0.2), ("avg", True, False): (4.2, 0.51),
-    ("avg", True, True): (4.2, 0.56), ("max", False, False): (2.3, 0.23), ("max", False, True): (0.36, 0.52),
-    ("max", True, False): (2.42, 0.11), ("max", True, True): (0.59, 0.51),
-}  # fmt: skip
+    ("avg", False, False): (2.42, 0.14),
+    ("avg", False, True): (4.0, 0.2),
+    ("avg", True, False): (4.2, 0.51),
+    ("avg", True, True): (4.2, 0.56),
+    ("max", False, False): (2.3, 0.23),
+    ("max", False, True): (0.36, 0.52),
+    ("max", True, False): (2.42, 0.11),
+    ("max", True, True): (0.59, 0.51),
+}
 # Largest of volumes: SM cycles of a warp for each element of its windows. 20 forward pools of H100 and H200 are within
 # a tenth. Backward: of an atomic addition, of float32 and of 16-bit formats, and the least of a warp, from four pools
 # of windows that do not overlap and one of bfloat16.
@@ -36,9 +41,11 @@ VOLUME_CYCLES, ADDED_CYCLES, ADDED_WARP_CYCLES = 16.0, (3.3, 6.6), 40.0
 # warp. From 33 of them on an H200 (validation/probes/program_operators.py).
 ADAPTIVE_BLOCK, ADAPTIVE_BLOCKS, ADAPTIVE_PER_SM = (8, 32), 16, 8
 ADAPTIVE_NS = {
-    ("avg", False): (700.0, 35.0), ("avg", True): (550.0, 6.0),
-    ("max", False): (700.0, 36.0), ("max", True): (600.0, 0.0),
-}  # fmt: skip
+    ("avg", False): (700.0, 35.0),
+    ("avg", True): (550.0, 6.0),
+    ("max", False): (700.0, 36.0),
+    ("max", True): (600.0, 0.0),
+}
 ADAPTIVE_VOLUME_NS = 200.0  # of an element, in three dimensions
 ADDED_NS = 580.0  # of an element that is added to in 16 bits, by comparing and swapping
 ADAPTIVE_WARP_CYCLES, ADAPTIVE_READ_CYCLES = 80.0, 4.3

@@ -10,10 +10,27 @@ from phantora.cost.machine import Machine
 from phantora.cost.tensors import nbytes
 from phantora.cost.types import OperatorSignature
 
-NAMES = frozenset((
-    "uniform", "normal", "random", "bernoulli", "exponential", "geometric", "rand", "randn", "randint",
-    "native_dropout", "dropout", "_fused_dropout", "multinomial", "cauchy", "log_normal", "randperm", "poisson",
-))  # fmt: skip
+NAMES = frozenset(
+    (
+        "uniform",
+        "normal",
+        "random",
+        "bernoulli",
+        "exponential",
+        "geometric",
+        "rand",
+        "randn",
+        "randint",
+        "native_dropout",
+        "dropout",
+        "_fused_dropout",
+        "multinomial",
+        "cauchy",
+        "log_normal",
+        "randperm",
+        "poisson",
+    )
+)
 # Of a vectorised stream's speed, and the generator's rounds before the first store (traces on H200, docs/accuracy.md).
 SHARE, FLOOR_NS = 0.80, 800.0
 # From an H100 (validation/probes/factories.py): a permutation is a radix sort, in one tile or in passes over memory;

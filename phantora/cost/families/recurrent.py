@@ -40,9 +40,11 @@ class Fused:
 
 # By bytes of an element and direction.
 FUSED = {
-    (2, False): Fused(0.0, 8500.0, 0.14, 400.0, 450.0), (2, True): Fused(22000.0, 9000.0, 0.045, 600.0, 1000.0),
-    (4, False): Fused(0.0, 8500.0, 0.14, 400.0, 1400.0), (4, True): Fused(22000.0, 9000.0, 0.045, 600.0, 1100.0),
-}  # fmt: skip
+    (2, False): Fused(0.0, 8500.0, 0.14, 400.0, 450.0),
+    (2, True): Fused(22000.0, 9000.0, 0.045, 600.0, 1000.0),
+    (4, False): Fused(0.0, 8500.0, 0.14, 400.0, 1400.0),
+    (4, True): Fused(22000.0, 9000.0, 0.045, 600.0, 1100.0),
+}
 FUSED_ROWS = 256  # from 256 sequences on, layers of four-byte elements take twice as long
 KEPT_ROWS, KEPT_HIDDEN, KEPT_MULTIPLE = 128, 1024, 128  # torch lets cuDNN keep weights on chip (aten's cudnn/RNN.cpp)
 
@@ -132,9 +134,17 @@ def from_signature(signature: OperatorSignature, name: str) -> Recurrent | None:
     directions = 2 if args[mode + 7] else 1
     gates = GATES.get(int(args[mode]), 1)
     return Recurrent(
-        backward, steps, batch, x.shape[-1], int(args[mode + 1]), int(args[mode + 3]), directions, gates, x.dtype,
+        backward,
+        steps,
+        batch,
+        x.shape[-1],
+        int(args[mode + 1]),
+        int(args[mode + 3]),
+        directions,
+        gates,
+        x.dtype,
         packed,
-    )  # fmt: skip
+    )
 
 
 def recurrent_ns(machine: Machine, r: Recurrent) -> float:

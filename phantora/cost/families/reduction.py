@@ -18,11 +18,42 @@ from phantora.cost.machine import Machine
 from phantora.cost.tensors import ints_at, item_bytes, nbytes, on_gpu
 from phantora.cost.types import KernelLaunch, OperatorSignature, TensorSpec
 
-NAMES = frozenset((
-    "sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "prod", "norm", "linalg_vector_norm",
-    "var", "std", "var_mean", "std_mean", "logsumexp", "nansum", "count_nonzero", "cumsum", "cumprod", "logcumsumexp",
-    "aminmax", "_logcumsumexp", "cummax", "cummin", "histc", "bincount", "linalg_norm", "mode", "trace",
-))  # fmt: skip
+NAMES = frozenset(
+    (
+        "sum",
+        "mean",
+        "amax",
+        "amin",
+        "max",
+        "min",
+        "argmax",
+        "argmin",
+        "any",
+        "all",
+        "prod",
+        "norm",
+        "linalg_vector_norm",
+        "var",
+        "std",
+        "var_mean",
+        "std_mean",
+        "logsumexp",
+        "nansum",
+        "count_nonzero",
+        "cumsum",
+        "cumprod",
+        "logcumsumexp",
+        "aminmax",
+        "_logcumsumexp",
+        "cummax",
+        "cummin",
+        "histc",
+        "bincount",
+        "linalg_norm",
+        "mode",
+        "trace",
+    )
+)
 SHARE = 0.92  # of a vectorised stream's speed
 FLOOR_NS = 3500.0  # a second stage across blocks, on top of the launch floor
 CYCLES = 1.3  # SM cycles per result of a reduction with many results, or per element of short rows

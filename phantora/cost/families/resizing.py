@@ -45,9 +45,15 @@ WAVE, WAVE_OF_ADDITIONS = 2048, 182  # of an SM
 def classify(name: str) -> str | None:
     """Class by name; resizing by area is a pool."""
     kinds = (
-        "upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_bicubic2d",
-        "_upsample_nearest_exact", "upsample_nearest", "upsample_linear1d", "upsample_trilinear3d", "grid_sampler",
-    )  # fmt: skip
+        "upsample_bilinear2d",
+        "_upsample_bilinear2d_aa",
+        "upsample_bicubic2d",
+        "_upsample_nearest_exact",
+        "upsample_nearest",
+        "upsample_linear1d",
+        "upsample_trilinear3d",
+        "grid_sampler",
+    )
     return "elementwise" if name.startswith(kinds) else None
 
 

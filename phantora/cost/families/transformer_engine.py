@@ -62,9 +62,7 @@ class Pass:
         """A part of it."""
         if share == 1.0:
             return self
-        return replace(
-            self, given=int(self.given * share), made=int(self.made * share), operands=self.operands * share
-        )
+        return replace(self, given=int(self.given * share), made=int(self.made * share), operands=self.operands * share)
 
     @property
     def scale_block(self) -> int:
@@ -89,9 +87,7 @@ class Kind:
     start: float = 0.0
 
 
-def _kind(
-    pattern: str, moved: Callable[[Pass], float], share: float, least: float = 0.0, start: float = 0.0
-) -> Kind:
+def _kind(pattern: str, moved: Callable[[Pass], float], share: float, least: float = 0.0, start: float = 0.0) -> Kind:
     return Kind(re.compile(pattern), moved, share, least, start)
 
 
@@ -142,14 +138,13 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
         moved = 2.0 * done.operands
         return Estimate(machine.memory_ns(moved), moved, error=ERROR)
     shares = _shares(name, kernels)
-    several = [
-        _of_kernel(machine, done.of(share), kernel)
-        for share, kernel in zip(shares, kernels, strict=True)
-    ]
+    several = [_of_kernel(machine, done.of(share), kernel) for share, kernel in zip(shares, kernels, strict=True)]
     whole = Estimate(
-        sum(part.ns for part in several), sum(part.moved for part in several), sum(part.flops for part in several),
+        sum(part.ns for part in several),
+        sum(part.moved for part in several),
+        sum(part.flops for part in several),
         parts=tuple(part.ns for part in several),
-    )  # fmt: skip
+    )
     heaviest = max(several, key=lambda part: part.ns)
     error = None if heaviest.format else ERROR
     return replace(whole, format=heaviest.format, tiles=heaviest.tiles, sms=heaviest.sms, error=error)

@@ -37,9 +37,14 @@ class LibraryCalls:
         provenance = "interpolated" if heaviest.provenance == "measured" else heaviest.provenance
         error = max(LEAST_ERROR, _mean_error(list(calls.values()), base, max(1, sum(durations))))
         return replace(
-            base, durations=durations, provenance=provenance, error=error,
-            tiles=heaviest.tiles or base.tiles, format=heaviest.format or base.format, sms=heaviest.sms,
-        )  # fmt: skip
+            base,
+            durations=durations,
+            provenance=provenance,
+            error=error,
+            tiles=heaviest.tiles or base.tiles,
+            format=heaviest.format or base.format,
+            sms=heaviest.sms,
+        )
 
     def _calls(self, query: Query) -> dict[int, Price]:
         """Prices of the library calls, by position among the kernels."""

@@ -55,6 +55,8 @@ def _price(query: Query, found: Prediction | None, exact: bool) -> Price | None:
     if found is None:
         return None
     return replace(
-        query.base, durations=scale_to(query.base.durations, found.ns),
-        provenance="measured" if exact else "interpolated", error=PRODUCT_ERROR if exact else found.error,
-    )  # fmt: skip
+        query.base,
+        durations=scale_to(query.base.durations, found.ns),
+        provenance="measured" if exact else "interpolated",
+        error=PRODUCT_ERROR if exact else found.error,
+    )

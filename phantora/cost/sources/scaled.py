@@ -16,10 +16,20 @@ from phantora.cost.timing import kernel_ns, own_kernels
 from phantora.cost.types import Price
 
 ERRORS = {
-    "attention": 0.07, "convolution": 0.11, "copy": 0.08, "elementwise": 0.09, "embedding": 0.04, "fill": 0.13,
-    "gemm": 0.10, "loss": 0.13, "normalization": 0.14, "optimizer": 0.06, "random": 0.07, "reduction": 0.10,
+    "attention": 0.07,
+    "convolution": 0.11,
+    "copy": 0.08,
+    "elementwise": 0.09,
+    "embedding": 0.04,
+    "fill": 0.13,
+    "gemm": 0.10,
+    "loss": 0.13,
+    "normalization": 0.14,
+    "optimizer": 0.06,
+    "random": 0.07,
+    "reduction": 0.10,
     "sort": 0.07,
-}  # fmt: skip
+}
 """Relative, by class: 90th percentile of H200 predicted from H100
 (``python -m validation.compare.leave_out --gpu H200 --other H100``)."""
 SAME = Near(1.0, 0.0)

@@ -22,9 +22,7 @@ class _Loader(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         from phantora.launch.deep_ep import buffer, hybrid
 
-        names = (
-            buffer.Buffer, buffer.Config, buffer.EventHandle, buffer.EventOverlap, hybrid.HybridEPBuffer,
-        )  # fmt: skip
+        names = (buffer.Buffer, buffer.Config, buffer.EventHandle, buffer.EventOverlap, hybrid.HybridEPBuffer)
         for each in names:
             setattr(module, each.__name__, each)
 

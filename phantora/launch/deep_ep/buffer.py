@@ -144,9 +144,13 @@ class Buffer:
         self._memory = None
 
     def get_dispatch_layout(
-        self, topk_idx: Any, num_experts: int, previous_event: EventOverlap | None = None, async_finish: bool = False,
+        self,
+        topk_idx: Any,
+        num_experts: int,
+        previous_event: EventOverlap | None = None,
+        async_finish: bool = False,
         allocate_on_comm_stream: bool = False,
-    ) -> tuple[Any, Any, Any, Any, EventOverlap]:  # fmt: skip
+    ) -> tuple[Any, Any, Any, Any, EventOverlap]:
         """Counts of members and experts, and who gets which token."""
         import torch
 
@@ -161,12 +165,22 @@ class Buffer:
         return by_member, None, by_expert, of_members, self._finish(async_finish)
 
     def dispatch(
-        self, x: Any, handle: Handle | None = None, num_tokens_per_rank: Any = None,
-        num_tokens_per_rdma_rank: Any = None, is_token_in_rank: Any = None, num_tokens_per_expert: Any = None,
-        topk_idx: Any = None, topk_weights: Any = None, expert_alignment: int = 1, num_worst_tokens: int = 0,
-        config: Config | None = None, previous_event: EventOverlap | None = None, async_finish: bool = False,
+        self,
+        x: Any,
+        handle: Handle | None = None,
+        num_tokens_per_rank: Any = None,
+        num_tokens_per_rdma_rank: Any = None,
+        is_token_in_rank: Any = None,
+        num_tokens_per_expert: Any = None,
+        topk_idx: Any = None,
+        topk_weights: Any = None,
+        expert_alignment: int = 1,
+        num_worst_tokens: int = 0,
+        config: Config | None = None,
+        previous_event: EventOverlap | None = None,
+        async_finish: bool = False,
         allocate_on_comm_stream: bool = False,
-    ) -> tuple[Any, Any, Any, Any, Any, EventOverlap]:  # fmt: skip
+    ) -> tuple[Any, Any, Any, Any, Any, EventOverlap]:
         """The tokens that come to the experts here. Without a `handle` or `num_worst_tokens` the host waits for their
         number."""
         import torch
@@ -190,9 +204,7 @@ class Buffer:
                 indices = torch.empty(rows, handle.top_k, dtype=topk_idx.dtype, device="cuda")
                 weights = None if topk_weights is None else topk_weights.new_empty(rows, handle.top_k)
             row_bytes = _bytes_of(data) + (0 if scales is None else _bytes_of(scales))
-            launch(
-                Coll.EXPERT_DISPATCH, Moved(found.tokens, found.most, row_bytes), sms, self.group, self._stream
-            )
+            launch(Coll.EXPERT_DISPATCH, Moved(found.tokens, found.most, row_bytes), sms, self.group, self._stream)
         if indices is not None:
             known = np.full((rows, handle.top_k), -1, np.int64)
             known[: found.received] = found.indices(handle.top_k)
@@ -205,9 +217,16 @@ class Buffer:
         return result, indices, weights, [] if num_worst_tokens else counts, handle, event
 
     def combine(
-        self, x: Any, handle: Handle, topk_weights: Any = None, bias: Any = None, config: Config | None = None,
-        previous_event: EventOverlap | None = None, async_finish: bool = False, allocate_on_comm_stream: bool = False,
-    ) -> tuple[Any, Any, EventOverlap]:  # fmt: skip
+        self,
+        x: Any,
+        handle: Handle,
+        topk_weights: Any = None,
+        bias: Any = None,
+        config: Config | None = None,
+        previous_event: EventOverlap | None = None,
+        async_finish: bool = False,
+        allocate_on_comm_stream: bool = False,
+    ) -> tuple[Any, Any, EventOverlap]:
         """The rows back at their ranks, added up for each token."""
         sms = config.num_sms if config else Buffer.num_sms
         found = handle.routes
@@ -225,9 +244,16 @@ class Buffer:
             self._memory[: min(self._memory.numel(), 8 * num_experts)].zero_()
 
     def low_latency_dispatch(
-        self, x: Any, topk_idx: Any, num_max_dispatch_tokens_per_rank: int, num_experts: int, use_fp8: bool = True,
-        async_finish: bool = False, return_recv_hook: bool = False, **_: Any,
-    ) -> tuple[Any, Any, Handle, EventOverlap, Callable[[], None] | None]:  # fmt: skip
+        self,
+        x: Any,
+        topk_idx: Any,
+        num_max_dispatch_tokens_per_rank: int,
+        num_experts: int,
+        use_fp8: bool = True,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+        **_: Any,
+    ) -> tuple[Any, Any, Handle, EventOverlap, Callable[[], None] | None]:
         """The tokens of the experts here, packed by expert, without a wait of the host."""
         import torch
 
@@ -246,9 +272,17 @@ class Buffer:
         return received, counts, Handle(found, topk_idx.shape[1]), event, hook
 
     def low_latency_combine(
-        self, x: Any, topk_idx: Any, topk_weights: Any, handle: Handle, zero_copy: bool = False,
-        async_finish: bool = False, return_recv_hook: bool = False, out: Any = None, **_: Any,
-    ) -> tuple[Any, EventOverlap, Callable[[], None] | None]:  # fmt: skip
+        self,
+        x: Any,
+        topk_idx: Any,
+        topk_weights: Any,
+        handle: Handle,
+        zero_copy: bool = False,
+        async_finish: bool = False,
+        return_recv_hook: bool = False,
+        out: Any = None,
+        **_: Any,
+    ) -> tuple[Any, EventOverlap, Callable[[], None] | None]:
         """The rows back at their ranks, weighted and added up."""
         found = handle.routes
         combined = x.new_empty(found.tokens, x.shape[-1]) if out is None else out

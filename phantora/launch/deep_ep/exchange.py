@@ -14,8 +14,14 @@ from phantora.errors import PhantoraError
 def _library() -> ctypes.CDLL:
     library = ctypes.CDLL("libnccl.so.2")
     library.phantora_exchange_rows.argtypes = [
-        ctypes.c_int, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p,
-    ]  # fmt: skip
+        ctypes.c_int,
+        ctypes.c_uint64,
+        ctypes.c_uint64,
+        ctypes.c_uint64,
+        ctypes.c_int,
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+    ]
     return library
 
 

@@ -16,9 +16,16 @@ class HybridEPBuffer:
     """Memory of a group for tokens of `max_num_of_tokens_per_rank` on each member."""
 
     def __init__(
-        self, group: Any, hidden_dim: int, max_num_of_tokens_per_rank: int, num_local_experts: int,
-        use_fp8: bool = False, num_sms_dispatch_api: int = 24, num_sms_combine_api: int = 24, **_: Any,
-    ) -> None:  # fmt: skip
+        self,
+        group: Any,
+        hidden_dim: int,
+        max_num_of_tokens_per_rank: int,
+        num_local_experts: int,
+        use_fp8: bool = False,
+        num_sms_dispatch_api: int = 24,
+        num_sms_combine_api: int = 24,
+        **_: Any,
+    ) -> None:
         import torch
         import torch.distributed as dist
 
@@ -33,10 +40,20 @@ class HybridEPBuffer:
         dist.barrier(group)  # members exchange the addresses of their memory
 
     def dispatch_with_permute(
-        self, *, hidden: Any, topk_idx: Any = None, topk_weights: Any = None, routing_map: Any = None,
-        probs: Any = None, scaling_factor: Any = None, num_permuted_tokens: int | None = None,
-        pad_multiple: int | None = None, handle: Handle | None = None, non_blocking: bool = False, **_: Any,
-    ) -> tuple[Any, Any, Any, Any, Handle]:  # fmt: skip
+        self,
+        *,
+        hidden: Any,
+        topk_idx: Any = None,
+        topk_weights: Any = None,
+        routing_map: Any = None,
+        probs: Any = None,
+        scaling_factor: Any = None,
+        num_permuted_tokens: int | None = None,
+        pad_multiple: int | None = None,
+        handle: Handle | None = None,
+        non_blocking: bool = False,
+        **_: Any,
+    ) -> tuple[Any, Any, Any, Any, Handle]:
         """The tokens of the experts here, in the order of experts. Without `num_permuted_tokens` the host waits for
         their number."""
         import torch

@@ -40,9 +40,11 @@ CUDA = "torch.cuda._utils"
 INDUCTOR = re.compile(r"triton_(poi|red|per|tem|for|spl|mm|bmm|convolution|flex|scaled)\w*|triton_$")
 READ_BYTES = 1 << 22  # integers of larger tensors do not distinguish launches
 EXPONENTS: dict[str, tuple[Any, int]] = {  # bits of the exponent: all are ones in an infinity or a NaN
-    "torch.float64": (np.uint64, 11), "torch.float32": (np.uint32, 8), "torch.bfloat16": (np.uint16, 8),
+    "torch.float64": (np.uint64, 11),
+    "torch.float32": (np.uint32, 8),
+    "torch.bfloat16": (np.uint16, 8),
     "torch.float16": (np.uint16, 5),
-}  # fmt: skip
+}
 
 
 @dataclass
@@ -313,9 +315,12 @@ def install(tracer: Path) -> None:
     """Announces launches to the tracer's library, as soon as Triton is imported."""
     launches = Launches(tracer)
     wraps = {
-        DRIVER: _wrap_driver, COMPILER: _wrap_compiler, STATIC: _wrap_static, HEURISTICS: _refuse_fast,
+        DRIVER: _wrap_driver,
+        COMPILER: _wrap_compiler,
+        STATIC: _wrap_static,
+        HEURISTICS: _refuse_fast,
         CUDA: _wrap_cuda,
-    }  # fmt: skip
+    }
     on_import(wraps, lambda module: wraps[module.__name__](module, launches))
 
 
@@ -329,9 +334,14 @@ def _wrap_compiler(module: ModuleType, launches: Launches) -> None:
         if not hasattr(self._run, "phantora_kernel"):
             meta = self.metadata
             self._run.phantora_kernel = Kernel(
-                self.name, self.asm.get("ttir", ""), meta.num_warps, meta.num_stages, meta.shared, self.n_regs or 0,
+                self.name,
+                self.asm.get("ttir", ""),
+                meta.num_warps,
+                meta.num_stages,
+                meta.shared,
+                self.n_regs or 0,
                 self.n_spills or 0,
-            )  # fmt: skip
+            )
             kinds = list(self.src.signature.values())
             self._run.phantora_places = [i for i, kind in enumerate(kinds) if kind != "constexpr"]
 

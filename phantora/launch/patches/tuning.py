@@ -50,9 +50,15 @@ def at_work() -> bool:
 def install() -> None:
     """Replaces the benchmarks of Triton and Inductor as soon as these are imported."""
     changes: dict[str, Callable[[ModuleType], None]] = {
-        TESTING: _testing, AUTOTUNER: _autotuner, COMPILER: _compiler, DRIVER: _driver,
-        INDUCTOR: _inductor, HEURISTICS: _heuristics, CHOICES: _choices, DYNAMO: _dynamo,
-    }  # fmt: skip
+        TESTING: _testing,
+        AUTOTUNER: _autotuner,
+        COMPILER: _compiler,
+        DRIVER: _driver,
+        INDUCTOR: _inductor,
+        HEURISTICS: _heuristics,
+        CHOICES: _choices,
+        DYNAMO: _dynamo,
+    }
     on_import(changes, lambda module: changes[module.__name__](module))
 
 
@@ -116,16 +122,23 @@ def _answer(ms: float, quantiles: Sequence[float] | None, mode: str) -> Any:
 def _testing(module: Any) -> None:
     @functools.wraps(module.do_bench)
     def do_bench(
-        fn: Callable[[], Any], warmup: float = 25, rep: float = 100, grad_to_none: Any = None, quantiles: Any = None,
+        fn: Callable[[], Any],
+        warmup: float = 25,
+        rep: float = 100,
+        grad_to_none: Any = None,
+        quantiles: Any = None,
         return_mode: str = "mean",
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         return _answer(bench(fn, warmup, rep, grad_to_none), quantiles, return_mode)
 
     @functools.wraps(module.do_bench_cudagraph)
     def do_bench_cudagraph(
-        fn: Callable[[], Any], rep: float = 20, grad_to_none: Any = None, quantiles: Any = None,
+        fn: Callable[[], Any],
+        rep: float = 20,
+        grad_to_none: Any = None,
+        quantiles: Any = None,
         return_mode: str = "mean",
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         return _answer(bench(fn, 0.0, rep, grad_to_none), quantiles, return_mode)
 
     module.do_bench, module.do_bench_cudagraph = do_bench, do_bench_cudagraph
@@ -144,9 +157,13 @@ def _inductor(module: Any) -> None:
 
     @functools.wraps(real)
     def benchmark_gpu(
-        self: Any, _callable: Callable[[], Any], max_benchmark_duration: int = 25, return_mode: str = "min",
-        grad_to_none: Any = None, **options: Any,
-    ) -> Any:  # fmt: skip
+        self: Any,
+        _callable: Callable[[], Any],
+        max_benchmark_duration: int = 25,
+        return_mode: str = "min",
+        grad_to_none: Any = None,
+        **options: Any,
+    ) -> Any:
         return _answer(bench(_callable, 0.0, max_benchmark_duration, grad_to_none), None, return_mode)
 
     module.InductorBenchmarker.benchmark_gpu = benchmark_gpu
@@ -241,9 +258,11 @@ def compile_ahead(kernels: Sequence[Any]) -> None:
     """
     left = [
         (kernel, form)
-        for kernel in kernels if not getattr(kernel, "compile_results", None)
-        for form in kernel.configs or () if id(form) not in _ahead
-    ]  # fmt: skip
+        for kernel in kernels
+        if not getattr(kernel, "compile_results", None)
+        for form in kernel.configs or ()
+        if id(form) not in _ahead
+    ]
     if len(left) < 2:
         return
     left.reverse()

@@ -103,10 +103,19 @@ def shims() -> tuple[Shim, ...]:
     from phantora.launch.shims import deepspeed, megatron, ray, torchtitan, transformer_engine, transformers, trl
 
     return (
-        deepspeed.FUSED_ADAM, deepspeed.CPU_ADAM, deepspeed.RANGES, megatron.SHIM, torchtitan.SHIM, torchtitan.COMMON,
-        torchtitan.ASYNC_TP, transformer_engine.SHIM, transformers.SHIM, trl.PHASES, ray.CLOCKS,
+        deepspeed.FUSED_ADAM,
+        deepspeed.CPU_ADAM,
+        deepspeed.RANGES,
+        megatron.SHIM,
+        torchtitan.SHIM,
+        torchtitan.COMMON,
+        torchtitan.ASYNC_TP,
+        transformer_engine.SHIM,
+        transformers.SHIM,
+        trl.PHASES,
+        ray.CLOCKS,
         *extensions("phantora.shims"),
-    )  # fmt: skip
+    )
 
 
 def missing(package: ModuleType, shims: Collection[Shim]) -> str | None:

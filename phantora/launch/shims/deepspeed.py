@@ -32,9 +32,18 @@ class _FusedAdam:
 
     @staticmethod
     def multi_tensor_adam(
-        _chunk: int, _overflow: Any, tensors: list[list[Any]], lr: float, beta1: float, beta2: float, eps: float,
-        step: int, decoupled: int, _bias_correction: int, weight_decay: float,
-    ) -> None:  # fmt: skip
+        _chunk: int,
+        _overflow: Any,
+        tensors: list[list[Any]],
+        lr: float,
+        beta1: float,
+        beta2: float,
+        eps: float,
+        step: int,
+        decoupled: int,
+        _bias_correction: int,
+        weight_decay: float,
+    ) -> None:
         import torch
 
         gradients, parameters, averages, squares = tensors
@@ -44,9 +53,20 @@ class _FusedAdam:
         write(_steps[device], np.array([step]))
         update = torch._fused_adamw_ if decoupled else torch._fused_adam_
         update(
-            parameters, gradients, averages, squares, [], [_steps[device]] * len(parameters), lr=lr, beta1=beta1,
-            beta2=beta2, weight_decay=weight_decay, eps=eps, amsgrad=False, maximize=False,
-        )  # fmt: skip
+            parameters,
+            gradients,
+            averages,
+            squares,
+            [],
+            [_steps[device]] * len(parameters),
+            lr=lr,
+            beta1=beta1,
+            beta2=beta2,
+            weight_decay=weight_decay,
+            eps=eps,
+            amsgrad=False,
+            maximize=False,
+        )
 
 
 class _CPUAdam:
@@ -83,13 +103,25 @@ def _silence_ranges(_: ModuleType, __: Routing) -> None:
 
 REMEDY = 'add "torch_adam": true to the parameters of its optimizer'
 FUSED_ADAM = Shim(
-    "deepspeed", ("0.19",), "deepspeed.ops.adam.fused_adam", "FusedAdam.__init__", _load_fused, "loads FusedAdam",
-    REMEDY, routes=False,
-)  # fmt: skip
+    "deepspeed",
+    ("0.19",),
+    "deepspeed.ops.adam.fused_adam",
+    "FusedAdam.__init__",
+    _load_fused,
+    "loads FusedAdam",
+    REMEDY,
+    routes=False,
+)
 CPU_ADAM = Shim(
-    "deepspeed", ("0.19",), "deepspeed.ops.adam.cpu_adam", "DeepSpeedCPUAdam.__init__", _load_cpu,
-    "loads DeepSpeedCPUAdam", f'{REMEDY} and "zero_force_ds_cpu_optimizer": false', routes=False,
-)  # fmt: skip
+    "deepspeed",
+    ("0.19",),
+    "deepspeed.ops.adam.cpu_adam",
+    "DeepSpeedCPUAdam.__init__",
+    _load_cpu,
+    "loads DeepSpeedCPUAdam",
+    f'{REMEDY} and "zero_force_ds_cpu_optimizer": false',
+    routes=False,
+)
 RANGES = Shim(
     "deepspeed", (), "deepspeed.utils.nvtx", "instrument_w_nvtx", _silence_ranges, "marks its functions", routes=False
 )

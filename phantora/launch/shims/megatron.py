@@ -101,6 +101,9 @@ def _repeat_gathered(dispatcher: Any) -> None:
 
 
 SHIM = Shim(
-    "megatron-core", ("0.17.1", "0.18.2", "0.19.2", "0.16.1"), "megatron.core.transformer.moe.router",
-    "TopKRouter.routing", _apply,
-)  # fmt: skip
+    "megatron-core",
+    ("0.17.1", "0.18.2", "0.19.2", "0.16.1"),
+    "megatron.core.transformer.moe.router",
+    "TopKRouter.routing",
+    _apply,
+)

@@ -107,9 +107,7 @@ def _giving(routing: Routing) -> Callable[[Any, int, int, int], None]:
             raise PhantoraError(UNNUMBERED)
         write(counts, routing.counts(layer, counts.numel(), pairs // top_k, top_k))
 
-    operator: Any = torch.library.custom_op("phantora::tokens_per_expert", mutates_args=("counts",))(
-        _with_schema(give)
-    )
+    operator: Any = torch.library.custom_op("phantora::tokens_per_expert", mutates_args=("counts",))(_with_schema(give))
 
     def give_anywhere(counts: Any, layer: int, pairs: int, top_k: int) -> None:
         (operator if torch.compiler.is_compiling() else give)(counts, layer, pairs, top_k)
@@ -125,8 +123,12 @@ def _with_schema(give: Callable[[Any, int, int, int], None]) -> Callable[..., No
         give(counts, layer, pairs, top_k)
 
     tokens_per_expert.__annotations__ = {
-        "counts": torch.Tensor, "layer": int, "pairs": int, "top_k": int, "return": None,
-    }  # fmt: skip
+        "counts": torch.Tensor,
+        "layer": int,
+        "pairs": int,
+        "top_k": int,
+        "return": None,
+    }
     return tokens_per_expert
 
 

@@ -48,7 +48,12 @@ def _check_fold(tp_size: int) -> None:
 
 
 SHIM = Shim(
-    "transformer-engine", (), "transformer_engine.pytorch.module.base", "initialize_ub", _apply,
-    "overlaps products with communication", "leave out --tp-comm-overlap (ub_overlap_ag, ub_overlap_rs, initialize_ub)",
+    "transformer-engine",
+    (),
+    "transformer_engine.pytorch.module.base",
+    "initialize_ub",
+    _apply,
+    "overlaps products with communication",
+    "leave out --tp-comm-overlap (ub_overlap_ag, ub_overlap_rs, initialize_ub)",
     routes=False,
-)  # fmt: skip
+)

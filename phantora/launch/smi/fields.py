@@ -128,12 +128,18 @@ _GPU: dict[str, Field] = {
     **dict.fromkeys(("ecc.mode.current", "ecc.mode.pending"), _UNKNOWN),
 }
 _SHORT = {
-    "gpu_name": "name", "gpu_serial": "serial", "gpu_uuid": "uuid", "gpu_bus_id": "pci.bus_id",
-    "clocks.gr": "clocks.current.graphics", "clocks.sm": "clocks.current.sm", "clocks.mem": "clocks.current.memory",
-    "clocks.video": "clocks.current.video", "clocks.max.gr": "clocks.max.graphics",
+    "gpu_name": "name",
+    "gpu_serial": "serial",
+    "gpu_uuid": "uuid",
+    "gpu_bus_id": "pci.bus_id",
+    "clocks.gr": "clocks.current.graphics",
+    "clocks.sm": "clocks.current.sm",
+    "clocks.mem": "clocks.current.memory",
+    "clocks.video": "clocks.current.video",
+    "clocks.max.gr": "clocks.max.graphics",
     "clocks.max.mem": "clocks.max.memory",
     "pcie.link.gen.gpucurrent": "pcie.link.gen.current",
-}  # fmt: skip
+}
 
 
 def _of_process(read: Callable[[Process], Value], unit: str = "") -> Field:

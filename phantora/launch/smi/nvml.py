@@ -26,9 +26,14 @@ class Pci(Structure):
     """nvmlPciInfo_t."""
 
     _fields_ = (
-        ("legacy", c_char * 16), ("domain", c_uint), ("bus", c_uint), ("device", c_uint), ("id", c_uint),
-        ("sub_id", c_uint), ("bus_id", c_char * 32),
-    )  # fmt: skip
+        ("legacy", c_char * 16),
+        ("domain", c_uint),
+        ("bus", c_uint),
+        ("device", c_uint),
+        ("id", c_uint),
+        ("sub_id", c_uint),
+        ("bus_id", c_char * 32),
+    )
 
 
 class Process(Structure):

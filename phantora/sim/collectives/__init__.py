@@ -13,5 +13,11 @@ from phantora.sim.collectives.names import SEND_RECV_KERNEL, kernel_name
 from phantora.sim.collectives.symmetric import signal_name
 
 __all__ = [
-    "SEND_RECV_KERNEL", "CollectiveModel", "CollectivePrice", "NcclEnvironment", "Rows", "kernel_name", "signal_name",
-]  # fmt: skip
+    "SEND_RECV_KERNEL",
+    "CollectiveModel",
+    "CollectivePrice",
+    "NcclEnvironment",
+    "Rows",
+    "kernel_name",
+    "signal_name",
+]

@@ -8,22 +8,42 @@ from dataclasses import dataclass, field
 from phantora.errors import PhantoraError
 
 _FUNCTIONS = {
-    "broadcast": "BROADCAST", "reduce": "REDUCE", "allgather": "ALL_GATHER", "reducescatter": "REDUCE_SCATTER",
+    "broadcast": "BROADCAST",
+    "reduce": "REDUCE",
+    "allgather": "ALL_GATHER",
+    "reducescatter": "REDUCE_SCATTER",
     "allreduce": "ALL_REDUCE",
-}  # fmt: skip
+}
 _ALGORITHMS = {
-    "tree": "TREE", "ring": "RING", "nvls": "NVLS", "nvlstree": "NVLS_TREE", "collnetdirect": "", "collnetchain": "",
-    "collnet": "", "pat": "PAT",
-}  # fmt: skip
+    "tree": "TREE",
+    "ring": "RING",
+    "nvls": "NVLS",
+    "nvlstree": "NVLS_TREE",
+    "collnetdirect": "",
+    "collnetchain": "",
+    "collnet": "",
+    "pat": "PAT",
+}
 _PROTOCOLS = {"ll": "LL", "ll128": "LL128", "simple": "SIMPLE"}
 
 # What NCCL does with these has no place in a simulation, or no effect on time. Not worth a word.
 _WITHOUT_EFFECT = (
-    "NCCL_ASYNC_ERROR_HANDLING", "NCCL_BLOCKING_WAIT", "NCCL_CONF_FILE", "NCCL_DEBUG", "NCCL_DEBUG_FILE",
-    "NCCL_DEBUG_SUBSYS", "NCCL_HOSTID", "NCCL_IGNORE_CPU_AFFINITY",
-    "NCCL_SOCKET_FAMILY", "NCCL_VERSION", "NCCL_HOME", "NCCL_ROOT", "NCCL_INCLUDE_DIR", "NCCL_LIB_DIR",
+    "NCCL_ASYNC_ERROR_HANDLING",
+    "NCCL_BLOCKING_WAIT",
+    "NCCL_CONF_FILE",
+    "NCCL_DEBUG",
+    "NCCL_DEBUG_FILE",
+    "NCCL_DEBUG_SUBSYS",
+    "NCCL_HOSTID",
+    "NCCL_IGNORE_CPU_AFFINITY",
+    "NCCL_SOCKET_FAMILY",
+    "NCCL_VERSION",
+    "NCCL_HOME",
+    "NCCL_ROOT",
+    "NCCL_INCLUDE_DIR",
+    "NCCL_LIB_DIR",
     "NCCL_TIMEOUT",
-)  # fmt: skip
+)
 _WHY_IGNORED = {
     "NCCL_SOCKET_IFNAME": "the cluster says which network carries the traffic",
     "NCCL_IB_DISABLE": "sockets are not simulated: NICs keep the rate that the cluster gives them",

@@ -99,7 +99,7 @@ _KERNELS: dict[str, dict[int, Kernel]] = {
         Coll.LOW_LATENCY_DISPATCH: Kernel(12.1, 0.48, 1.59, 0.102, 13.0e3, 465e3, 0.36),
         Coll.LOW_LATENCY_COMBINE: Kernel(11.1, 0.31, 0.0, 0.0, 38.6e3, 565e3, 0.32),
     },
-}  # fmt: skip
+}
 """Kernels by GPU of the package and kind."""
 
 _HYBRID = {
@@ -110,11 +110,14 @@ _HYBRID = {
 for each token (DeepEP, csrc/hybrid_ep/backend/hybrid_ep_backend.cuh). Rows are BF16; FP8 takes 0.083 us a member."""
 HYBRID_LINK = 900e3
 NAMES = {
-    Coll.EXPERT_COUNTS: "deep_ep::intranode::notify_dispatch", Coll.EXPERT_DISPATCH: "deep_ep::intranode::dispatch",
-    Coll.EXPERT_COMBINE: "deep_ep::intranode::combine", Coll.LOW_LATENCY_DISPATCH: "deep_ep::internode_ll::dispatch",
-    Coll.LOW_LATENCY_COMBINE: "deep_ep::internode_ll::combine", Coll.HYBRID_DISPATCH: "hybrid_ep::dispatch_kernel",
+    Coll.EXPERT_COUNTS: "deep_ep::intranode::notify_dispatch",
+    Coll.EXPERT_DISPATCH: "deep_ep::intranode::dispatch",
+    Coll.EXPERT_COMBINE: "deep_ep::intranode::combine",
+    Coll.LOW_LATENCY_DISPATCH: "deep_ep::internode_ll::dispatch",
+    Coll.LOW_LATENCY_COMBINE: "deep_ep::internode_ll::combine",
+    Coll.HYBRID_DISPATCH: "hybrid_ep::dispatch_kernel",
     Coll.HYBRID_COMBINE: "hybrid_ep::combine_kernel",
-}  # fmt: skip
+}
 """Kernels of the log, by kind."""
 
 

@@ -126,9 +126,15 @@ class CollectiveModel:
     # ------------------------------------------------------------------ public
 
     def collective(
-        self, kind: int, ranks: tuple[int, ...], bytes: int, dtype: int, root: int = 0, blocks: int = 0,
+        self,
+        kind: int,
+        ranks: tuple[int, ...],
+        bytes: int,
+        dtype: int,
+        root: int = 0,
+        blocks: int = 0,
         rows: Rows | None = None,
-    ) -> CollectivePrice:  # fmt: skip
+    ) -> CollectivePrice:
         """A collective of `kind` (``wire.layout.Coll``) over global `ranks`; `bytes` as nccl-tests
         counts; `root` is an index into `ranks`, or the channel of a kernel on the memory of peers, whose `blocks` are
         given or those that torch would choose; `rows` of exchanges between experts."""
@@ -271,9 +277,11 @@ class CollectiveModel:
         if place.hosts > 1 or not bytes or self._measured is None:
             return price
         ratio = self._measured.ratio(
-            Coll.names()[kind], place.members, bytes,
+            Coll.names()[kind],
+            place.members,
+            bytes,
             lambda size: self._modelled(kind, ranks, size, root, blocks).duration_ns,
-        )  # fmt: skip
+        )
         return price if ratio is None else _scaled(price, ratio)
 
     def _modelled(self, kind: int, ranks: tuple[int, ...], bytes: int, root: int, blocks: int) -> CollectivePrice:
@@ -351,17 +359,21 @@ class CollectiveModel:
         price = self._finish((start, transfer), choice, sms, place, pattern, bytes)
         error = kernel.error if own else experts.OTHER_GPU_ERROR
         return replace(
-            price, provenance="fitted" if own else "scaled",
+            price,
+            provenance="fitted" if own else "scaled",
             own_error=max(error, experts.NETWORK_ERROR if place.hosts > 1 else 0.0),
-        )  # fmt: skip
+        )
 
 
 def _scaled(price: CollectivePrice, ratio: float) -> CollectivePrice:
     """`price` as it was measured: `ratio` times as long."""
     return replace(
-        price, duration_ns=max(1, round(price.duration_ns * ratio)), latency_ns=max(1, round(price.latency_ns * ratio)),
-        flows=tuple(replace(flow, rate=flow.rate / ratio) for flow in price.flows), provenance=CALIBRATED,
-    )  # fmt: skip
+        price,
+        duration_ns=max(1, round(price.duration_ns * ratio)),
+        latency_ns=max(1, round(price.latency_ns * ratio)),
+        flows=tuple(replace(flow, rate=flow.rate / ratio) for flow in price.flows),
+        provenance=CALIBRATED,
+    )
 
 
 def _local(hosts: Sequence[Sequence[int]], root: int, everyone: bool) -> int:

@@ -38,27 +38,12 @@ NVLS_LATENCY, NVLS_TREE_NETWORK_LATENCY = 25.0, 20.9
 NETWORK_OVERHEAD = {"intel": 1.0, "amd": 2.0}
 # Highest bus bandwidth of LL in GB/s on 1, 2 and more hosts: on one host by compute capability (7, 8, 9,
 # 10), on several by the CPU, whose rows NCCL calls 7 (Intel) and 8 (AMD).
-LL_RATE = {
-    7: (39.0, 39.0, 20.4),
-    8: (87.7, 22.5, 19.0),
-    9: (141.0, 45.0, 35.0),
-    10: (282.0, 90.0, 70.0),
-}
+LL_RATE = {7: (39.0, 39.0, 20.4), 8: (87.7, 22.5, 19.0), 9: (141.0, 45.0, 35.0), 10: (282.0, 90.0, 70.0)}
 CPU_ROW = {"intel": 7, "amd": 8}
 # Highest rates of one channel in GB/s on 1, 2 and more hosts, by compute capability.
 LL128_RING_CHANNEL = {7: 20.0, 8: 20.0, 9: 36.7, 10: 40.0}
-LL128_TREE_CHANNEL = {
-    7: (20.0, 20.0, 20.0),
-    8: (20.0, 20.0, 20.0),
-    9: (36.7, 36.7, 29.0),
-    10: (55.6, 31.67, 20.0),
-}
-TREE_CHANNEL = {
-    7: (26.5, 18.5, 10.0),
-    8: (24.0, 23.6, 17.8),
-    9: (38.7, 41.4, 36.0),
-    10: (70.0, 42.8, 24.0),
-}
+LL128_TREE_CHANNEL = {7: (20.0, 20.0, 20.0), 8: (20.0, 20.0, 20.0), 9: (36.7, 36.7, 29.0), 10: (55.6, 31.67, 20.0)}
+TREE_CHANNEL = {7: (26.5, 18.5, 10.0), 8: (24.0, 23.6, 17.8), 9: (38.7, 41.4, 36.0), 10: (70.0, 42.8, 24.0)}
 LARGEST_HOST = 16
 """GPUs. All-reduces over 20 racks of 72 have latency and rate of rings in the published proportion
 (github.com/coreweave/nccl-tests/pull/48), so racks have no tree over switches."""
@@ -71,7 +56,7 @@ TREE_CORRECTION = (
     (1, 1, 1, 1, 0.9, 0.8, 0.7, 0.7, 0.7, 0.7, 0.6, 0.5, 0.4, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1, 1, 1),
     (1, 1, 1, 1, 1, 0.9, 0.8, 0.8, 0.8, 0.7, 0.6, 0.6, 0.6, 0.6, 0.6, 0.6, 0.8, 0.9, 0.9, 0.9, 0.9, 1, 1),
     (0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9, 0.8, 0.7, 0.6, 0.6, 0.5, 0.5, 0.5, 0.5, 0.6, 0.7, 0.8, 0.7, 0.7, 0.8, 0.9, 0.9),
-)  # fmt: skip
+)
 # Speeds that a channel may have, GB/s: within a host, and where hosts' NICs take part.
 SPEEDS_NEAR = {
     8: (40, 30, 20, 18, 15, 12, 10, 9, 7, 6, 5, 4, 3),

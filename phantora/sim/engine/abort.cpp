@@ -10,7 +10,8 @@ void Communication::abort(Rank &rank, uint32_t id, int64_t time) {
   if (!comm) return;
   auto give_up_in = [&](Stream &s) {
     for (size_t i = 0; i < s.queue.size(); ++i)
-      if (Item &item = s.queue[i]; item.type == Item::COMM && item.comm->end < 0) give_up(rank, *item.comm, number, time);
+      if (Item &item = s.queue[i]; item.type == Item::COMM && item.comm->end < 0)
+        give_up(rank, *item.comm, number, time);
   };
   for (auto &[stream, s] : rank.streams) give_up_in(*s);
   for (auto &s : rank.retired) give_up_in(*s);
@@ -47,7 +48,8 @@ bool Communication::give_up(Rank &rank, Collective &c) {
   Member &me = c.members[static_cast<size_t>(communicator(c.comm).seat_of(rank.index))];
   if (!me.launch) return false;
   bool delivered = c.joined == static_cast<int>(c.members.size()) && !c.aborted;
-  if (me.record.collective.ticket && !delivered) payloads_.arrived(rank, me.record.collective.ticket, std::make_shared<const std::string>());
+  if (me.record.collective.ticket && !delivered)
+    payloads_.arrived(rank, me.record.collective.ticket, std::make_shared<const std::string>());
   c.aborted = true;
   me.launch.reset();
   unlist(c);
@@ -58,7 +60,8 @@ bool Communication::give_up(Rank &rank, Transfer &t) {
   bool delivered = t.send.launch && t.recv.launch;
   Post &mine = t.send.launch && t.send.rank == rank.index ? t.send : t.recv;
   if (!mine.launch || mine.rank != rank.index || (&mine == &t.send && t.sent >= 0)) return false;
-  if (&mine == &t.recv && t.recv.ticket && !delivered) payloads_.arrived(rank, t.recv.ticket, std::make_shared<const std::string>());
+  if (&mine == &t.recv && t.recv.ticket && !delivered)
+    payloads_.arrived(rank, t.recv.ticket, std::make_shared<const std::string>());
   t.aborted = true;
   t.there.reset();
   mine.launch.reset();

@@ -40,7 +40,9 @@ void Communication::finalize(Operation &o) {
 }
 
 void Communication::finalize(Collective &c) {
-  if (c.begun || c.aborted || c.held || c.arrived < static_cast<int>(c.members.size()) || c.price < 0 || !prices_[c.price].known) return;
+  if (c.begun || c.aborted || c.held || c.arrived < static_cast<int>(c.members.size()) || c.price < 0 ||
+      !prices_[c.price].known)
+    return;
   Activity activity;
   for (Member &m : c.members) activity.launches.push_back(std::move(m.launch));  // breaks the cycle of owners
   int64_t arrival = c.latest, time = std::max(c.latest, c.begin);
@@ -147,7 +149,9 @@ void Communication::finish(int32_t tag, int64_t time) {
   Activity activity = std::move(activities_[static_cast<size_t>(tag)]);
   free_activities_.push_back(tag);
   auto earlier = [](auto &a, auto &b) { return a->arrival < b->arrival; };
-  const Launch &last = activity.signal ? *activity.signal : **std::max_element(activity.launches.begin(), activity.launches.end(), earlier);
+  const Launch &last = activity.signal
+                           ? *activity.signal
+                           : **std::max_element(activity.launches.begin(), activity.launches.end(), earlier);
   for (auto &l : activity.launches) finish_part(*l, l->arrival == last.arrival ? *l : last, last.arrival, time);
   auto &open = communicators_[static_cast<size_t>(activity.comm)]->open;
   auto next = open.find(activity.seq + 1);
@@ -164,7 +168,8 @@ void Communication::finish_part(Launch &l, const Launch &last, int64_t arrival, 
   progress_.moved = true;
   int64_t at = l.p2p ? end : arrival;
   int last_rank = last.context->rank.index;
-  if (at > l.last_at || (at == l.last_at && std::make_pair(last_rank, last.id) < std::make_pair(l.last_rank, l.last_id))) {
+  if (at > l.last_at ||
+      (at == l.last_at && std::make_pair(last_rank, last.id) < std::make_pair(l.last_rank, l.last_id))) {
     l.last_at = at;
     l.last_rank = last_rank;
     l.last_id = last.id;

@@ -13,7 +13,9 @@ void phe_close(void *engine) { delete &of(engine); }
 void phe_set_timing(void *engine, const phe_timing *timing) { of(engine).set_timing(*timing); }
 void phe_set_power(void *engine, const phe_power_limit *limit) { of(engine).set_power(*limit); }
 void phe_set_power_factor(void *engine, int rank, double factor) { of(engine).set_power_factor(rank, factor); }
-void phe_start_power(void *engine, int rank, const phe_power_state *state) { of(engine).settled_power().start(rank, state); }
+void phe_start_power(void *engine, int rank, const phe_power_state *state) {
+  of(engine).settled_power().start(rank, state);
+}
 int phe_get_power(void *engine, int rank, phe_power_state *out) { return of(engine).settled_power().get(rank, *out); }
 void phe_straggler(void *engine, int rank, double factor) { of(engine).set_slowness(rank, factor); }
 void phe_record(void *engine) { of(engine).record(); }
@@ -91,7 +93,9 @@ int phe_comm_ranks(void *engine, int32_t comm, int32_t *out, int capacity) {
 int phe_error_kind(void *engine) { return of(engine).error_kind(); }
 const char *phe_error(void *engine) { return of(engine).error().c_str(); }
 const char *phe_diagnose(void *engine) { return of(engine).diagnosis().c_str(); }
-int phe_release_sleepers(void *engine, const int32_t *ranks, int count) { return of(engine).release_sleepers(ranks, count); }
+int phe_release_sleepers(void *engine, const int32_t *ranks, int count) {
+  return of(engine).release_sleepers(ranks, count);
+}
 int phe_give_room(void *engine) { return of(engine).give_room(); }
 int phe_state_of_rank(void *engine, int rank) { return of(engine).state_of(rank); }
 void phe_rank_died(void *engine, int rank, int status) { of(engine).rank_died(rank, status); }

@@ -62,8 +62,12 @@ inline long futex(const uint32_t *address, int op, uint32_t value, const timespe
   return syscall(SYS_futex, address, op, value, timeout, nullptr, 0);
 }
 template <typename T>
-T load(const T *p) { return __atomic_load_n(p, __ATOMIC_ACQUIRE); }
+T load(const T *p) {
+  return __atomic_load_n(p, __ATOMIC_ACQUIRE);
+}
 template <typename T>
-void store(T *p, T v) { __atomic_store_n(p, v, __ATOMIC_RELEASE); }
+void store(T *p, T v) {
+  __atomic_store_n(p, v, __ATOMIC_RELEASE);
+}
 
 }  // namespace phe

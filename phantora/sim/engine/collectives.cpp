@@ -9,12 +9,13 @@ bool Communication::agrees(const Communicator &comm, const Collective &c, const 
   auto first = std::find_if(c.members.begin(), c.members.end(), [](const Member &m) { return m.launch != nullptr; });
   if (first == c.members.end()) return true;
   const ph_collective_fields &theirs = first->record.collective, &mine = r.collective;
-  bool same = theirs.coll == mine.coll && theirs.dtype == mine.dtype && theirs.root == mine.root && theirs.count == mine.count;
+  bool same =
+      theirs.coll == mine.coll && theirs.dtype == mine.dtype && theirs.root == mine.root && theirs.count == mine.count;
   if (same) return true;
   int other = comm.rank_at(static_cast<size_t>(first - c.members.begin()));
-  failure_.set("mismatched collectives in " + describe(comm) + ", sequence number " + std::to_string(c.number()) + ": rank " +
-               std::to_string(other) + " calls " + describe(first->record) + called_at(first->site) + ", rank " +
-               std::to_string(rank.index) + " calls " + describe(r) + called_at(rank.site) +
+  failure_.set("mismatched collectives in " + describe(comm) + ", sequence number " + std::to_string(c.number()) +
+               ": rank " + std::to_string(other) + " calls " + describe(first->record) + called_at(first->site) +
+               ", rank " + std::to_string(rank.index) + " calls " + describe(r) + called_at(rank.site) +
                "; every rank of a group must call the same collectives, with the same sizes, in the same order");
   return false;
 }
@@ -27,7 +28,8 @@ int64_t Communication::next_of(Communicator &comm, const ph_collective_fields &c
   return (int64_t{channel} << 32) + next[seat]++;
 }
 
-void Communication::join_collective(Rank &rank, const ph_record &r, std::string data, const std::shared_ptr<Launch> &launch) {
+void Communication::join_collective(Rank &rank, const ph_record &r, std::string data,
+                                    const std::shared_ptr<Launch> &launch) {
   int32_t number;
   Communicator *comm = used(rank, r.id, number);
   if (!comm) return;
@@ -44,7 +46,8 @@ void Communication::join_collective(Rank &rank, const ph_record &r, std::string 
   if (!agrees(*comm, *c, rank, r)) return;
   c->members[me] = {launch, r, std::move(data), rank.site};
   ++c->joined;
-  if (launch->comm != number) launch->peer = -1;  // the peer of a send in the same group is a member of another communicator
+  if (launch->comm != number)
+    launch->peer = -1;  // the peer of a send in the same group is a member of another communicator
   launch->comm = number;
   if (launch->seq < 0) launch->seq = seq;
   launch->sub = r.collective.coll;
@@ -52,16 +55,19 @@ void Communication::join_collective(Rank &rank, const ph_record &r, std::string 
   if (r.collective.coll >= PH_COLL_SYMMETRIC_BARRIER) launch->blocks = std::max<int>(1, r.collective.blocks);
   launch->bytes += r.collective.bytes;
   ++launch->waiting;
-  bool behind = !launch->collectives.empty() && launch->collectives.back()->comm == number && !launch->collectives.back()->begun;
+  bool behind =
+      !launch->collectives.empty() && launch->collectives.back()->comm == number && !launch->collectives.back()->begun;
   c->held = c->held || behind;
   launch->collectives.push_back(c);
   if (c->aborted || c->joined < static_cast<int>(comm->seats.size())) return;
-  bool awaited = std::any_of(c->members.begin(), c->members.end(), [](const Member &m) { return m.record.collective.ticket; });
+  bool awaited =
+      std::any_of(c->members.begin(), c->members.end(), [](const Member &m) { return m.record.collective.ticket; });
   if (awaited) deliver(*comm, c);
   price(c, r.collective, *launch);
 }
 
-void Communication::price(const std::shared_ptr<Collective> &c, const ph_collective_fields &last, const Launch &launch) {
+void Communication::price(const std::shared_ptr<Collective> &c, const ph_collective_fields &last,
+                          const Launch &launch) {
   ph_collective_fields call = last;
   bool experts = call.coll >= PH_COLL_EXPERT_COUNTS;
   if (experts)  // members move different numbers of rows: the largest decides
@@ -69,9 +75,17 @@ void Communication::price(const std::shared_ptr<Collective> &c, const ph_collect
       call.bytes = std::max(call.bytes, m.record.collective.bytes);
       call.scalar = std::max(call.scalar, m.record.collective.scalar);
     }
-  int32_t tokens = experts ? static_cast<int32_t>(call.scalar) : 0, row = experts ? static_cast<int32_t>(call.count) : 0;
+  int32_t tokens = experts ? static_cast<int32_t>(call.scalar) : 0,
+          row = experts ? static_cast<int32_t>(call.count) : 0;
   Key &key = prices_.key();
-  key.add<uint8_t>(PHE_COLLECTIVE).add(c->comm).add(call.coll).add(call.dtype).add(call.redop).add(call.blocks).add(call.root).add(call.bytes);
+  key.add<uint8_t>(PHE_COLLECTIVE)
+      .add(c->comm)
+      .add(call.coll)
+      .add(call.dtype)
+      .add(call.redop)
+      .add(call.blocks)
+      .add(call.root)
+      .add(call.bytes);
   key.add(tokens).add(row).add(launch.measured).add(launch.crowd);
   c->price = prices_.find(key, [&](Price &p) {
     p.request.tokens = tokens;
@@ -106,26 +120,29 @@ static int knowledge_of(const Communicator &comm, const Collective &c) {
 
 void Communication::deliver(const Communicator &comm, const std::shared_ptr<Collective> &c) {
   FoldedRanks::Parts parts(static_cast<size_t>(comm.members), nullptr);
-  for (size_t seat = 0; seat < c->members.size(); ++seat) parts[static_cast<size_t>(comm.seats[seat])] = &c->members[seat].data;
+  for (size_t seat = 0; seat < c->members.size(); ++seat)
+    parts[static_cast<size_t>(comm.seats[seat])] = &c->members[seat].data;
   std::vector<std::string> made;
   if (comm.family && !fill_folded(comm, c, parts, made)) return;
   int knowledge = knowledge_of(comm, *c);
-  bool nothing = std::all_of(parts.begin(), parts.end(), [](const std::string *part) { return !part || part->empty(); });
+  bool nothing =
+      std::all_of(parts.begin(), parts.end(), [](const std::string *part) { return !part || part->empty(); });
   Bytes result = nothing ? std::make_shared<const std::string>() : nullptr;  // zeros, however many
   for (size_t seat = 0; seat < c->members.size(); ++seat) {
     const ph_record &call = c->members[seat].record;
     if (!result || (!nothing && !same_for_all(call.collective)))
-      result = std::make_shared<const std::string>(collective_result(call, comm.seats[seat], parts, call.collective.scalar));
+      result =
+          std::make_shared<const std::string>(collective_result(call, comm.seats[seat], parts, call.collective.scalar));
     Rank &to = rank_table_[static_cast<size_t>(comm.rank_at(seat))];
     if (call.collective.ticket) payloads_.arrived(to, call.collective.ticket, result, knowledge);
   }
   for (Member &m : c->members) m.data.clear();
 }
 
-// Data that ranks without a process would have given. False: the run has failed, or it is known only when the first of the
-// family has its bytes.
-bool Communication::fill_folded(const Communicator &comm, const std::shared_ptr<Collective> &c, FoldedRanks::Parts &parts,
-                                std::vector<std::string> &made) {
+// Data that ranks without a process would have given. False: the run has failed, or it is known only when the first of
+// the family has its bytes.
+bool Communication::fill_folded(const Communicator &comm, const std::shared_ptr<Collective> &c,
+                                FoldedRanks::Parts &parts, std::vector<std::string> &made) {
   const ph_collective_fields call = c->members[0].record.collective;
   bool first = comm.ranks == comm.first_place;
   if (!first && c->members.size() == parts.size()) return true;
@@ -151,8 +168,8 @@ bool Communication::fill_folded(const Communicator &comm, const std::shared_ptr<
     }
   }
   failure_.cannot_fold(describe(c->members[0].record) + " of " + describe(comm) + ", sequence number " +
-               std::to_string(c->seq) + ": " + why +
-               "; run more of its ranks as processes (--real-ranks, NAME=SIZE:all in --fold), or --fold off");
+                       std::to_string(c->seq) + ": " + why +
+                       "; run more of its ranks as processes (--real-ranks, NAME=SIZE:all in --fold), or --fold off");
   return false;
 }
 

@@ -12,8 +12,15 @@ class Communication {
  public:
   Communication(RankTable &rank_table, Texts &texts, Prices &prices, Links &links, Payloads &payloads, RowLog &rows,
                 Progress &progress, Failure &failure)
-      : rank_table_(rank_table), texts_(texts), prices_(prices), links_(links), payloads_(payloads), rows_(rows),
-        progress_(progress), failure_(failure), local_(rank_table.size()) {}
+      : rank_table_(rank_table),
+        texts_(texts),
+        prices_(prices),
+        links_(links),
+        payloads_(payloads),
+        rows_(rows),
+        progress_(progress),
+        failure_(failure),
+        local_(rank_table.size()) {}
 
   // ---- communicators.cpp
   void create(Rank &rank, const ph_record &r, const std::string &label);
@@ -114,15 +121,15 @@ class Communication {
   Failure &failure_;
   FoldedRanks folded_;
   std::map<std::pair<std::vector<int>, size_t>, std::shared_ptr<Family>> families_;  // by members of the first, number
-  std::map<std::vector<int>, size_t> equal_groups_;                                  // so far, by members
+  std::map<std::vector<int>, size_t> equal_groups_;  // so far, by members
   std::vector<std::unique_ptr<Communicator>> communicators_;
   std::map<std::pair<uint64_t, uint64_t>, int32_t> by_key_;
   std::vector<std::unordered_map<uint32_t, int32_t>> local_;  // by rank: its own id -> number
   int64_t send_buffer_ = 0;  // bytes of a send that NCCL takes without a receive
   int unnumbered_ = 0;  // communicators that some member has not joined
-  std::vector<std::shared_ptr<Transfer>> matched_;          // not yet priced: groups must be whole first
+  std::vector<std::shared_ptr<Transfer>> matched_;  // not yet priced: groups must be whole first
   std::vector<std::shared_ptr<Operation>> open_operations_;  // some member is there, they have not begun
-  std::vector<Activity> activities_;                        // by tag
+  std::vector<Activity> activities_;  // by tag
   std::vector<int32_t> free_activities_;
   std::vector<Device *> ended_;
 };

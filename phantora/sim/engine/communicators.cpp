@@ -19,11 +19,14 @@ void Communication::create(Rank &rank, const ph_record &r, const std::string &la
     return failure_.set("rank " + who + " joined a communicator as a member that is no process");
   int before = c.seat_of(rank.index);
   if (before >= 0 && before != seat)
-    return failure_.set("rank " + who + " is two members of one communicator: NCCL between GPUs of one process (torch.nn.DataParallel, "
-                        "ncclCommInitAll) is not simulated; run one process for each GPU, as DistributedDataParallel does");
+    return failure_.set(
+        "rank " + who +
+        " is two members of one communicator: NCCL between GPUs of one process (torch.nn.DataParallel, "
+        "ncclCommInitAll) is not simulated; run one process for each GPU, as DistributedDataParallel does");
   uint32_t &local = c.local[static_cast<size_t>(seat)];
   if (local)
-    return failure_.set("ranks " + std::to_string(c.ranks[call.rank]) + " and " + who + " are the same member of a communicator");
+    return failure_.set("ranks " + std::to_string(c.ranks[call.rank]) + " and " + who +
+                        " are the same member of a communicator");
   c.ranks[call.rank] = rank.index;
   rank.communicators = std::max(rank.communicators, rank.first_communicator + r.id);
   local = rank.first_communicator + r.id;
@@ -93,7 +96,8 @@ Communicator *Communication::used(const Rank &rank, uint32_t id, int32_t &number
   const auto &mine = local_[static_cast<size_t>(rank.index)];
   auto found = mine.find(id);
   if (found == mine.end()) {
-    failure_.set("rank " + std::to_string(rank.index) + " used communicator " + std::to_string(id) + ", which it does not have");
+    failure_.set("rank " + std::to_string(rank.index) + " used communicator " + std::to_string(id) +
+                 ", which it does not have");
     return nullptr;
   }
   number = found->second;

@@ -5,13 +5,20 @@ namespace {
 
 ph_row_kind row_kind(const Item &item) {
   switch (item.type) {
-    case Item::COPY: return PH_ROW_MEMCPY;
-    case Item::MEMSET: return PH_ROW_MEMSET;
-    case Item::COMM: return item.comm->p2p ? PH_ROW_SENDRECV : PH_ROW_COLLECTIVE;
-    case Item::RECORD: return PH_ROW_RECORD;
-    case Item::WAIT: return PH_ROW_WAIT;
-    case Item::HOSTFUNC: return PH_ROW_HOST_FUNC;
-    default: return PH_ROW_KERNEL;
+    case Item::COPY:
+      return PH_ROW_MEMCPY;
+    case Item::MEMSET:
+      return PH_ROW_MEMSET;
+    case Item::COMM:
+      return item.comm->p2p ? PH_ROW_SENDRECV : PH_ROW_COLLECTIVE;
+    case Item::RECORD:
+      return PH_ROW_RECORD;
+    case Item::WAIT:
+      return PH_ROW_WAIT;
+    case Item::HOSTFUNC:
+      return PH_ROW_HOST_FUNC;
+    default:
+      return PH_ROW_KERNEL;
   }
 }
 
@@ -30,7 +37,8 @@ void Completions::completed(Device &device, const Stream &s, Item &item, int64_t
   if (item.type == Item::COMM && item.comm->p2p) pipelines_.handed_on(rank);
   if (item.type == Item::MARK)
     marks_.gpu_at(rank, device, item.part);
-  else if (item.type != Item::WAIT || item.id > 0 || device.now() > reached)  // a wait that is implied, if it delayed anything
+  else if (item.type != Item::WAIT || item.id > 0 ||
+           device.now() > reached)  // a wait that is implied, if it delayed anything
     write(device, s, item, reached);
   if (!rank.requests.empty()) waits_.check(rank);
 }
@@ -71,7 +79,8 @@ void Completions::write(Device &device, const Stream &s, const Item &item, int64
   bool copies = item.type == Item::COMM && item.comm->copies;
   uint8_t kind = copies ? uint8_t{PH_ROW_MEMCPY} : r.kind;  // as a profiler has it
   if (item.correlation && (item.shares() || item.type == Item::COMM))
-    s.context->rank.activities.push_back({kind, r.sub, r.flags, 0, item.correlation, s.id, r.name, r.start, r.end, r.launch, r.bytes});
+    s.context->rank.activities.push_back(
+        {kind, r.sub, r.flags, 0, item.correlation, s.id, r.name, r.start, r.end, r.launch, r.bytes});
   rows_.device(r);
   if (device.power().due(end)) write_power(device, end);
 }

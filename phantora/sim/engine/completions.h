@@ -7,8 +7,14 @@ namespace phe {
 
 class Completions : public DeviceListener {
  public:
-  Completions(Communication &communication, Marks &marks, Pipelines &pipelines, Waits &waits, CallNames &names, RowLog &rows)
-      : communication_(communication), marks_(marks), pipelines_(pipelines), waits_(waits), names_(names), rows_(rows) {}
+  Completions(Communication &communication, Marks &marks, Pipelines &pipelines, Waits &waits, CallNames &names,
+              RowLog &rows)
+      : communication_(communication),
+        marks_(marks),
+        pipelines_(pipelines),
+        waits_(waits),
+        names_(names),
+        rows_(rows) {}
 
   void arrived(Launch &launch, int64_t time) override { communication_.arrive(launch, time); }
   void completed(Device &device, const Stream &s, Item &item, int64_t reached) override;

@@ -50,7 +50,8 @@ bool ConservativeClock::run(bool until_answer) {
       if (state(*candidate.device).stopped || state(*candidate.device).next != candidate.time) continue;
       step_device(candidate, until_answer);
     } else {
-      if (network_.next(candidate.number) != candidate.time || network_.horizon(candidate.number) < candidate.time) continue;
+      if (network_.next(candidate.number) != candidate.time || network_.horizon(candidate.number) < candidate.time)
+        continue;
       step_network(candidate);
     }
     close_activities(candidate.time);  // what has begun on closed links, or met them

@@ -21,10 +21,16 @@ namespace phe {
 
 class ConservativeClock {
  public:
-  ConservativeClock(RankTable &rank_table, Devices &devices, Links &links, Communication &communication, Prices &prices, Waits &waits,
-        Progress &progress, const Failure &failure)
-      : rank_table_(rank_table), devices_(devices), network_(links.network()), communication_(communication), prices_(prices),
-        waits_(waits), progress_(progress), failure_(failure) {}
+  ConservativeClock(RankTable &rank_table, Devices &devices, Links &links, Communication &communication, Prices &prices,
+                    Waits &waits, Progress &progress, const Failure &failure)
+      : rank_table_(rank_table),
+        devices_(devices),
+        network_(links.network()),
+        communication_(communication),
+        prices_(prices),
+        waits_(waits),
+        progress_(progress),
+        failure_(failure) {}
 
   // Advances as far as possible; with `until_answer`, up to the first answer to a host. False: nothing has moved.
   bool run(bool until_answer = false);

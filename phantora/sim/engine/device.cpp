@@ -16,7 +16,8 @@ bool fills(const Item &item) { return item.type == Item::KERNEL && item.demand >
 bool product(const Item &item) { return fills(item) && item.flags & PH_F_LIBRARY; }
 // A copy engine's work goes on next to whatever runs on the SMs.
 bool on_engine(const Item &item) {
-  return item.type == Item::COPY ? item.sub != PH_COPY_D2D : item.type == Item::COMM && item.comm->copies;
+  return item.type == Item::COPY
+  ? item.sub != PH_COPY_D2D : item.type == Item::COMM && item.comm->copies;
 }
 
 }  // namespace
@@ -33,7 +34,8 @@ float DeviceModel::demand(const ph_kernel_fields &launch) const {
 
 float DeviceModel::demand(uint64_t copied_bytes) const {
   if (timing.filling_copy_bytes <= 0) return 1.0f;
-  return static_cast<float>(std::min(1.0, static_cast<double>(copied_bytes) / static_cast<double>(timing.filling_copy_bytes)));
+  return static_cast<float>(
+      std::min(1.0, static_cast<double>(copied_bytes) / static_cast<double>(timing.filling_copy_bytes)));
 }
 
 // ------------------------------------------------------------------ all devices
@@ -134,7 +136,8 @@ Item &Device::enqueue(Stream &s, Item &&item) {
   item.ready = item.launch + (item.shares() || item.type == Item::COMM ? model_.timing.launch_latency_ns : 0);
   if (s.legacy) {
     for (size_t i = 0, count = busy_.size(); i < count; ++i)  // `s` may join them
-      if (busy_[i] != &s && busy_[i]->context == s.context && busy_[i]->blocking) enqueue_wait(s, busy_[i]->all(), item.launch);
+      if (busy_[i] != &s && busy_[i]->context == s.context && busy_[i]->blocking)
+        enqueue_wait(s, busy_[i]->all(), item.launch);
   } else if (Stream *first = s.context->default_stream; s.blocking && first && !first->queue.empty()) {
     enqueue_wait(s, first->all(), item.launch);
   }
@@ -266,11 +269,13 @@ bool Device::seeks_room(const Item &item) {
   return item.type == Item::COMM && !item.comm->copies && !item.waited && item.priority >= 0;
 }
 
-// True if the head of `s`, which fills the GPU, starts sooner than communication that had its last dependency at `time`.
-// Products do not: they begin with a memset. Nor does what is launched later: whether that has been heard of is chance.
+// True if the head of `s`, which fills the GPU, starts sooner than communication that had its last dependency at
+// `time`. Products do not: they begin with a memset. Nor does what is launched later: whether that has been heard of is
+// chance.
 bool Device::starts_sooner(const Stream &s, const Stream &awaiting, int64_t time) const {
   const Item &item = s.queue.front(), &communication = awaiting.queue.front();
-  if (item.running || !fills(item) || product(item) || item.waits() || !concurrent(*s.context, *awaiting.context)) return false;
+  if (item.running || !fills(item) || product(item) || item.waits() || !concurrent(*s.context, *awaiting.context))
+    return false;
   if (item.launch > time || (item.launch == time && item.id > communication.id)) return false;
   return std::max(s.free_at + s.gap, item.ready) <= time + model_.timing.communication_start_ns;
 }
@@ -327,8 +332,8 @@ void Device::admit(Stream &s) {
 }
 
 // ------------------------------------------------------------------ completion
-// The GPU takes longer to go on to a stream's next kernel while two other streams have work, even if that only waits. Of
-// what is launched at this very moment it is chance whether it has been heard of.
+// The GPU takes longer to go on to a stream's next kernel while two other streams have work, even if that only waits.
+// Of what is launched at this very moment it is chance whether it has been heard of.
 int64_t Device::gap_after(const Stream &s) const {
   int others = 0;
   for (const Stream *other : busy_)
@@ -376,7 +381,8 @@ void Device::fail(const Stream &s) {
   }
   communications_ -= context.communications;
   context.communications = 0;
-  busy_.erase(std::remove_if(busy_.begin(), busy_.end(), [&](const Stream *one) { return one->context == &context; }), busy_.end());
+  busy_.erase(std::remove_if(busy_.begin(), busy_.end(), [&](const Stream *one) { return one->context == &context; }),
+              busy_.end());
   update_rates();
   listener_.failed(*this, s, s.queue.front());
 }
@@ -403,7 +409,8 @@ int64_t Device::first_communication(const Context &context) const {
 }
 
 // ------------------------------------------------------------------ what shares the GPU
-// Has the head of `s` kernels for the GPU's SMs, now or when the gap before them is over? Engines copy whoever's turn it is.
+// Has the head of `s` kernels for the GPU's SMs, now or when the gap before them is over? Engines copy whoever's turn
+// it is.
 bool Device::wants(const Stream &s) const {
   for (size_t i = 0; i < s.queue.size(); ++i) {
     const Item &item = s.queue[i];

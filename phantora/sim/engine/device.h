@@ -44,7 +44,11 @@ class Device {
 
   // `first` is the first process that may use it.
   Device(Rank &first, size_t index, const DeviceModel &model, DeviceListener &listener, Progress &progress)
-      : index_(index), model_(model), listener_(listener), progress_(progress), power_(model.power, first.power_factor, first.trials) {}
+      : index_(index),
+        model_(model),
+        listener_(listener),
+        progress_(progress),
+        power_(model.power, first.power_factor, first.trials) {}
 
   // `sliced`: the context takes turns with the others; else their kernels run concurrently (MPS).
   void add(Context &context, bool sliced);
@@ -112,7 +116,8 @@ class Device {
   TimeSlices slices_;
   int64_t now_ = 0;
   int64_t hold_ = NEVER;
-  int64_t comm_end_ = NEVER;  // the earliest end, by its own bound, of a communication kernel that runs and has no end yet
+  int64_t comm_end_ =
+      NEVER;  // the earliest end, by its own bound, of a communication kernel that runs and has no end yet
   int communications_ = 0;    // communication kernels on the GPU
   bool copies_ = false;       // a copy from or to a peer runs: these take turns
   int kernels_ = 0;           // kernels, copies, memsets admitted
@@ -127,7 +132,9 @@ class Device {
 // All GPUs of the cluster, and their streams.
 class Devices {
  public:
-  Devices(const ph_header &header, Progress &progress) : header_(header), progress_(progress) { model_.gpu = &header.device; }
+  Devices(const ph_header &header, Progress &progress) : header_(header), progress_(progress) {
+    model_.gpu = &header.device;
+  }
   void tell(DeviceListener &listener) { listener_ = &listener; }
   DeviceModel &model() { return model_; }
 

@@ -7,9 +7,11 @@ std::string Communication::describe(const ph_record &r) {
   const ph_collective_fields &call = r.collective;
   std::string text = call.coll < std::size(kinds) ? kinds[call.coll] : "?";
   text += " of " + std::to_string(call.count) + " " + (call.dtype < std::size(dtypes) ? dtypes[call.dtype] : "?");
-  bool rooted = call.coll == PH_COLL_BROADCAST || call.coll == PH_COLL_REDUCE || call.coll == PH_COLL_GATHER || call.coll == PH_COLL_SCATTER;
+  bool rooted = call.coll == PH_COLL_BROADCAST || call.coll == PH_COLL_REDUCE || call.coll == PH_COLL_GATHER ||
+                call.coll == PH_COLL_SCATTER;
   if (rooted) text += ", root " + std::to_string(call.root);
-  if (call.coll >= PH_COLL_SYMMETRIC_BARRIER && call.coll < PH_COLL_EXPERT_COUNTS) text += ", channel " + std::to_string(call.root);
+  if (call.coll >= PH_COLL_SYMMETRIC_BARRIER && call.coll < PH_COLL_EXPERT_COUNTS)
+    text += ", channel " + std::to_string(call.root);
   return text;
 }
 
@@ -36,8 +38,8 @@ namespace {
 
 std::string waits_in(const Collective &c, const Communication &all, const Communicator &comm, const Rank &rank) {
   const Member &me = c.members[static_cast<size_t>(comm.seat_of(rank.index))];
-  std::string text = "waits in " + Communication::describe(me.record) + all.called_at(me.site) + ", sequence number " + std::to_string(c.number()) +
-                     " of " + Communication::describe(comm) + "; not there: rank ";
+  std::string text = "waits in " + Communication::describe(me.record) + all.called_at(me.site) + ", sequence number " +
+                     std::to_string(c.number()) + " of " + Communication::describe(comm) + "; not there: rank ";
   bool first = true;
   for (size_t i = 0; i < c.members.size(); ++i) {
     const auto &launch = c.members[i].launch;
@@ -52,13 +54,15 @@ std::string waits_in(const Transfer &t, const Communication &all, const Communic
   if (t.kind == PHE_WAIT_SIGNAL)
     return "waits for a signal of rank " + std::to_string(t.like) + " in " + Communication::describe(comm) + ". ";
   if (t.kind == PHE_PUT_SIGNAL)
-    return "waits until rank " + std::to_string(t.like) + " takes its last signal in " + Communication::describe(comm) + ". ";
+    return "waits until rank " + std::to_string(t.like) + " takes its last signal in " + Communication::describe(comm) +
+           ". ";
   bool sending = t.send.launch.get() == &mine;
   const Post &own = sending ? t.send : t.recv, &other = sending ? t.recv : t.send;
   std::string text = std::string("waits to ") + (sending ? "send" : "receive") + " " + std::to_string(own.bytes) +
                      " bytes in " + Communication::describe(comm) + all.called_at(own.site);
   if (t.like >= 0) return text + ", and goes by rank " + std::to_string(t.like) + ", which has not reached it. ";
-  text += other.launch ? ", rank " + std::to_string(other.rank) + " has not reached it" : ", its peer has not called it";
+  text +=
+      other.launch ? ", rank " + std::to_string(other.rank) + " has not reached it" : ", its peer has not called it";
   return text + ". ";
 }
 

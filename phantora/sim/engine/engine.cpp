@@ -4,16 +4,23 @@
 
 namespace phe {
 
-
 Engine::Engine(void *area)
-    : header_(static_cast<ph_header *>(area)), names_(texts_), rank_table_(static_cast<char *>(area)), rows_(rank_table_.size()),
-      devices_(*header_, progress_), launches_(prices_, rows_, rank_table_.size()),
-      waits_(rank_table_, devices_, rows_, names_, progress_), payloads_(rank_table_, waits_, names_, failure_),
-      links_(rank_table_, rows_), pipelines_(rank_table_), marks_(links_, pipelines_, settled_power_),
+    : header_(static_cast<ph_header *>(area)),
+      names_(texts_),
+      rank_table_(static_cast<char *>(area)),
+      rows_(rank_table_.size()),
+      devices_(*header_, progress_),
+      launches_(prices_, rows_, rank_table_.size()),
+      waits_(rank_table_, devices_, rows_, names_, progress_),
+      payloads_(rank_table_, waits_, names_, failure_),
+      links_(rank_table_, rows_),
+      pipelines_(rank_table_),
+      marks_(links_, pipelines_, settled_power_),
       communication_(rank_table_, texts_, prices_, links_, payloads_, rows_, progress_, failure_),
-      comparison_(rank_table_, texts_, failure_), completions_(communication_, marks_, pipelines_, waits_, names_, rows_),
-      ingest_(rank_table_, devices_, texts_, names_, launches_, marks_, communication_, payloads_, waits_, comparison_, rows_,
-              progress_, failure_),
+      comparison_(rank_table_, texts_, failure_),
+      completions_(communication_, marks_, pipelines_, waits_, names_, rows_),
+      ingest_(rank_table_, devices_, texts_, names_, launches_, marks_, communication_, payloads_, waits_, comparison_,
+              rows_, progress_, failure_),
       clock_(rank_table_, devices_, links_, communication_, prices_, waits_, progress_, failure_) {
   devices_.tell(completions_);
   devices_.share(rank_table_.ranks());
@@ -121,8 +128,8 @@ bool Engine::a_rank_is_behind() {
 bool Engine::a_recording_runs_out() {
   const auto &ranks = rank_table_.ranks();
   return rank_table_.plays() && std::any_of(ranks.begin(), ranks.end(), [&](const Rank &rank) {
-    return !rank.exited && load(&rank.control->head) - ingest_.taken(rank) <= PH_RING_RECORDS / 2;
-  });
+           return !rank.exited && load(&rank.control->head) - ingest_.taken(rank) <= PH_RING_RECORDS / 2;
+         });
 }
 
 bool Engine::a_rank_waits() {
@@ -167,7 +174,8 @@ bool Engine::release_sleepers(const int32_t *sleepers, int count) {
     r->asleep = false;
     int64_t until = clock_.reached();
     if (!moved || until <= r->host) continue;
-    r->sleep = {r->sleep.since < 0 ? r->host : r->sleep.since, until, by, by < 0 ? 0 : rank_table_[static_cast<size_t>(by)].answered};
+    r->sleep = {r->sleep.since < 0 ? r->host : r->sleep.since, until, by,
+                by < 0 ? 0 : rank_table_[static_cast<size_t>(by)].answered};
     r->host = until;
     store(&r->control->floor, until);
   }
@@ -201,7 +209,8 @@ int64_t Engine::frontier() {
       if (!context->device.idle()) least = std::min(least, context->device.now());
     if (rank.exited) continue;
     int64_t host = NEVER;
-    // If one rank has several waits (communicators made in a group), one may end sooner than the one that moved its clock.
+    // If one rank has several waits (communicators made in a group), one may end sooner than the one that moved its
+    // clock.
     for (const Request &q : rank.requests)
       if (!q.helper()) host = std::min(host, std::max(q.record.time, load(&rank.control->floor)));
     if (host == NEVER) host = rank.host;  // what its helper threads wait for has no rows

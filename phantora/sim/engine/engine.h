@@ -15,7 +15,7 @@
 namespace phe {
 
 constexpr int64_t ROWS_WANTED = 1 << 14;  // new rows that make it worth calling Python
-constexpr int64_t MOST_MS = 50;           // of Engine::run: Python notes deaths and shows progress
+constexpr int64_t MOST_MS = 50;  // of Engine::run: Python notes deaths and shows progress
 
 class Engine {
  public:
@@ -98,7 +98,7 @@ class Engine {
   Completions completions_;
   Ingest ingest_;
   ConservativeClock clock_;
-  int64_t metered_until_ = -1;         // end of the last power rows
+  int64_t metered_until_ = -1;  // end of the last power rows
   int64_t rows_wanted_ = ROWS_WANTED;  // rows that wait before they are asked for again
   std::string diagnosis_;
   int64_t releases_ = 0;

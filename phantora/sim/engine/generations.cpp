@@ -1,8 +1,8 @@
 // Several processes in one place of a rank, one after the other.
 //
-// A generation begins when a new process asks for a place: all exited processes give up theirs together. It begins at the
-// moment at which their work is done. Until a place is taken or closed, its new process may still send records after that
-// moment.
+// A generation begins when a new process asks for a place: all exited processes give up theirs together. It begins at
+// the moment at which their work is done. Until a place is taken or closed, its new process may still send records
+// after that moment.
 #include <errno.h>
 #include <signal.h>
 

@@ -70,7 +70,8 @@ void Ingest::span(Rank &rank, const ph_record &r) {
   row.stream = r.thread;
   row.flags = r.flags;
   row.id = rank.fresh_id();
-  if (marks_.matter(rank) && row.name >= 0 && marks_.named(texts_.text(PHE_NAMES, row.name))) marks_.host_at(rank, r.time);
+  if (marks_.matter(rank) && row.name >= 0 && marks_.named(texts_.text(PHE_NAMES, row.name)))
+    marks_.host_at(rank, r.time);
   if (r.flags & PH_F_GRAPH) rank.graph_row = row.id;
   rows_.host(row);
 }
@@ -108,13 +109,15 @@ void Ingest::correlate(Rank &rank, const ph_record &r) { rank.correlation = r.id
 void Ingest::profile(Rank &rank, const ph_record &r) {
   auto &all = rank.activities;
   size_t count = std::min(all.size(), PH_REPLY_BYTES / sizeof(ph_activity));
-  waits_.reply(rank, r, 0, r.time, static_cast<int64_t>(count), reinterpret_cast<const char *>(all.data()), count * sizeof(ph_activity));
+  waits_.reply(rank, r, 0, r.time, static_cast<int64_t>(count), reinterpret_cast<const char *>(all.data()),
+               count * sizeof(ph_activity));
   all.erase(all.begin(), all.begin() + static_cast<long>(count));
 }
 
 void Ingest::profile_name(Rank &rank, const ph_record &r) {
   std::string name = shown(texts_.text(PHE_NAMES, static_cast<int32_t>(r.id)));
-  waits_.reply(rank, r, 0, r.time, static_cast<int64_t>(name.size()), name.data(), std::min<size_t>(name.size(), PH_REPLY_BYTES));
+  waits_.reply(rank, r, 0, r.time, static_cast<int64_t>(name.size()), name.data(),
+               std::min<size_t>(name.size(), PH_REPLY_BYTES));
 }
 
 void Ingest::unsupported(Rank &rank, const ph_record &r) {
@@ -211,8 +214,9 @@ void Ingest::kernel(Rank &rank, const ph_record &r) {
   take_times(rank, item);
   launches_.attribute(rank, r.op, item);
   const ph_kernel_fields &k = r.kernel;
-  phe_price_kernel launch{item.name, library, static_cast<int32_t>(k.grid_x), k.grid_y, k.grid_z,
-                          k.block_x, k.block_y, k.block_z, k.shared_bytes};
+  phe_price_kernel launch{item.name, library,   static_cast<int32_t>(k.grid_x),
+                          k.grid_y,  k.grid_z,  k.block_x,
+                          k.block_y, k.block_z, k.shared_bytes};
   s.device->enqueue(s, std::move(item));
   launches_.kernel(rank, r.op, s, launch);
 }
@@ -233,7 +237,8 @@ void Ingest::memset(Rank &rank, const ph_record &r) {
 
 void Ingest::copy(Rank &rank, const ph_record &r, Item item, uint32_t sub, uint64_t bytes) {
   Stream &s = devices_.stream(rank, r.stream);
-  phe_price_kind kind = item.type == Item::COPY ? PHE_COPY : PHE_MEMSET;
+  phe_price_kind kind = item.type == Item::COPY
+  ? PHE_COPY : PHE_MEMSET;
   item.bytes = static_cast<int64_t>(bytes);
   item.demand = devices_.model().demand(bytes);
   take_times(rank, item);
@@ -247,12 +252,14 @@ void Ingest::copy(Rank &rank, const ph_record &r, Item item, uint32_t sub, uint6
 }
 
 // ------------------------------------------------------------------ requests
-// The legacy stream's work includes what blocking streams owe it, done or not: how far the GPU has been followed is chance.
+// The legacy stream's work includes what blocking streams owe it, done or not: how far the GPU has been followed is
+// chance.
 std::vector<Dep> Ingest::all_of_stream(const Rank &rank, Stream &s) {
   std::vector<Dep> deps{s.all()};
   if (!s.legacy) return deps;
   for (auto &[id, other] : rank.streams)
-    if (other.get() != &s && other->device == s.device && other->blocking && other->enqueued) deps.push_back(other->all());
+    if (other.get() != &s && other->device == s.device && other->blocking && other->enqueued)
+      deps.push_back(other->all());
   return deps;
 }
 

@@ -34,7 +34,8 @@ class Ingest {
     uint64_t tail = 0;
     std::string blob;
     std::vector<int32_t> names, signatures;        // local id -> global
-    std::unordered_map<uint64_t, int64_t> blocks;  // of the framework's allocator: address -> row that allocated it, 0: free
+    std::unordered_map<uint64_t, int64_t>
+        blocks;  // of the framework's allocator: address -> row that allocated it, 0: free
     int64_t block = 0;                             // that row of the record in hand, 0: none
     int64_t group_left = 0;
     int64_t measured = UNTIMED, delay = 0;  // of the next launch

@@ -1,7 +1,8 @@
 // Slowdown between kernels and communication on one GPU.
 //
-// Interference is what a kernel loses to concurrent communication: a factor on its duration. Communication slowdown is what
-// communication loses to concurrent kernels: a share of its pace, since they fill memory and caches that it passes through.
+// Interference is what a kernel loses to concurrent communication: a factor on its duration. Communication slowdown is
+// what communication loses to concurrent kernels: a share of its pace, since they fill memory and caches that it passes
+// through.
 #pragma once
 #include "work.h"
 
@@ -28,7 +29,7 @@ class Interference {
   struct Stretch {
     int64_t since;
     double before;  // ns lost until then
-    double share;   // of the time, from then on
+    double share;  // of the time, from then on
   };
   double lost_until(int64_t time) const;
 

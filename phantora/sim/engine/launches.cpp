@@ -94,7 +94,8 @@ void Launches::close_piece(Operator &op) {
     price.request.kernels = static_cast<int32_t>(op.kernels.size());
     for (const Launched &l : op.kernels) price.kernels.push_back(l.kernel);
   });
-  for (size_t i = 0; i < op.kernels.size(); ++i) want(*op.kernels[i].stream, op.kernels[i].seq, id, static_cast<int>(i));
+  for (size_t i = 0; i < op.kernels.size(); ++i)
+    want(*op.kernels[i].stream, op.kernels[i].seq, id, static_cast<int>(i));
   op.kernels.clear();
   ++op.pieces;
 }

@@ -17,11 +17,43 @@ from phantora.wire.engine import KernelProfile, PowerLimit, PowerState, PriceKer
 from phantora.wire.session import Session
 
 __all__ = [
-    "CANNOT_FOLD", "COLLECTIVE", "COPY", "DONE", "ERROR", "EXITED", "IDLE", "KERNEL", "MEMSET", "MOVED", "NAMES",
-    "NOT_STARTED", "OPERATOR", "OTHER", "PAIR", "PEER_COPY", "PRICES", "PUT_SIGNAL", "RECORD", "ROW", "ROWS", "RUNS",
-    "SIGNATURES", "SLEPT", "TRANSFER", "WAITS", "WAITS_FOR_BYTES", "WAIT_SIGNAL",
-    "Engine", "KernelProfile", "PowerLimit", "PowerState", "PriceKernel", "PriceRequest", "Status", "Timing",
-]  # fmt: skip
+    "CANNOT_FOLD",
+    "COLLECTIVE",
+    "COPY",
+    "DONE",
+    "ERROR",
+    "EXITED",
+    "IDLE",
+    "KERNEL",
+    "MEMSET",
+    "MOVED",
+    "NAMES",
+    "NOT_STARTED",
+    "OPERATOR",
+    "OTHER",
+    "PAIR",
+    "PEER_COPY",
+    "PRICES",
+    "PUT_SIGNAL",
+    "RECORD",
+    "ROW",
+    "ROWS",
+    "RUNS",
+    "SIGNATURES",
+    "SLEPT",
+    "TRANSFER",
+    "WAITS",
+    "WAITS_FOR_BYTES",
+    "WAIT_SIGNAL",
+    "Engine",
+    "KernelProfile",
+    "PowerLimit",
+    "PowerState",
+    "PriceKernel",
+    "PriceRequest",
+    "Status",
+    "Timing",
+]
 
 IDLE, PRICES, ROWS, DONE, ERROR, MOVED, SLEPT = (1 << bit >> 1 for bit in range(len(interface.Reason.members)))
 OPERATOR, KERNEL, COPY, MEMSET, COLLECTIVE, TRANSFER = range(len(interface.PriceKind.members))
@@ -151,9 +183,7 @@ class Engine:
         """The run is folded; each representative must match one of its neighbours."""
         numbers = ctypes.c_int32 * len(fold.axes)
         expanded, first_only = ([getattr(axis, name) for axis in fold.axes] for name in ("expanded", "first_only"))
-        self._lib.phe_fold(
-            self._handle, numbers(*fold.sizes), numbers(*expanded), numbers(*first_only), len(fold.axes)
-        )
+        self._lib.phe_fold(self._handle, numbers(*fold.sizes), numbers(*expanded), numbers(*first_only), len(fold.axes))
         for one in fold.comparisons():
             ranks = (one.representative, one.before, one.after)
             self._lib.phe_compare(self._handle, *ranks, one.axis.encode(), one.uneven)

@@ -11,7 +11,8 @@ constexpr double REMEMBERED = 40;  // of the longer one, after which nothing is 
 
 double Limiter::advance(const phe_power_limit &limit, double factor, double dynamic, double steady, double left) {
   double full = factor * (dynamic + steady);
-  if (clock < 1.0 || mean > limit.budget_watts || full > limit.budget_watts) return relax(limit, factor, dynamic, steady, left);
+  if (clock < 1.0 || mean > limit.budget_watts || full > limit.budget_watts)
+    return relax(limit, factor, dynamic, steady, left);
   mean = full + (mean - full) * exp(-left / limit.response_ns);
   return full * left;
 }

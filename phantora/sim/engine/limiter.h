@@ -5,12 +5,12 @@
 namespace phe {
 
 struct Limiter {
-  double mean = 0;   // W drawn of late
+  double mean = 0;  // W drawn of late
   double clock = 1;  // share of the full one
   double lowest = 1;  // clock so far
 
-  // For `ns` something has run that draws `factor` times `dynamic` W at full clock, which fall with it, and `steady` ones.
-  // Returns what it has drawn, in nJ.
+  // For `ns` something has run that draws `factor` times `dynamic` W at full clock, which fall with it, and `steady`
+  // ones. Returns what it has drawn, in nJ.
   double advance(const phe_power_limit &limit, double factor, double dynamic, double steady, double ns);
   // Slowdown of a kernel by the clock as it is now.
   double stretch(const phe_kernel_profile &profile) const;

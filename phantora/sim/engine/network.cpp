@@ -66,7 +66,8 @@ void Network::set_scope(int link, int scope) {
 
 void Network::change(int link, int64_t time, double bandwidth) {
   Link &l = links_[link];
-  auto after = std::upper_bound(l.changes.begin(), l.changes.end(), time, [](int64_t t, const auto &c) { return t < c.first; });
+  auto after =
+      std::upper_bound(l.changes.begin(), l.changes.end(), time, [](int64_t t, const auto &c) { return t < c.first; });
   l.changes.insert(after, {time, to_rate(bandwidth)});
   if (l.component < 0) return;
   components_[l.component].changes = true;
@@ -264,7 +265,8 @@ void Network::solve(Component &k, int64_t time) {
 // ------------------------------------------------------------------ activities
 int64_t alone(const std::vector<FlowClass> &classes) {
   int64_t longest = 0;
-  for (const FlowClass &c : classes) longest = std::max(longest, duration(static_cast<Wide>(c.bytes * UNIT), to_rate(c.rate)));
+  for (const FlowClass &c : classes)
+    longest = std::max(longest, duration(static_cast<Wide>(c.bytes * UNIT), to_rate(c.rate)));
   return longest;
 }
 

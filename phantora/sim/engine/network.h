@@ -76,7 +76,10 @@ class Network {
   // Processes all events at next(component); ended classes go to `ended`, in order of (tag, index).
   void step(int component, std::vector<Ended> &ended);
   // Components whose next event may be another than at the last call.
-  void take_changed(std::vector<int> &out) { out.clear(); std::swap(out, changed_); }
+  void take_changed(std::vector<int> &out) {
+    out.clear();
+    std::swap(out, changed_);
+  }
 
   // A component is unknown after its horizon, because ranks may add traffic from then on.
   // close() marks all links of a scope so; open() forgets all marks. take_closed() gives the
@@ -84,7 +87,10 @@ class Network {
   int64_t horizon(int component) const { return components_[component].horizon; }
   void close(int scope, int64_t time);
   void open();
-  void take_closed(std::vector<int64_t> &tags) { tags.clear(); std::swap(tags, closed_); }
+  void take_closed(std::vector<int64_t> &tags) {
+    tags.clear();
+    std::swap(tags, closed_);
+  }
 
   double rate(int activity, int index) const;  // bytes/s now, of each flow of the class
   int component(int activity, int index) const;

@@ -20,8 +20,8 @@ PHN void phn_change(void *bench, int link, int64_t time, double bandwidth) {
 }
 PHN void phn_watch(void *bench) { static_cast<Bench *>(bench)->network.watch_links(); }
 // `offsets` has classes + 1 entries into `links`.
-PHN int phn_begin(void *bench, int64_t start, int classes, const int32_t *links, const int32_t *offsets, const double *bytes,
-                  const double *rates, const int32_t *counts, int64_t tag) {
+PHN int phn_begin(void *bench, int64_t start, int classes, const int32_t *links, const int32_t *offsets,
+                  const double *bytes, const double *rates, const int32_t *counts, int64_t tag) {
   Bench &b = *static_cast<Bench *>(bench);
   b.links.emplace_back();
   auto &own = b.links.back();
@@ -62,7 +62,9 @@ PHN void phn_ended(void *bench, int64_t *tags, int32_t *indices, int64_t *ends) 
   }
   b.ended.clear();
 }
-PHN double phn_rate(void *bench, int activity, int index) { return static_cast<Bench *>(bench)->network.rate(activity, index); }
+PHN double phn_rate(void *bench, int activity, int index) {
+  return static_cast<Bench *>(bench)->network.rate(activity, index);
+}
 PHN int phn_component(void *bench, int activity, int index) {
   return static_cast<Bench *>(bench)->network.component(activity, index);
 }

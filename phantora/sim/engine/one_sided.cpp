@@ -1,14 +1,14 @@
 // Memory of peers: copies from and to a peer that does nothing, and signals.
 //
-// A wait goes by the signal of the same number: it ends when that has been given. The next signal goes by that wait, since
-// there is room for one, unless signals are counted. So each is an operation of one member that begins when another's
-// kernel has been reached.
+// A wait goes by the signal of the same number: it ends when that has been given. The next signal goes by that wait,
+// since there is room for one, unless signals are counted. So each is an operation of one member that begins when
+// another's kernel has been reached.
 #include "communication.h"
 
 namespace phe {
 
-std::shared_ptr<Transfer> Communication::join_alone(int32_t number, Rank &rank, int peer, bool gives, phe_transfer_kind kind,
-                                                    const std::shared_ptr<Launch> &launch) {
+std::shared_ptr<Transfer> Communication::join_alone(int32_t number, Rank &rank, int peer, bool gives,
+                                                    phe_transfer_kind kind, const std::shared_ptr<Launch> &launch) {
   int me = communicator(number).own_rank(rank.index);
   launch->comm = number;
   launch->p2p = true;

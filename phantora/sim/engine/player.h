@@ -1,5 +1,5 @@
-// One rank of a recorded run, in place of a process (docs/replay.md): the records come back through the ring; between two
-// waits the host takes as long as it did, after a wait it goes on when the answer has come.
+// One rank of a recorded run, in place of a process (docs/replay.md): the records come back through the ring; between
+// two waits the host takes as long as it did, after a wait it goes on when the answer has come.
 #pragma once
 #include "rank.h"
 #include "recorder.h"

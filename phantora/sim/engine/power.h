@@ -1,5 +1,5 @@
-// Power: what runs on a GPU draws watts, and a limiter moves the clock by how far their mean is from the budget. Watts add
-// up to energy, which the log has row by row and NVML tells.
+// Power: what runs on a GPU draws watts, and a limiter moves the clock by how far their mean is from the budget. Watts
+// add up to energy, which the log has row by row and NVML tells.
 #pragma once
 #include "limiter.h"
 #include "work.h"

@@ -9,8 +9,8 @@ const phe_price_request *Prices::next() {
   return &(*this)[id].request;
 }
 
-void Prices::set_flows(int32_t id, int64_t latency, double slowed, const phe_flow *flows, int count, const int32_t *links,
-                       int link_count) {
+void Prices::set_flows(int32_t id, int64_t latency, double slowed, const phe_flow *flows, int count,
+                       const int32_t *links, int link_count) {
   Price &price = (*this)[id];
   price.latency = latency;
   price.slowed = slowed;

@@ -62,7 +62,8 @@ class Prices {
   const phe_price_request *next();
   // Collectives and transfers whose price has been asked for.
   bool communication_missing() const { return unpriced_communication_; }
-  void set_flows(int32_t id, int64_t latency, double slowed, const phe_flow *flows, int count, const int32_t *links, int link_count);
+  void set_flows(int32_t id, int64_t latency, double slowed, const phe_flow *flows, int count, const int32_t *links,
+                 int link_count);
   Price &set(int32_t id, const int64_t *durations, int count, int32_t name);
 
  private:

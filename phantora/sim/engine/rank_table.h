@@ -21,7 +21,9 @@ class RankTable {
   void record();
   void play(double scale);
   bool plays() const { return !players_.empty(); }
-  Recorder *recorder(const Rank &rank) { return recorders_.empty() ? nullptr : &recorders_[static_cast<size_t>(rank.index)]; }
+  Recorder *recorder(const Rank &rank) {
+    return recorders_.empty() ? nullptr : &recorders_[static_cast<size_t>(rank.index)];
+  }
   Player *player(const Rank &rank) { return players_.empty() ? nullptr : &players_[static_cast<size_t>(rank.index)]; }
   // A request of the host has its answer; `clock`: of the host after it.
   void answered(Rank &rank, const ph_record &r, int64_t clock);

@@ -72,10 +72,14 @@ T total(T a, T b) {
 template <typename T>
 T combine(T a, T b, int op) {
   switch (op) {
-    case 1: return product(a, b);
-    case 2: return std::max(a, b);
-    case 3: return std::min(a, b);
-    default: return total(a, b);  // sum, avg, pre-multiplied sum
+    case 1:
+      return product(a, b);
+    case 2:
+      return std::max(a, b);
+    case 3:
+      return std::min(a, b);
+    default:
+      return total(a, b);  // sum, avg, pre-multiplied sum
   }
 }
 
@@ -118,20 +122,30 @@ std::string reduce_as(const std::vector<const std::string *> &parts, int op, dou
 }
 
 inline std::string reduce(const std::vector<const std::string *> &parts, int dtype, int op, double scale) {
-#define PHE_PLAIN(T) \
-  return reduce_as<T, T>(parts, op, scale, [](T v) { return v; }, [](T v) { return v; })
+#define PHE_PLAIN(T) return reduce_as<T, T>(parts, op, scale, [](T v) { return v; }, [](T v) { return v; })
   switch (dtype) {
-    case 0: PHE_PLAIN(int8_t);
-    case 1: PHE_PLAIN(uint8_t);
-    case 2: PHE_PLAIN(int32_t);
-    case 3: PHE_PLAIN(uint32_t);
-    case 4: PHE_PLAIN(int64_t);
-    case 5: PHE_PLAIN(uint64_t);
-    case 6: return reduce_as<uint16_t, float>(parts, op, scale, half_to_float, float_to_half);
-    case 7: PHE_PLAIN(float);
-    case 8: PHE_PLAIN(double);
-    case 9: return reduce_as<uint16_t, float>(parts, op, scale, bf16_to_float, float_to_bf16);
-    default: return std::string(longest(parts), '\0');  // fp8 sums are data of large tensors: zero
+    case 0:
+      PHE_PLAIN(int8_t);
+    case 1:
+      PHE_PLAIN(uint8_t);
+    case 2:
+      PHE_PLAIN(int32_t);
+    case 3:
+      PHE_PLAIN(uint32_t);
+    case 4:
+      PHE_PLAIN(int64_t);
+    case 5:
+      PHE_PLAIN(uint64_t);
+    case 6:
+      return reduce_as<uint16_t, float>(parts, op, scale, half_to_float, float_to_half);
+    case 7:
+      PHE_PLAIN(float);
+    case 8:
+      PHE_PLAIN(double);
+    case 9:
+      return reduce_as<uint16_t, float>(parts, op, scale, bf16_to_float, float_to_bf16);
+    default:
+      return std::string(longest(parts), '\0');  // fp8 sums are data of large tensors: zero
   }
 #undef PHE_PLAIN
 }
@@ -149,7 +163,8 @@ inline bool same_for_all(const ph_collective_fields &call) {
 }
 
 // Bytes that member `me` receives. `record` is its COLLECTIVE record.
-inline std::string collective_result(const ph_record &record, int me, const std::vector<const std::string *> &parts, double scale) {
+inline std::string collective_result(const ph_record &record, int me, const std::vector<const std::string *> &parts,
+                                     double scale) {
   static const size_t sizes[] = PH_NCCL_DTYPE_BYTES;
   const ph_collective_fields &call = record.collective;
   int kind = call.coll, dtype = call.dtype, op = call.redop;

@@ -21,7 +21,8 @@ static auto communicator_order(const ph_row &r) { return std::make_tuple(r.end, 
 
 // Rows of flows (and stretches of links, distinguished by their name) that end together at one rank.
 static auto network_order(const ph_row &r) {
-  return std::make_tuple(r.end, r.rank, r.kind, r.kind == PH_ROW_LINK ? r.name : r.comm, r.seq, r.value, r.part, r.start);
+  return std::make_tuple(r.end, r.rank, r.kind, r.kind == PH_ROW_LINK ? r.name : r.comm, r.seq, r.value, r.part,
+                         r.start);
 }
 
 // Moves what ends before `until` from `list` to `sorted`.

@@ -23,7 +23,8 @@ class SharedMemory {
   bool ready(const std::vector<Context *> &contexts) const;
   // Takes that entry.
   Entry next();
-  // When memory is given back, by what has been said so far, of which the entry has enough; -1: never, or there is enough.
+  // When memory is given back, by what has been said so far, of which the entry has enough; -1: never, or there is
+  // enough.
   int64_t room_at(const Entry &entry, int64_t capacity) const;
   // False: the GPU has less than the entry takes.
   bool apply(const Entry &entry, int64_t capacity);

@@ -16,8 +16,10 @@ void TimeSlices::update(const phe_timing &timing, int64_t now, const std::vector
   ends_ = NEVER;
   if (contenders.empty()) return;
   begun_ = begun_ || now >= begins_;
-  auto own = std::find_if(contenders.begin(), contenders.end(), [this](const Contender &c) { return c.context == turn_; });
-  auto after = std::find_if(contenders.begin(), contenders.end(), [this](const Contender &c) { return c.context > turn_; });
+  auto own =
+      std::find_if(contenders.begin(), contenders.end(), [this](const Contender &c) { return c.context == turn_; });
+  auto after =
+      std::find_if(contenders.begin(), contenders.end(), [this](const Contender &c) { return c.context > turn_; });
   const Contender &next = after == contenders.end() ? contenders[0] : *after;
   bool there = own != contenders.end();
   // A process that has been alone for longer than a slice has none left.

@@ -1,4 +1,5 @@
-// Processes that share a GPU without MPS: the kernels of one run for a time slice, then those of the next that has some.
+// Processes that share a GPU without MPS: the kernels of one run for a time slice, then those of the next that has
+// some.
 #pragma once
 #include "basics.h"
 

@@ -9,13 +9,15 @@ constexpr int64_t ONE_SLOT_BYTES = 8192;  // of NCCL's LL protocol, the one for 
 // bytes and receives 4), more than that hangs on a cluster.
 bool Communication::agrees(const Communicator &comm, const Transfer &t) {
   if (t.send.bytes == t.recv.bytes || std::max(t.send.bytes, t.recv.bytes) <= ONE_SLOT_BYTES) return true;
-  failure_.set("mismatched send and receive in " + describe(comm) + ": rank " + std::to_string(t.send.rank) + " sends " +
-               std::to_string(t.send.bytes) + " bytes" + called_at(t.send.site) + ", rank " + std::to_string(t.recv.rank) +
-               " receives " + std::to_string(t.recv.bytes) + called_at(t.recv.site) + "; sizes and order of sends and receives must agree");
+  failure_.set("mismatched send and receive in " + describe(comm) + ": rank " + std::to_string(t.send.rank) +
+               " sends " + std::to_string(t.send.bytes) + " bytes" + called_at(t.send.site) + ", rank " +
+               std::to_string(t.recv.rank) + " receives " + std::to_string(t.recv.bytes) + called_at(t.recv.site) +
+               "; sizes and order of sends and receives must agree");
   return false;
 }
 
-void Communication::join_transfer(Rank &rank, const ph_record &r, std::string data, const std::shared_ptr<Launch> &launch) {
+void Communication::join_transfer(Rank &rank, const ph_record &r, std::string data,
+                                  const std::shared_ptr<Launch> &launch) {
   int32_t number;
   Communicator *comm = used(rank, r.id, number);
   if (!comm) return;
@@ -29,10 +31,11 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
   bool asked = one_sided && !led && !send && r.transfer.ticket;
   bool zeros = asked && folded_.takes_zeros(*comm, static_cast<int>(r.transfer.dtype));
   if (asked && !zeros)
-    return failure_.cannot_fold("a receive: rank " + std::to_string(rank.index) + " receives " + std::to_string(r.transfer.bytes) +
-                        " bytes that matter from rank " + std::to_string(other) + " in " + describe(*comm) +
-                        ", which is folded; expand the axis (NAME=SIZE:all in --fold), name the rank in --real-ranks, or "
-                        "use --fold off");
+    return failure_.cannot_fold(
+        "a receive: rank " + std::to_string(rank.index) + " receives " + std::to_string(r.transfer.bytes) +
+        " bytes that matter from rank " + std::to_string(other) + " in " + describe(*comm) +
+        ", which is folded; expand the axis (NAME=SIZE:all in --fold), name the rank in --real-ranks, or "
+        "use --fold off");
   std::pair<int, int> way = send ? std::make_pair(me, peer) : std::make_pair(peer, me);
   auto &mine = send ? comm->sends[way] : comm->recvs[way];
   auto &theirs = send ? comm->recvs[way] : comm->sends[way];
@@ -76,13 +79,14 @@ void Communication::join_transfer(Rank &rank, const ph_record &r, std::string da
   if (!t->send.launch || !t->recv.launch || !agrees(*comm, *t)) return;
   if (t->recv.ticket) {
     auto data = std::make_shared<const std::string>(std::move(t->send.data));  // the receiver reads zeros behind them
-    payloads_.arrived(rank_table_[static_cast<size_t>(t->recv.rank)], t->recv.ticket, std::move(data), t->send.knowledge);
+    payloads_.arrived(rank_table_[static_cast<size_t>(t->recv.rank)], t->recv.ticket, std::move(data),
+                      t->send.knowledge);
   }
   matched_.push_back(t);
 }
 
-// The rank that does what a member does: it has the same place in the first of the family; in the first itself it has the
-// first place of all folded axes.
+// The rank that does what a member does: it has the same place in the first of the family; in the first itself it has
+// the first place of all folded axes.
 int Communication::like_of(const Communicator &comm, int own) const {
   int rank = comm.ranks[static_cast<size_t>(own)];
   return comm.ranks == comm.first_place ? folded_.origin(rank) : comm.first_place[static_cast<size_t>(own)];
@@ -92,7 +96,8 @@ int Communication::like_of(const Communicator &comm, int own) const {
 void Communication::follow(const Communicator &comm, const std::shared_ptr<Transfer> &t) {
   bool source = !t->send.launch;  // it is the sender who is no process
   auto place = [&](int own) {
-    return static_cast<int>(std::find(comm.first_place.begin(), comm.first_place.end(), like_of(comm, own)) - comm.first_place.begin());
+    return static_cast<int>(std::find(comm.first_place.begin(), comm.first_place.end(), like_of(comm, own)) -
+                            comm.first_place.begin());
   };
   Family::Way way{place(t->src), place(t->dst), source};
   const std::vector<Example> &shown = comm.family->examples[way];
@@ -115,12 +120,14 @@ void Communication::show(const Communicator &comm, const Transfer &t, const Post
 void Communication::resolve(const Communicator &comm, const std::shared_ptr<Transfer> &t, const Example &example) {
   const Post &own = t->own();
   if (own.bytes != example.bytes)
-    return failure_.cannot_fold("a send and receive in " + describe(comm) + ": rank " + std::to_string(own.rank) + " has " +
-                        std::to_string(own.bytes) + " bytes where the pair at the first place of the mesh has " +
-                        std::to_string(example.bytes) + "; expand the axis (NAME=SIZE:all in --fold), or use --fold off");
+    return failure_.cannot_fold(
+        "a send and receive in " + describe(comm) + ": rank " + std::to_string(own.rank) + " has " +
+        std::to_string(own.bytes) + " bytes where the pair at the first place of the mesh has " +
+        std::to_string(example.bytes) + "; expand the axis (NAME=SIZE:all in --fold), or use --fold off");
   go_by(t, example.launch);
   if (t->recv.launch && t->recv.ticket)
-    payloads_.arrived(rank_table_[static_cast<size_t>(t->recv.rank)], t->recv.ticket, std::make_shared<const std::string>(example.data));
+    payloads_.arrived(rank_table_[static_cast<size_t>(t->recv.rank)], t->recv.ticket,
+                      std::make_shared<const std::string>(example.data));
 }
 
 void Communication::price_transfers(const std::vector<std::shared_ptr<Launch>> &groups) {
@@ -168,8 +175,9 @@ void Communication::price(const std::shared_ptr<Transfer> &t) {
     prices_[t->price].operations.push_back(t);
 }
 
-// A send puts its bytes into the buffers of the receiver's channels, and ends when they are there: with 2 H200, NCCL 2.28,
-// 64 MiB end without a receive and 128 MiB do not. Sends end so only where all ranks wait: else the receive decides.
+// A send puts its bytes into the buffers of the receiver's channels, and ends when they are there: with 2 H200,
+// NCCL 2.28, 64 MiB end without a receive and 128 MiB do not. Sends end so only where all ranks wait: else the receive
+// decides.
 bool Communication::send_ahead() {
   std::vector<std::shared_ptr<Transfer>> all;
   for (const auto &o : open_operations_) {

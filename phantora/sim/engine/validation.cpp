@@ -1,5 +1,5 @@
-// Validation of records, which may come from a damaged recording, a stub of another version, or a program that overwrote
-// its memory. Handlers rely on it: no valid record makes the engine reach beyond its tables.
+// Validation of records, which may come from a damaged recording, a stub of another version, or a program that
+// overwrote its memory. Handlers rely on it: no valid record makes the engine reach beyond its tables.
 #include "ingest.h"
 
 #include <iterator>
@@ -31,16 +31,20 @@ bool Ingest::validate(const Rank &rank, const ph_record &r) {
 
 void Ingest::reject(const Rank &rank, const std::string &what) {
   std::string of = "rank " + std::to_string(rank.index);
-  failure_.set(rank_table_.player(rank) ? "the recording of " + of + " is damaged (" + what + "); run `phantora trace` again"
-                                   : "what " + of + " says cannot be (" + what +
-                                         "): its process wrote into memory that is not its own; run it again");
+  failure_.set(rank_table_.player(rank)
+                   ? "the recording of " + of + " is damaged (" + what + "); run `phantora trace` again"
+                   : "what " + of + " says cannot be (" + what +
+                         "): its process wrote into memory that is not its own; run it again");
 }
 
 bool Ingest::is_valid(const Rank &rank, const ph_record &r) const {
   auto known = [&] { return r.stream < PH_MAX_DEVICES || rank.streams.count(r.stream); };
-  auto members = [&](uint64_t count, uint64_t index) { return count >= 1 && count <= rank_table_.size() && index < count; };
+  auto members = [&](uint64_t count, uint64_t index) {
+    return count >= 1 && count <= rank_table_.size() && index < count;
+  };
   if (!is_time(r.time)) return false;
-  if (rank_table_.player(rank) && asks(r) && r.asked.resumes != NEVER_RESUMED && !is_time(r.asked.resumes)) return false;
+  if (rank_table_.player(rank) && asks(r) && r.asked.resumes != NEVER_RESUMED && !is_time(r.asked.resumes))
+    return false;
   switch (r.kind) {
     case PH_DEFINE_NAME:
     case PH_DEFINE_SIGNATURE:
@@ -112,8 +116,10 @@ bool Ingest::valid_collective(const Rank &rank, const ph_record &r) const {
   if (call.coll >= PH_COLL_COUNT_PH_COLL || call.dtype >= std::size(ELEMENT) || !is_size(call.bytes)) return false;
   uint64_t members = comm->ranks.size();
   if (call.coll >= PH_COLL_SYMMETRIC_BARRIER && call.root < 0) return false;
-  if (call.coll == PH_COLL_SYMMETRIC_BARRIER && !(call.scalar >= 0 && call.scalar <= static_cast<double>(MOST_TIME))) return false;
-  if (call.coll >= PH_COLL_EXPERT_COUNTS && !(call.scalar >= 0 && call.scalar <= INT32_MAX && call.count <= INT32_MAX)) return false;
+  if (call.coll == PH_COLL_SYMMETRIC_BARRIER && !(call.scalar >= 0 && call.scalar <= static_cast<double>(MOST_TIME)))
+    return false;
+  if (call.coll >= PH_COLL_EXPERT_COUNTS && !(call.scalar >= 0 && call.scalar <= INT32_MAX && call.count <= INT32_MAX))
+    return false;
   if (has_root(call.coll) && static_cast<uint32_t>(call.root) >= members) return false;
   bool shared = call.coll == PH_COLL_ALL_REDUCE || call.coll == PH_COLL_BROADCAST || call.coll == PH_COLL_REDUCE;
   return !call.ticket || call.count <= MOST_PAYLOAD / (ELEMENT[call.dtype] * (shared ? 1 : members));

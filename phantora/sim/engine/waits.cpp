@@ -27,7 +27,8 @@ void Waits::answer(Rank &rank, size_t place, int status, int64_t time, int64_t v
   reply(rank, q.record, status, q.query || q.record.kind == PH_EVENT_TIME ? time : at, value);
 }
 
-void Waits::reply(Rank &rank, const ph_record &record, int status, int64_t time, int64_t value, const char *data, size_t length) {
+void Waits::reply(Rank &rank, const ph_record &record, int status, int64_t time, int64_t value, const char *data,
+                  size_t length) {
   // A helper thread that polls moves nothing, however often it asks.
   if (!(record.flags & PH_F_HELPER)) progress_.moved = true;
   rank_table_.answered(rank, record, std::max(record.time, time));
@@ -53,7 +54,8 @@ bool Waits::answered_in_passing(Rank &rank, size_t place) {
   Device *device = q.deps.empty() ? nullptr : q.deps[0].stream->device;
   bool ready = std::all_of(q.deps.begin(), q.deps.end(), Item::done);
   if (!q.query) {
-    if (ready) answer(rank, place, 0, device ? device->now() : 0, 0);  // met this instant: completions are checked one by one
+    if (ready)
+      answer(rank, place, 0, device ? device->now() : 0, 0);  // met this instant: completions are checked one by one
     return ready;
   }
   if (ready) {
@@ -190,20 +192,22 @@ int64_t Waits::shared_peak() const {
 
 void Waits::settle_memory(Device &device) {
   auto memory = memory_.find(device.index());
-  while (memory != memory_.end() && memory->second.ready(device.contexts())) answer_memory(memory->second, memory->second.next());
+  while (memory != memory_.end() && memory->second.ready(device.contexts()))
+    answer_memory(memory->second, memory->second.next());
 }
 
 void Waits::answer_memory(SharedMemory &memory, const SharedMemory::Entry &entry) {
   auto capacity = static_cast<int64_t>(devices_.model().gpu->memory_bytes);
   bool helper = entry.record.flags & PH_F_HELPER;
   // Another process may have given its memory back and then told this one to go on, by a message without a clock.
-  if (int64_t later = entry.asks && !helper ? memory.room_at(entry, capacity) : -1; later >= 0) return memory.add(later + 1, entry);
+  if (int64_t later = entry.asks && !helper ? memory.room_at(entry, capacity) : -1; later >= 0)
+    return memory.add(later + 1, entry);
   int status = !memory.apply(entry, capacity);
   if (!entry.asks) return;
   Rank &rank = *entry.rank;
   for (size_t place = 0; place < rank.requests.size(); ++place) {
     const Request &q = rank.requests[place];
-    if (q.shares() && q.record.slot == entry.record.slot) 
+    if (q.shares() && q.record.slot == entry.record.slot)
       return answer(rank, place, status, entry.time > q.record.time ? entry.time : -1, capacity - memory.used());
   }
   if (helper) reply(rank, entry.record, status, entry.record.time, capacity - memory.used());

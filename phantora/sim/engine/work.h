@@ -20,7 +20,16 @@ struct Dep {
 };
 
 struct Item {
-  enum Type : uint8_t { KERNEL, COPY, MEMSET, COMM, RECORD, WAIT, HOSTFUNC, MARK };  // MARK: all before lies before a mark
+  enum Type : uint8_t {
+    KERNEL,
+    COPY,
+    MEMSET,
+    COMM,
+    RECORD,
+    WAIT,
+    HOSTFUNC,
+    MARK
+  };  // MARK: all before lies before a mark
 
   Type type = KERNEL;
   uint8_t sub = 0, flags = 0;
@@ -71,7 +80,8 @@ struct Stream {
     return seq < first || seq > enqueued ? nullptr : &queue[seq - first];
   }
   Dep all() { return {this, enqueued}; }
-  // The command with `count` commands behind it; 0: it is done. The number of implied waits is chance, so they do not count.
+  // The command with `count` commands behind it; 0: it is done. The number of implied waits is chance, so they do not
+  // count.
   uint64_t command_before_last(uint64_t count) const {
     uint64_t seq = enqueued;
     for (size_t left = queue.size(); left-- > 0; --seq)

@@ -55,9 +55,24 @@ from phantora.trace.schema import DEVICE_KINDS, RunMetadata
 Ints = npt.NDArray[np.int64]
 
 _SHORT_COLUMNS = (
-    "kind", "rank", "name", "op", "start", "end", "launch", "ready", "cls", "provenance", "flops", "bytes", "value",
-    "link", "shape", "comm", "error",
-)  # fmt: skip
+    "kind",
+    "rank",
+    "name",
+    "op",
+    "start",
+    "end",
+    "launch",
+    "ready",
+    "cls",
+    "provenance",
+    "flops",
+    "bytes",
+    "value",
+    "link",
+    "shape",
+    "comm",
+    "error",
+)
 _COLUMNS = (*_SHORT_COLUMNS, "stream", "id", "algorithm", "seq")
 _SHORT_KINDS = (*DEVICE_KINDS, "sync", "power")
 _TIME_COLUMNS = ("kind", "rank", "start", "end", "launch", "ready", "link", "id")

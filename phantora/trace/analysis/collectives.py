@@ -77,8 +77,11 @@ class Collectives:
         names, algorithms = rows["name"][own][fresh], rows["algorithm"][own][fresh]
         for key, late_by, came_last, is_late in zip(
             zip(comm[fresh].tolist(), names.tolist(), algorithms.tolist(), strict=True),
-            skew.tolist(), last.tolist(), late.tolist(), strict=True,
-        ):  # fmt: skip
+            skew.tolist(),
+            last.tolist(),
+            late.tolist(),
+            strict=True,
+        ):
             entry = self._sums.setdefault(key, _Sums())
             entry.calls += 1
             entry.skew += late_by

@@ -118,9 +118,10 @@ def _of_rank(log: Log, rank: int, spans: list[tuple[int, int, int]], begin: int)
 def _role(times: npt.NDArray[np.float64]) -> str:
     work = times[:, 2]  # a rank that only receives tokens does not generate
     working = [
-        phase for phase, own in zip(_PHASES, work, strict=True)
+        phase
+        for phase, own in zip(_PHASES, work, strict=True)
         if phase not in (SYNC, OTHER) and own > _ROLE_SHARE * work.sum()
-    ]  # fmt: skip
+    ]
     return " + ".join(working) or OTHER
 
 

@@ -339,13 +339,23 @@ def _exposure(report: Report, console: Console) -> None:
         return
     table = _table(
         "\nExposed communication, per rank and step",
-        "collective", "of", "awaited by", "exposed", "late rank", "share", left=3,
-    )  # fmt: skip
+        "collective",
+        "of",
+        "awaited by",
+        "exposed",
+        "late rank",
+        "share",
+        left=3,
+    )
     for e in report.exposure[:_MOST_ROWS]:
         table.add_row(
-            collective_kind(e.collective)[:14], cut(e.group, 22), cut(e.waited_by or "-", 20),
-            duration(e.exposed), duration(e.late_rank), percent(e.exposed, report.steady.time),
-        )  # fmt: skip
+            collective_kind(e.collective)[:14],
+            cut(e.group, 22),
+            cut(e.waited_by or "-", 20),
+            duration(e.exposed),
+            duration(e.late_rank),
+            percent(e.exposed, report.steady.time),
+        )
     console.print(table)
 
 
@@ -354,13 +364,27 @@ def _collectives(report: Report, details: Details, console: Console) -> None:
         return
     table = _table(
         "\nCollectives (calls per rank and step; mean of a call)",
-        "collective", "of", "calls", "size", "wait", "transfer", "bus", "last", left=2,
-    )  # fmt: skip
+        "collective",
+        "of",
+        "calls",
+        "size",
+        "wait",
+        "transfer",
+        "bus",
+        "last",
+        left=2,
+    )
     for c in details.collectives[:_MOST_ROWS]:
         table.add_row(
-            collective_kind(c.name)[:14], cut(c.group, 22), f"{c.count / _each(report):.4g}", size(c.bytes),
-            duration(c.wait), duration(c.transfer), rate(c.bus_bandwidth), f"{c.last}" if c.last >= 0 else "-",
-        )  # fmt: skip
+            collective_kind(c.name)[:14],
+            cut(c.group, 22),
+            f"{c.count / _each(report):.4g}",
+            size(c.bytes),
+            duration(c.wait),
+            duration(c.transfer),
+            rate(c.bus_bandwidth),
+            f"{c.last}" if c.last >= 0 else "-",
+        )
     console.print(table)
 
 
@@ -372,17 +396,20 @@ def _links(report: Report, details: Details, console: Console) -> None:
     if not identical:
         return
     table = _table(
-        "\nLinks, per step",
-        "links", "number", "bandwidth", "bytes of one", "busy", "used", "most used", "peak",
-    )  # fmt: skip
+        "\nLinks, per step", "links", "number", "bandwidth", "bytes of one", "busy", "used", "most used", "peak"
+    )
     for (name, bandwidth), links in list(identical.items())[:_MOST_ROWS]:
         number, most = len(links), links[0]
         table.add_row(
-            cut(name, 24), str(number), rate(bandwidth), size(sum(link.bytes for link in links) / number),
+            cut(name, 24),
+            str(number),
+            rate(bandwidth),
+            size(sum(link.bytes for link in links) / number),
             percent(sum(link.busy for link in links) / number, report.steady.time),
             percent(sum(link.utilisation for link in links), number),
-            f"{percent(most.utilisation, 1)} {cut(most.name, 16)}", percent(most.peak, 1),
-        )  # fmt: skip
+            f"{percent(most.utilisation, 1)} {cut(most.name, 16)}",
+            percent(most.peak, 1),
+        )
     console.print(table)
 
 
@@ -422,18 +449,32 @@ def _work(title: str, rows: Sequence[Work], report: Report, console: Console) ->
         return
     table = _table(
         f"\n{title}, per rank and step; shares of the device time",
-        "name", "calls", "time", "share", "min", "mean", "max", "rate", "of peak", "source",
-    )  # fmt: skip
+        "name",
+        "calls",
+        "time",
+        "share",
+        "min",
+        "mean",
+        "max",
+        "rate",
+        "of peak",
+        "source",
+    )
     each = _each(report)
     for row in shown:
         name = row.name if len(row.name) <= 44 else short_name(row.name, 44)
         achieved, share = achieved_rate(row, report.metadata)
         calls = (row.shortest, row.time / row.count, row.longest) if row.count else ()
         table.add_row(
-            name, f"{row.count / each:.4g}", _short(row.time / each), f"{100 * row.share:.1f}%",
+            name,
+            f"{row.count / each:.4g}",
+            _short(row.time / each),
+            f"{100 * row.share:.1f}%",
             *([_short(call) for call in calls] or ["-"] * 3),
-            achieved, share, _SOURCE.get(row.provenance, row.provenance),
-        )  # fmt: skip
+            achieved,
+            share,
+            _SOURCE.get(row.provenance, row.provenance),
+        )
     console.print(table)
 
 

@@ -62,10 +62,7 @@ class Step:
     @property
     def host(self) -> tuple[int, int]:
         """The stretch of the host's time, both ends included."""
-        return (
-            self.start if self.begin is None else self.begin,
-            self.end if self.until is None else self.until,
-        )
+        return (self.start if self.begin is None else self.begin, self.end if self.until is None else self.until)
 
 
 @dataclass(frozen=True)
@@ -243,11 +240,9 @@ def _settle(log: Log, source: str, steps: dict[int, list[Step]], noted: dict[int
             if step.number not in noted:
                 by_number.setdefault(step.number, []).append(step)
     spans = {
-        number: (
-            min(s.start for s in own), max(s.end for s in own), sum(s.end - s.start for s in own) / len(own),
-        )
+        number: (min(s.start for s in own), max(s.end for s in own), sum(s.end - s.start for s in own) / len(own))
         for number, own in by_number.items()
-    }  # fmt: skip
+    }
     return settle(spans, source, log)
 
 
@@ -281,10 +276,15 @@ def _of_rank(iterations: Sequence[Iteration], work: _Launched) -> tuple[list[Ste
         follows = bool(steps) and not work.content.busy[at - 1]
         steps.append(
             Step(
-                iteration.number, iteration.name, before if follows else max(before, first), end,
-                begin=begin, until=iteration.end, host_time=_host_time(begin, iteration.end, work.content, at, slot),
+                iteration.number,
+                iteration.name,
+                before if follows else max(before, first),
+                end,
+                begin=begin,
+                until=iteration.end,
+                host_time=_host_time(begin, iteration.end, work.content, at, slot),
             )
-        )  # fmt: skip
+        )
         contents.append(work.content.part(at, slot + 1))
         begin, at = None, slot + 2
     return steps, contents
@@ -326,5 +326,3 @@ def _read(log: Log, launched: dict[int, _Launched]) -> None:
             content.backward += np.bincount(slot[kernel & backward[batch["op"][rows]]], minlength=size)
             content.optimizer += np.bincount(slot, length * optimizer[batch["cls"][rows]], size)
             content.to_host += np.bincount(slot, batch["bytes"][rows] * to_host[batch["name"][rows]], size)
-
-

@@ -14,9 +14,7 @@ from phantora.trace.analysis.report import CAUSES, Report, StepTimes
 
 Row = dict[str, Any]
 # Of `Details`: each a table as it is.
-_LISTS = (
-    "collectives", "stragglers", "kernels", "operators", "classes", "modules", "streams", "links",
-)  # fmt: skip
+_LISTS = ("collectives", "stragglers", "kernels", "operators", "classes", "modules", "streams", "links")
 
 
 def tables(report: Report) -> dict[str, list[Row]]:

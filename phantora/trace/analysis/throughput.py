@@ -111,8 +111,10 @@ class Volume:
         self._weights = [fold.represented(rank) if fold else traced for rank in ranks]
         operators, shapes = log.words("op"), log.words("shape")
         readers: dict[str, Callable[[str], _Lookup | _Images | None]] = {
-            EMBEDDING: _embedding, _GATHER: _gathered, _BACKWARD_CONVOLUTION: _images,
-        }  # fmt: skip
+            EMBEDDING: _embedding,
+            _GATHER: _gathered,
+            _BACKWARD_CONVOLUTION: _images,
+        }
         readers.update(dict.fromkeys(_FORWARD, _lookup))
         readers.update(dict.fromkeys(_FORWARD_CONVOLUTIONS, _images_forward))
         self._readers = [readers.get(word) for word in operators]

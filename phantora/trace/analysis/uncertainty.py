@@ -29,9 +29,13 @@ Floats = npt.NDArray[np.float64]
 
 # Of durations whose log does not say it (an earlier format, a price without).
 _DEFAULT = {
-    "measured": 0.05, "measured (calibration)": 0.05, "fitted": 0.13, "interpolated": 0.2, "scaled": 0.2,
+    "measured": 0.05,
+    "measured (calibration)": 0.05,
+    "fitted": 0.13,
+    "interpolated": 0.2,
+    "scaled": 0.2,
     "analytic": 0.4,
-}  # fmt: skip
+}
 _UNKNOWN = 0.4
 _OF_THIS_GPU = ("measured (calibration)", "fitted")  # provenances of prices that no other GPU's decide
 _COLLECTIVES = "communication"  # class

@@ -123,11 +123,7 @@ def spans_of(steps: Steps, ranks: Sequence[int], begin: int, end: int, outside: 
 
 
 def windows(
-    log: Log,
-    ranks: Sequence[int],
-    spans: Sequence[Span],
-    columns: Sequence[str],
-    kinds: Collection[str] | None = None,
+    log: Log, ranks: Sequence[int], spans: Sequence[Span], columns: Sequence[str], kinds: Collection[str] | None = None
 ) -> Iterator[Window]:
     """The windows of `spans` from the last to the first.
 

@@ -147,9 +147,12 @@ def _structure(a: Side, b: Side, d: Difference) -> list[Cause]:
     if not _alone(d, "optimizer"):  # its work follows from the parameters' shapes
         largest = max(("code", "shape", "count"), key=lambda kind: abs(evidence.get(kind, 0.0)))
         evidence[largest] = evidence.get(largest, 0.0) + evidence.pop("optimizer", 0.0)
-    rest = (("updates", "optimizer", _code(d, "optimizer")), ("code", "code", _code(d, "")),
-            ("calls", "count", f"operators run more or less often{_mostly(d, 'by_count')}"),
-            ("shapes", "shape", f"the model's shapes: operators of other sizes{_mostly(d, 'by_shape')}"))  # fmt: skip
+    rest = (
+        ("updates", "optimizer", _code(d, "optimizer")),
+        ("code", "code", _code(d, "")),
+        ("calls", "count", f"operators run more or less often{_mostly(d, 'by_count')}"),
+        ("shapes", "shape", f"the model's shapes: operators of other sizes{_mostly(d, 'by_shape')}"),
+    )
     found += [Cause(kind, text, evidence.pop(claim)) for kind, claim, text in rest if claim in evidence]
     same = _same_work(d)
     kernels, before = evidence.get("kernels", 0.0), sum(c.a.time for c in same)
@@ -240,9 +243,13 @@ def _evidence(d: Difference) -> dict[str, float]:
 
 # Operators that say by themselves what was switched on or off.
 _NAMED = {
-    "_foreach_norm.Scalar": "clipping", "_foreach_mul_.Tensor": "clipping", "linalg_vector_norm": "clipping",
-    "native_dropout": "dropout", "native_dropout_backward": "dropout", "_local_scalar_dense": "reads",
-}  # fmt: skip
+    "_foreach_norm.Scalar": "clipping",
+    "_foreach_mul_.Tensor": "clipping",
+    "linalg_vector_norm": "clipping",
+    "native_dropout": "dropout",
+    "native_dropout_backward": "dropout",
+    "_local_scalar_dense": "reads",
+}
 _READ = "aten::_local_scalar_dense"
 
 

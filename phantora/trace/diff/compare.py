@@ -21,7 +21,7 @@ from phantora.trace.diff.reality import (
     plain_operations,
     plain_transfers,
     within_bars,
-)  # fmt: skip
+)
 from phantora.trace.reader import Log
 
 DIFF_FORMAT = 2
@@ -228,10 +228,19 @@ def compare(a: Side, b: Side) -> Difference:
     difference.equal = not any(
         getattr(difference, name)
         for name in (
-            "settings", "times", "steps", "ranks", "classes", "operators", "collectives", "exposure", "memory",
-            "added", "removed",
+            "settings",
+            "times",
+            "steps",
+            "ranks",
+            "classes",
+            "operators",
+            "collectives",
+            "exposure",
+            "memory",
+            "added",
+            "removed",
         )
-    )  # fmt: skip
+    )
     same_work = a.operations.keys() == b.operations.keys() and a.transfers.keys() == b.transfers.keys()
     difference.equal &= same_work and ra.rows == rb.rows
     difference.equal &= not any(change and change.change for change in (*difference.peaks, difference.retries))

@@ -91,9 +91,8 @@ def render(d: Difference, console: Console) -> None:
 
 def _table(title: str, *columns: str) -> Table:
     table = Table(
-        title=f"\n{title}", title_justify="left", title_style="bold", box=None, pad_edge=False,
-        padding=(0, 2, 0, 0),
-    )  # fmt: skip
+        title=f"\n{title}", title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0)
+    )
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i == 0 else "right", no_wrap=i > 0, overflow="fold")
     return table
@@ -116,9 +115,14 @@ def _work(title: str, changes: Sequence[WorkChange], console: Console) -> None:
     table = _table(title, "", "calls a", "calls b", "change", "by count", "by shape", "by duration")
     for c in changes[:_MOST]:
         table.add_row(
-            cut(c.name, 32), f"{c.a.count:g}"[:7], f"{c.b.count:g}"[:7], _signed(c.change), _signed(c.by_count),
-            _signed(c.by_shape), _signed(c.by_duration),
-        )  # fmt: skip
+            cut(c.name, 32),
+            f"{c.a.count:g}"[:7],
+            f"{c.b.count:g}"[:7],
+            _signed(c.change),
+            _signed(c.by_count),
+            _signed(c.by_shape),
+            _signed(c.by_duration),
+        )
     console.print(table)
 
 

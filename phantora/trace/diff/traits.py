@@ -77,8 +77,9 @@ def traits(side: Side) -> Traits:
     operations = side.operations
     lookup = max(
         (found for o in operations if o.name == EMBEDDING if (found := embedding(o.shape))),
-        key=lambda found: prod(found[1]), default=None,
-    )  # fmt: skip
+        key=lambda found: prod(found[1]),
+        default=None,
+    )
     width = max((embedding_width(o.shape) for o in operations if o.name == EMBEDDING), default=0)
     images = next((m for o in operations if "convolution" in o.name if (m := _IMAGES.search(o.shape))), None)
     indices = tuple(lookup[1]) if lookup else (int(images[1]), int(images[2])) if images else ()
@@ -206,10 +207,12 @@ def repeats(a: Side, b: Side, x: Traits, y: Traits) -> Repeats:
         def counts(side: Side, backward: bool, cls: str = cls) -> float:
             return _calls(
                 side.operations,
-                lambda o: (o.cls == cls if cls else o.cls not in ("optimizer", "loss", "embedding", "communication"))
-                and not o.part
-                and ("backward" in o.name) == backward
-                and not o.name.startswith("aten::_foreach"),
+                lambda o: (
+                    (o.cls == cls if cls else o.cls not in ("optimizer", "loss", "embedding", "communication"))
+                    and not o.part
+                    and ("backward" in o.name) == backward
+                    and not o.name.startswith("aten::_foreach")
+                ),
             )
 
         before, after = counts(a, True), counts(b, True)

@@ -62,10 +62,12 @@ class Verdict:
         bar = f" (+-{100 * self.error:.2f} %)" if self.error else ""
         how = f"{100 * abs(self.worse):.2f} %{bar} {'worse' if self.worse > 0 else 'better'}"
         relation = {
-            PASS: "within the limit of", FAIL: "more than the limit of",
+            PASS: "within the limit of",
+            FAIL: "more than the limit of",
             INCONCLUSIVE: "too uncertain for the limit of",
-        }[self.result]  # fmt: skip
+        }[self.result]
         return f"{self.metric} is {how}, {relation} {100 * self.limit:g} %"
+
 
 def judge(difference: Difference, limit: Limit) -> Verdict:
     """The verdict on run b. Raises PhantoraError if the logs do not show the metric."""

@@ -49,10 +49,18 @@ STREAM_OFFSET = 7
 LANE = 1000
 """Threads' and streams' further tracks are numbered so far apart."""
 _CATEGORY = {
-    "kernel": "kernel", "collective": "kernel", "sendrecv": "kernel", "memcpy": "gpu_memcpy",
-    "memset": "gpu_memset", "host_func": "gpu_user_annotation", "operator": "cpu_op",
-    "annotation": "user_annotation", "sync": "cuda_runtime", "call": "cuda_runtime", "python": "python_function",
-}  # fmt: skip
+    "kernel": "kernel",
+    "collective": "kernel",
+    "sendrecv": "kernel",
+    "memcpy": "gpu_memcpy",
+    "memset": "gpu_memset",
+    "host_func": "gpu_user_annotation",
+    "operator": "cpu_op",
+    "annotation": "user_annotation",
+    "sync": "cuda_runtime",
+    "call": "cuda_runtime",
+    "python": "python_function",
+}
 _TEXT_ARGS = tuple((column, "class" if column == "cls" else column) for column in TEXT_COLUMNS[2:])
 _PROFILER_STEP = "ProfilerStep#"
 _PEER_COPY = f'"{COPY_NAMES["P2P"]}"'  # of one side alone, in symmetric memory
@@ -119,9 +127,12 @@ class _File:
     def begin(self, log: Log, rank: int, plan: Plan, groups: list[dict[str, Any]]) -> None:
         meta, streams = log.metadata, stream_names(log, [rank])
         distributed = {
-            "backend": "nccl", "rank": rank, "world_size": meta.world_size, "pg_count": len(groups),
+            "backend": "nccl",
+            "rank": rank,
+            "world_size": meta.world_size,
+            "pg_count": len(groups),
             "pg_config": groups,
-        }  # fmt: skip
+        }
         head = {
             "deviceProperties": [
                 {"id": number, "name": meta.gpu, "totalGlobalMem": meta.memory_bytes}
@@ -130,16 +141,9 @@ class _File:
             "displayTimeUnit": "ms",
             "producer": f"{PRODUCER} {meta.phantora}",
         }
-        lines = (
-            '{"schemaVersion": 1',
-            f'"distributedInfo": {json.dumps(distributed)}',
-            json.dumps(head)[1:-1],
-        )
+        lines = ('{"schemaVersion": 1', f'"distributedInfo": {json.dumps(distributed)}', json.dumps(head)[1:-1])
         self._raw.write((",\n".join(lines) + ',\n"traceEvents": [\n').encode())
-        for pid, label, order in (
-            (FIRST_PID + rank, "CPU", 2 * rank),
-            (rank, meta.gpu or "GPU", 2 * rank + 1),
-        ):
+        for pid, label, order in ((FIRST_PID + rank, "CPU", 2 * rank), (rank, meta.gpu or "GPU", 2 * rank + 1)):
             self._meta("process_name", pid, 0, {"name": f"rank {rank} ({meta.where(rank)})"})
             self._meta("process_labels", pid, 0, {"labels": label})
             self._meta("process_sort_index", pid, 0, {"sort_index": order})
@@ -154,9 +158,7 @@ class _File:
         self._events.append(_BEGIN)
 
     def _meta(self, name: str, pid: int, tid: int, args: dict[str, Any]) -> None:
-        self._events.append(
-            f'{{"ph":"M","name":"{name}","pid":{pid},"tid":{tid},"ts":0.0,"args":{json.dumps(args)}}}'
-        )
+        self._events.append(f'{{"ph":"M","name":"{name}","pid":{pid},"tid":{tid},"ts":0.0,"args":{json.dumps(args)}}}')
 
     def add(self, event: str) -> None:
         self._events.append(event)

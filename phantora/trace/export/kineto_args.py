@@ -17,18 +17,28 @@ from phantora.trace.reader import Log
 
 # Short dtype of the log -> (C++ name in operators' arguments, name in collectives' arguments, bytes).
 _DTYPES = {
-    "bf16": ("c10::BFloat16", "BFloat16", 2), "fp16": ("c10::Half", "Half", 2), "fp32": ("float", "Float", 4),
-    "fp64": ("double", "Double", 8), "i64": ("long int", "Long", 8), "i32": ("int", "Int", 4),
-    "i16": ("short int", "Short", 2), "i8": ("signed char", "Char", 1), "u8": ("unsigned char", "Byte", 1),
+    "bf16": ("c10::BFloat16", "BFloat16", 2),
+    "fp16": ("c10::Half", "Half", 2),
+    "fp32": ("float", "Float", 4),
+    "fp64": ("double", "Double", 8),
+    "i64": ("long int", "Long", 8),
+    "i32": ("int", "Int", 4),
+    "i16": ("short int", "Short", 2),
+    "i8": ("signed char", "Char", 1),
+    "u8": ("unsigned char", "Byte", 1),
     "bool": ("bool", "Bool", 1),
-}  # fmt: skip
+}
 _OF_KERNELS = {"f16": "fp16", "f32": "fp32", "f64": "fp64", "u8": "u8", "bf16": "bf16"}
 """Types in names of NCCL's kernels -> as the log writes them."""
 _BYTES = "u8"  # a collective whose dtype the log does not have is one of bytes
 _COLLECTIVES = {
-    "all_reduce": "allreduce", "all_gather": "_allgather_base", "reduce_scatter": "_reduce_scatter_base",
-    "broadcast": "broadcast", "reduce": "reduce", "all_to_all": "all_to_all",
-}  # fmt: skip
+    "all_reduce": "allreduce",
+    "all_gather": "_allgather_base",
+    "reduce_scatter": "_reduce_scatter_base",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "all_to_all": "all_to_all",
+}
 TENSOR = re.compile(r"(?:sparse_\w+ )?(\w+)\[([\d,]*)\](?:@\w+)?")
 """A tensor in the log's text of arguments: its dtype and extents."""
 _FIRST_TENSOR = re.compile(r"\b(\w+)\[\d")
@@ -106,12 +116,15 @@ class CollectiveArgs:
         """``distributedInfo.pg_config`` of a rank."""
         return [
             {
-                "pg_name": str(group.comm), "pg_desc": _purpose(group), "backend_config": "cuda:nccl",
-                "pg_size": len(group.ranks), "ranks": list(group.ranks),
+                "pg_name": str(group.comm),
+                "pg_desc": _purpose(group),
+                "backend_config": "cuda:nccl",
+                "pg_size": len(group.ranks),
+                "ranks": list(group.ranks),
             }
             for group in self._groups.values()
             if rank in group.ranks
-        ]  # fmt: skip
+        ]
 
     def of(self, row: dict[str, Any]) -> str:
         """JSON text of the arguments of a collective's or a transfer's row."""
@@ -127,10 +140,15 @@ class CollectiveArgs:
             "Collective name": _COLLECTIVES.get(kind, kind),
             "In msg nelems": most // size if kind == "all_gather" else most,
             "Out msg nelems": most // size if kind == "reduce_scatter" else most,
-            "Group size": size, "dtype": spelled, "In split size": "[]", "Out split size": "[]",
-            "Process Group Name": str(row["comm"]), "Process Group Description": _purpose(group),
-            "Process Group Ranks": str(list(group.ranks)), "Seq": row["seq"],
-        }  # fmt: skip
+            "Group size": size,
+            "dtype": spelled,
+            "In split size": "[]",
+            "Out split size": "[]",
+            "Process Group Name": str(row["comm"]),
+            "Process Group Description": _purpose(group),
+            "Process Group Ranks": str(list(group.ranks)),
+            "Seq": row["seq"],
+        }
         if row["ready"] > row["start"]:
             args["wait (us)"] = (row["ready"] - row["start"]) / 1000
         return json.dumps(args)[1:-1]

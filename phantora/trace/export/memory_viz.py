@@ -79,8 +79,13 @@ class _Trace:
 
     def _entry(self, time: int, action: str, address: int, size: int) -> dict[str, Any]:
         entry: dict[str, Any] = {
-            "action": action, "addr": address, "size": size, "stream": 0, "time_us": time // 1000, "frames": [],
-        }  # fmt: skip
+            "action": action,
+            "addr": address,
+            "size": size,
+            "stream": 0,
+            "time_us": time // 1000,
+            "frames": [],
+        }
         if action == "oom":
             entry["device_free"] = 0
         self.entries.append(entry)

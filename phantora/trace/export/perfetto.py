@@ -56,13 +56,7 @@ _BEGIN, _END, _INSTANT, _COUNT = 1, 2, 3, 4
 _STATE_CLEARED, _NEEDS_STATE = 1, 2
 _EXPLICIT_ORDER, _UNIT_BYTES = 3, 3
 _CATEGORIES = (*ENGINE_KINDS, "launch", "release", "transfer", "step", *IMPORTED_KINDS)
-_TEXT_ARGS = {
-    "op": "op",
-    "shape": "shape",
-    "cls": "class",
-    "provenance": "provenance",
-    "algorithm": "algorithm",
-}
+_TEXT_ARGS = {"op": "op", "shape": "shape", "cls": "class", "provenance": "provenance", "algorithm": "algorithm"}
 _ARGS = (*_TEXT_ARGS.values(), "bytes", "flops", "sequence", "peer", "wait_ns")
 
 
@@ -202,9 +196,7 @@ class _Writer:
             for order, (rank, index, lane) in enumerate(sorted(self.plan.tracks[layer])):
                 more = f" (overlap {lane})" if lane else ""
                 if layer == THREAD:
-                    uuid = self._thread(
-                        rank, index, lane, ("main" if index == 0 else f"thread {index}") + more
-                    )
+                    uuid = self._thread(rank, index, lane, ("main" if index == 0 else f"thread {index}") + more)
                 elif layer == STREAM:
                     label = streams.get((rank, index), f"stream {index}")
                     uuid = self._track(self.process[rank], label + more, 1000 + order)
@@ -323,9 +315,7 @@ class _Writer:
                 self._slices(batch, rows[points], _INSTANT, start[points], track[points])
             if layer != THREAD:
                 begins = end > start
-                self._slices(
-                    batch, rows[begins], _BEGIN, start[begins], track[begins], transfer=layer == COMM
-                )
+                self._slices(batch, rows[begins], _BEGIN, start[begins], track[begins], transfer=layer == COMM)
         self._memory(batch)
         self._links(batch)
         self._power(batch)
@@ -366,15 +356,11 @@ class _Writer:
             *proto.fixed(_FLOWS, self._flow(batch["rank"][rows], batch["link"][rows])),
         )
 
-    def _slices(
-        self, batch: Batch, rows: Ints, event: int, time: Ints, track: Ints, transfer: bool = False
-    ) -> None:
+    def _slices(self, batch: Batch, rows: Ints, event: int, time: Ints, track: Ints, transfer: bool = False) -> None:
         for chosen, content in self._contents(batch, rows, transfer):
             self._event(time[chosen], event, track[chosen], *content)
 
-    def _contents(
-        self, batch: Batch, rows: Ints, transfer: bool = False
-    ) -> Iterator[tuple[Ints, list[Piece]]]:
+    def _contents(self, batch: Batch, rows: Ints, transfer: bool = False) -> Iterator[tuple[Ints, list[Piece]]]:
         """Groups of `rows` that have the same fields, with the fields."""
         if not len(rows):
             return
@@ -447,9 +433,7 @@ class _Writer:
             if not len(rows):
                 continue
             # Of slices with a start in common the longest encloses the others; of equal ones the eldest.
-            track = self._uuid(
-                layer, rank[long][::-1], index[long][::-1], self.plan.lanes(layer, batch, rows)
-            )
+            track = self._uuid(layer, rank[long][::-1], index[long][::-1], self.plan.lanes(layer, batch, rows))
             order = np.lexsort((batch["id"][rows], -batch["end"][rows], start))
             rows, start, track = rows[order], start[order], track[order]
             groups = [

@@ -32,9 +32,27 @@ LAUNCHED_KINDS = (*DEVICE_KINDS, "host_func")
 LAUNCH_CALLS = {"memcpy": "cudaMemcpyAsync", "memset": "cudaMemsetAsync", "host_func": "cudaLaunchHostFunc"}
 """Calls that launch a row, except a kernel's launch."""
 TIMELINE_COLUMNS = (
-    "kind", "rank", "stream", "name", "start", "end", "launch", "ready", "id", "link", "op", "shape", "cls",
-    "provenance", "algorithm", "comm", "seq", "bytes", "flops", "value",
-)  # fmt: skip
+    "kind",
+    "rank",
+    "stream",
+    "name",
+    "start",
+    "end",
+    "launch",
+    "ready",
+    "id",
+    "link",
+    "op",
+    "shape",
+    "cls",
+    "provenance",
+    "algorithm",
+    "comm",
+    "seq",
+    "bytes",
+    "flops",
+    "value",
+)
 """Columns of the log that timelines show."""
 
 FIRST_PID = 10_000  # rank r's host is process FIRST_PID + r; process 0 has a meaning of its own in Perfetto
@@ -156,9 +174,7 @@ class _NestedLanes:
         for key, rows in _by_track(track):
             stacks = self._open.setdefault(key, [[]])
             backwards = rows[::-1]
-            for row, a, b in zip(
-                backwards.tolist(), start[backwards].tolist(), end[backwards].tolist(), strict=True
-            ):
+            for row, a, b in zip(backwards.tolist(), start[backwards].tolist(), end[backwards].tolist(), strict=True):
                 lane = 0
                 while not _nest(stacks[lane], a, b):
                     lane += 1

@@ -50,8 +50,7 @@ FORMATS = (
     Format(
         "chrome",
         (".json", ".json.gz"),
-        "Kineto's JSON for chrome://tracing, ui.perfetto.dev and HolisticTraceAnalysis; "
-        "one file per rank",
+        "Kineto's JSON for chrome://tracing, ui.perfetto.dev and HolisticTraceAnalysis; one file per rank",
         _writer("chrome"),
     ),
     Format("memory", (".pickle",), "torch's memory snapshot, for pytorch.org/memory_viz", _writer("memory_viz")),
@@ -81,9 +80,7 @@ def format_of(path: str) -> Format:
     if path.endswith("/") or os.path.isdir(path):
         return FORMATS[1]
     suffixes = ", ".join(suffix for known in formats() for suffix in known.suffixes)
-    raise PhantoraError(
-        f"{path}: no timeline format has this suffix; end the path with one of {suffixes}, or /"
-    )
+    raise PhantoraError(f"{path}: no timeline format has this suffix; end the path with one of {suffixes}, or /")
 
 
 def export(

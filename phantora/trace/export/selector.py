@@ -32,9 +32,7 @@ class Selector:
         if selection.steps is not None:
             kept = {r: [s for s in own if s.number in selection.steps] for r, own in found.of_rank.items()}
             if not any(kept.values()):
-                raise PhantoraError(
-                    f"{log.path}: no such steps; the log has {', '.join(map(str, found.numbers()))}"
-                )
+                raise PhantoraError(f"{log.path}: no such steps; the log has {', '.join(map(str, found.numbers()))}")
             found = Steps(found.source, kept)
             self._begin = np.full(max(self.ranks) + 1, np.iinfo(np.int64).max)
             self._end = np.full(max(self.ranks) + 1, np.iinfo(np.int64).min)
@@ -43,9 +41,7 @@ class Selector:
                     self._begin[rank], self._end[rank] = own[0].start, own[-1].end
         self.steps = found
 
-    def batches(
-        self, columns: Sequence[str], kinds: Sequence[str] = KINDS, reverse: bool = False
-    ) -> Iterator[Batch]:
+    def batches(self, columns: Sequence[str], kinds: Sequence[str] = KINDS, reverse: bool = False) -> Iterator[Batch]:
         """Batches of the selected rows that are of one of `kinds`."""
         chosen = self.selection
         wanted = [kind for kind in kinds if chosen.kinds is None or kind in chosen.kinds]
@@ -60,9 +56,7 @@ class Selector:
             if self._progress is not None:
                 self._progress(before + (count - batch.index if reverse else batch.index + 1), self._passes * count)
             if chosen.steps is not None:
-                inside = (batch["end"] >= self._begin[batch["rank"]]) & (
-                    batch["start"] < self._end[batch["rank"]]
-                )
+                inside = (batch["end"] >= self._begin[batch["rank"]]) & (batch["start"] < self._end[batch["rank"]])
                 rows = np.flatnonzero(inside)
                 if not len(rows):
                     continue

@@ -1,5 +1,5 @@
-// Copies to pinned memory that are not waited for. A program that reads the memory before it has waited for the copy finds
-// there what was there before, as on a GPU.
+// Copies to pinned memory that are not waited for. A program that reads the memory before it has waited for the copy
+// finds there what was there before, as on a GPU.
 //
 // The order on the GPU decides which copies a wait of the host covers: a stream covers its own copies and what the
 // events that it waited for cover. No time is asked for, so that equal runs read equal bytes.
@@ -54,8 +54,10 @@ static void arrive(size_t place) {
   copy *c = &copies[place];
   ph_range range;
   if (ph_memory_find(c->dst, &range) && range.base + range.size >= (uintptr_t)c->dst + c->bytes) {
-    if (c->data) memcpy(c->dst, c->data, c->bytes);
-    else ph_memory_clear(c->dst, c->bytes);
+    if (c->data)
+      memcpy(c->dst, c->data, c->bytes);
+    else
+      ph_memory_clear(c->dst, c->bytes);
   }
   free(c->data);
   *c = (copy){0};

@@ -119,7 +119,9 @@ static bool keep(ph_record *record, const void *blob, size_t length) {
   phc_branch *branch = branches;
   while (branch && branch->stream->id != record->stream) branch = branch->next;
   if (branch) {
-    int type = record->kind == PH_MEMCPY ? PHC_NODE_MEMCPY : record->kind == PH_MEMSET ? PHC_NODE_MEMSET : PHC_NODE_KERNEL;
+    int type = record->kind == PH_MEMCPY   ? PHC_NODE_MEMCPY
+               : record->kind == PH_MEMSET ? PHC_NODE_MEMSET
+                                           : PHC_NODE_KERNEL;
     phc_node *node = add(branch->stream, type);
     ph_frame *frame = ph_top_frame();
     if (node) {
@@ -219,8 +221,12 @@ cudaError_t phc_capture_begin(void *handle, bool per_thread, int mode, phc_graph
     error = cudaErrorIllegalState;
     free(capture);
   } else {
-    *capture = (phc_capture){.next = captures, .id = ++last_capture, .mode = mode, .owner = this_thread(),
-                             .origin = stream, .added_to = into != NULL};
+    *capture = (phc_capture){.next = captures,
+                             .id = ++last_capture,
+                             .mode = mode,
+                             .owner = this_thread(),
+                             .origin = stream,
+                             .added_to = into != NULL};
     capture->graph = into ? phc_graph_keep(into) : phc_graph_create();
     if (!into) {
       capture->graph->origin = stream->id + 1;
@@ -265,8 +271,10 @@ cudaError_t phc_capture_end(void *handle, bool per_thread, phc_graph **graph) {
   *graph = NULL;
   pthread_mutex_lock(&lock);
   phc_capture *capture = own(stream);
-  if (!capture) error = cudaErrorIllegalState;
-  else if (capture->mode != PHC_CAPTURE_RELAXED && capture->owner != this_thread()) error = cudaErrorStreamCaptureWrongThread;
+  if (!capture)
+    error = cudaErrorIllegalState;
+  else if (capture->mode != PHC_CAPTURE_RELAXED && capture->owner != this_thread())
+    error = cudaErrorStreamCaptureWrongThread;
   else if (capture->origin != stream) {
     error = cudaErrorStreamCaptureUnmatched;
     capture->invalid = true;
@@ -275,8 +283,10 @@ cudaError_t phc_capture_end(void *handle, bool per_thread, phc_graph **graph) {
     pthread_mutex_unlock(&lock);
     return error;
   }
-  if (capture->invalid) error = cudaErrorStreamCaptureInvalidated;
-  else if (!joined(capture)) error = cudaErrorStreamCaptureUnjoined;
+  if (capture->invalid)
+    error = cudaErrorStreamCaptureInvalidated;
+  else if (!joined(capture))
+    error = cudaErrorStreamCaptureUnjoined;
   leave(capture->id);
   phc_capture **at = &captures;
   while (*at != capture) at = &(*at)->next;
@@ -343,8 +353,10 @@ cudaError_t phc_capture_depend(void *handle, bool per_thread, phc_node **nodes, 
   if (error || flags > 1 || (count && !nodes)) return error ? error : cudaErrorInvalidValue;
   pthread_mutex_lock(&lock);
   phc_capture *capture = own(stream);
-  if (!capture) error = cudaErrorIllegalState;
-  else if (capture->invalid) error = cudaErrorStreamCaptureInvalidated;
+  if (!capture)
+    error = cudaErrorIllegalState;
+  else if (capture->invalid)
+    error = cudaErrorStreamCaptureInvalidated;
   for (size_t i = 0; i < count && !error; i++)
     if (!phc_node_alive(nodes[i]) || nodes[i]->graph != capture->graph) error = cudaErrorInvalidValue;
   if (!error) {
@@ -371,8 +383,10 @@ cudaError_t phc_stream_use(void *handle, bool per_thread, ph_stream **stream) {
   if (error || !any()) return error;
   pthread_mutex_lock(&lock);
   phc_capture *capture = own(*stream);
-  if (capture && capture->invalid) error = cudaErrorStreamCaptureInvalidated;
-  else if (is_legacy(*stream)) error = implicit();
+  if (capture && capture->invalid)
+    error = cudaErrorStreamCaptureInvalidated;
+  else if (is_legacy(*stream))
+    error = implicit();
   pthread_mutex_unlock(&lock);
   return error;
 }
@@ -472,8 +486,10 @@ static cudaError_t merge(ph_stream *stream, const phc_branch *from) {
     mine->invalid = capture->invalid = true;
     return cudaErrorStreamCaptureMerge;
   }
-  if (mine) depend(stream->branch, from->deps, from->count);
-  else join(stream, capture->id, from->deps, from->count);
+  if (mine)
+    depend(stream->branch, from->deps, from->count);
+  else
+    join(stream, capture->id, from->deps, from->count);
   return 0;
 }
 

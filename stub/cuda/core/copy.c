@@ -17,9 +17,7 @@ static copy_side side_of(const void *pointer) {
   if (!ph_memory_find(pointer, &range)) return (copy_side){PH_SPACE_NONE, -1};
   return (copy_side){range.space, range.device};
 }
-static bool on_device(copy_side side) {
-  return side.space == PH_SPACE_DEVICE || side.space == PH_SPACE_MANAGED;
-}
+static bool on_device(copy_side side) { return side.space == PH_SPACE_DEVICE || side.space == PH_SPACE_MANAGED; }
 static bool pageable(copy_side side) { return side.space == PH_SPACE_NONE; }
 
 // CUDA trusts addresses more than `kind`: with unified addressing it only insists that what the
@@ -29,10 +27,8 @@ static cudaError_t copy_check(const void *dst, size_t dst_span, const void *src,
   if (!dst_span || !src_span) return 0;
   if (!dst || !src || dst_span > SIZE_MAX / 4 || src_span > SIZE_MAX / 4) return cudaErrorInvalidValue;
   bool dst_known = side_of(dst).space != PH_SPACE_NONE, src_known = side_of(src).space != PH_SPACE_NONE;
-  if ((kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) && !dst_known)
-    return cudaErrorInvalidValue;
-  if ((kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice) && !src_known)
-    return cudaErrorInvalidValue;
+  if ((kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) && !dst_known) return cudaErrorInvalidValue;
+  if ((kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice) && !src_known) return cudaErrorInvalidValue;
   // Unknown memory is memory of the host, unless it is device memory that was freed: there is nothing any more.
   if (dst_known ? !phc_covered(dst, dst_span) : !phc_mapped(dst, dst_span)) return cudaErrorInvalidValue;
   if (src_known ? !phc_covered(src, src_span) : !phc_mapped(src, src_span)) return cudaErrorInvalidValue;
@@ -71,15 +67,18 @@ static cudaError_t copy_emit(const void *dst, const void *src, size_t bytes, ph_
       .stream = stream->id,
       .id = kind,
       .copy = {.bytes = bytes,
-               .peer = kind != PH_COPY_P2P ? -1 : stream->device == to.device ? from.device : to.device},
+               .peer = kind != PH_COPY_P2P           ? -1
+                       : stream->device == to.device ? from.device
+                                                     : to.device},
   };
   if (!wait || phc_captured(stream)) {
     ph_launch(&record);
     return 0;
   }
   record.flags = PH_F_SYNC | phc_helper_flag();
-  int64_t host = kind == PH_COPY_H2D_PAGEABLE ? ph_bytes_ns(PH_API_PAGEABLE_H2D_GIB, bytes)
-                 : kind == PH_COPY_D2H_PAGEABLE ? ph_bytes_ns(PH_API_PAGEABLE_D2H_GIB, bytes) : 0;
+  int64_t host = kind == PH_COPY_H2D_PAGEABLE   ? ph_bytes_ns(PH_API_PAGEABLE_H2D_GIB, bytes)
+                 : kind == PH_COPY_D2H_PAGEABLE ? ph_bytes_ns(PH_API_PAGEABLE_D2H_GIB, bytes)
+                                                : 0;
   int64_t staged = ph_now() + host;
   if (ph_request(&record, NULL, 0).status < 0) return phc_request_failed();
   if (host > 0) ph_advance(staged - ph_now());
@@ -96,12 +95,14 @@ static bool arrives_later(void *dst, const void *src, size_t bytes, const ph_str
 }
 
 // Rows of one copy: the payload rule looks at the whole, so multiple small rows are not all carried.
-static void move_rows(char *dst, size_t dst_pitch, const char *src, size_t src_pitch, size_t width,
-                      size_t height, size_t total) {
+static void move_rows(char *dst, size_t dst_pitch, const char *src, size_t src_pitch, size_t width, size_t height,
+                      size_t total) {
   bool carried = total <= PH_TRUE_COPY_BYTES || !on_device(side_of(dst));
   for (size_t row = 0; row < height; row++, dst += dst_pitch, src += src_pitch) {
-    if (carried) ph_memory_copy(dst, src, width);
-    else ph_memory_clear(dst, width);
+    if (carried)
+      ph_memory_copy(dst, src, width);
+    else
+      ph_memory_clear(dst, width);
   }
 }
 
@@ -142,8 +143,8 @@ cudaError_t phc_copy(void *dst, const void *src, size_t bytes, int kind, void *h
   return error ? error : phc_learn_peers(dst, bytes);
 }
 
-cudaError_t phc_copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
-                        size_t height, int kind, void *handle, int flags) {
+cudaError_t phc_copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height,
+                        int kind, void *handle, int flags) {
   ph_stream *stream = NULL;
   cudaError_t error = stream_for(handle, flags, &stream);
   if (error) return error;

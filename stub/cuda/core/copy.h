@@ -14,14 +14,14 @@ static inline int phc_sync(bool per_thread) { return per_thread ? PHC_PER_THREAD
 
 // ---- copy.c: copies of memory.
 cudaError_t phc_copy(void *dst, const void *src, size_t bytes, int kind, void *stream, int flags);
-cudaError_t phc_copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width,
-                        size_t height, int kind, void *stream, int flags);
+cudaError_t phc_copy_2d(void *dst, size_t dst_pitch, const void *src, size_t src_pitch, size_t width, size_t height,
+                        int kind, void *stream, int flags);
 cudaError_t phc_copy_3d(const cudaMemcpy3DParms *parameters, void *stream, int flags);
 
 // ---- set.c: filling memory with a pattern.
 // `pattern` of `width` bytes (1, 2 or 4), rows of `columns` elements.
-cudaError_t phc_set(void *pointer, size_t pitch, uint32_t pattern, int width, size_t columns, size_t rows,
-                    void *stream, int flags);
+cudaError_t phc_set(void *pointer, size_t pitch, uint32_t pattern, int width, size_t columns, size_t rows, void *stream,
+                    int flags);
 
 // ---- arrivals.c: copies to the host that are not waited for: their bytes arrive when the host has waited for them.
 // The bytes at `src` arrive at `dst` once the host waits for `stream`, or for what comes after this on the GPU. False:

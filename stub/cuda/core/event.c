@@ -70,8 +70,8 @@ static void poll_moves_on(const ph_event *event) {
   last_time = now;
 }
 
-// A stream is done in order. A watchdog's round asks about many events at one instant: what comes after an event that is
-// not done is not asked for.
+// A stream is done in order. A watchdog's round asks about many events at one instant: what comes after an event that
+// is not done is not asked for.
 static bool is_undone(const ph_event *event) {
   const ph_stream *stream = event->stream;
   return stream && stream->undone && event->place >= stream->undone && ph_now() <= stream->undone_at;

@@ -9,7 +9,13 @@
 // ---- graph.c: nodes with their dependencies, and what each puts on a stream when the graph is launched.
 // cudaGraphNodeType, as CUDA numbers it.
 enum {
-  PHC_NODE_KERNEL, PHC_NODE_MEMCPY, PHC_NODE_MEMSET, PHC_NODE_HOST, PHC_NODE_GRAPH, PHC_NODE_EMPTY, PHC_NODE_WAIT,
+  PHC_NODE_KERNEL,
+  PHC_NODE_MEMCPY,
+  PHC_NODE_MEMSET,
+  PHC_NODE_HOST,
+  PHC_NODE_GRAPH,
+  PHC_NODE_EMPTY,
+  PHC_NODE_WAIT,
   PHC_NODE_RECORD
 };
 

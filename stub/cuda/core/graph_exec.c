@@ -223,8 +223,11 @@ static void wait_event(ph_stream *stream, const ph_event *event, uint8_t flags) 
 // The operator of a captured kernel, once more: its price is that of the operator's signature.
 static void begin_operator(phc_exec *exec, const phc_node *node, uint32_t op) {
   exec->instances[op] = ph_next_instance();
-  ph_record record = {.kind = PH_OP_BEGIN, .flags = (uint8_t)(node->op_flags | PH_F_GRAPH), .id = node->signature,
-                      .op = exec->instances[op], .op_begin.start = ph_now()};
+  ph_record record = {.kind = PH_OP_BEGIN,
+                      .flags = (uint8_t)(node->op_flags | PH_F_GRAPH),
+                      .id = node->signature,
+                      .op = exec->instances[op],
+                      .op_begin.start = ph_now()};
   ph_emit(&record);
 }
 
@@ -279,7 +282,9 @@ cudaError_t phc_exec_launch(phc_exec *exec, void *handle, bool per_thread) {
   ph_charge(PH_API_GRAPH_LAUNCH);
   ph_charge_times(PH_API_GRAPH_LAUNCH_NODE, exec->count);
   static const char name[] = "cudaGraphLaunch";
-  ph_record span = {.kind = PH_HOST_SPAN, .flags = PH_F_GRAPH, .id = ph_name(ph_hash(name, sizeof name - 1, 1), name, sizeof name - 1)};
+  ph_record span = {.kind = PH_HOST_SPAN,
+                    .flags = PH_F_GRAPH,
+                    .id = ph_name(ph_hash(name, sizeof name - 1, 1), name, sizeof name - 1)};
   span.span.start = start;
   ph_emit(&span);
   if (exec->last && exec->last != stream && ph_stream_alive(exec->last)) {
@@ -293,7 +298,8 @@ cudaError_t phc_exec_launch(phc_exec *exec, void *handle, bool per_thread) {
     uint32_t lane = exec->plans[i].lane;
     run_node(exec, i, lane ? exec->streams[lane] : stream);
   }
-  for (uint32_t lane = 1; lane < exec->lanes; lane++) wait_event(stream, exec->plans[exec->tails[lane]].done, PH_F_GRAPH);
+  for (uint32_t lane = 1; lane < exec->lanes; lane++)
+    wait_event(stream, exec->plans[exec->tails[lane]].done, PH_F_GRAPH);
   wait_for_room(exec, stream);
   return 0;
 }

@@ -107,8 +107,10 @@ cudaError_t phc_host_function(void *handle, bool per_thread, cudaHostFn_t functi
   }
   bool started = worker->started;
   if (started) {
-    if (worker->tail) worker->tail->next = call;
-    else worker->head = call;
+    if (worker->tail)
+      worker->tail->next = call;
+    else
+      worker->head = call;
     worker->tail = call;
     atomic_fetch_add(&unfinished, 1);
     pthread_cond_broadcast(&worker_wake);
@@ -131,8 +133,7 @@ static void run_callback(void *data) {
   call.function(call.stream, 0, call.data);
 }
 
-cudaError_t phc_callback(void *stream, bool per_thread, cudaStreamCallback_t function, void *data,
-                         unsigned flags) {
+cudaError_t phc_callback(void *stream, bool per_thread, cudaStreamCallback_t function, void *data, unsigned flags) {
   ph_stream *own = NULL;
   if (!function || flags) return cudaErrorInvalidValue;
   if (!phc_stream_find(stream, per_thread, &own) && phc_captured(own)) return cudaErrorStreamCaptureUnsupported;

@@ -22,5 +22,6 @@ void phc_uuid_text(int device, char text[PHC_UUID_TEXT]) {
   phc_device_uuid(device, u);
   int at = snprintf(text, PHC_UUID_TEXT, "GPU-");
   for (int i = 0; i < 16; i++)
-    at += snprintf(text + at, PHC_UUID_TEXT - (size_t)at, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", u[i]);
+    at +=
+        snprintf(text + at, PHC_UUID_TEXT - (size_t)at, i == 4 || i == 6 || i == 8 || i == 10 ? "-%02x" : "%02x", u[i]);
 }

@@ -12,7 +12,8 @@
 #include <unistd.h>
 
 #define IPC_MAGIC 0x7068697063303031ULL
-#define MOST_BYTES ((size_t)32 << 20)  // of memory whose bytes are copied: torch puts small tensors into blocks below this
+#define MOST_BYTES \
+  ((size_t)32 << 20)  // of memory whose bytes are copied: torch puts small tensors into blocks below this
 typedef struct ipc_name {
   uint64_t magic;
   int64_t pid;
@@ -63,8 +64,7 @@ static void copy_bytes(const ipc_name *from, char *to) {
 // ---------------------------------------------------------------- memory
 cudaError_t phc_ipc_handle(cudaIpcHandle *handle, void *pointer) {
   ph_range range;
-  if (!handle || !ph_memory_find(pointer, &range) || range.space != PH_SPACE_DEVICE)
-    return cudaErrorInvalidValue;
+  if (!handle || !ph_memory_find(pointer, &range) || range.space != PH_SPACE_DEVICE) return cudaErrorInvalidValue;
   pthread_mutex_lock(&ipc_lock);
   phc_shared *shared = phc_table_get(&phc_handed, range.base);
   if (!shared && (shared = malloc(sizeof *shared))) {
@@ -73,7 +73,11 @@ cudaError_t phc_ipc_handle(cudaIpcHandle *handle, void *pointer) {
   }
   pthread_mutex_unlock(&ipc_lock);
   if (!shared) return cudaErrorMemoryAllocation;
-  ipc_name ipc = {.magic = IPC_MAGIC, .pid = getpid(), .address = range.base, .size = range.size, .device = range.device,
+  ipc_name ipc = {.magic = IPC_MAGIC,
+                  .pid = getpid(),
+                  .address = range.base,
+                  .size = range.size,
+                  .device = range.device,
                   .shared = *shared};
   memcpy(handle, &ipc, sizeof ipc);
   lay_open(&range);

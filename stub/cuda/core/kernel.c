@@ -44,8 +44,10 @@ static choice choose(const void *image, int gpu) {
     }
     if (entry.kind == 1 && made_for > text) text = made_for;
   }
-  if (code) chosen.ptx = chosen.binary = code;
-  else if (text) chosen.ptx = text;
+  if (code)
+    chosen.ptx = chosen.binary = code;
+  else if (text)
+    chosen.ptx = text;
   return chosen;
 }
 
@@ -66,25 +68,46 @@ void phc_kernel_load(const phc_kernel *kernel) {
 cudaError_t phc_kernel_attribute(const phc_kernel *kernel, int attribute, int *value) {
   if (!value || attribute < 0 || attribute >= PH_FUNC_COUNT) return cudaErrorInvalidValue;
   switch (attribute) {
-    case PH_FUNC_MAX_THREADS: *value = kernel->max_threads; break;
-    case PH_FUNC_SHARED: *value = kernel->static_shared; break;
-    case PH_FUNC_CONST: *value = kernel->const_bytes; break;
-    case PH_FUNC_LOCAL: *value = kernel->local_bytes; break;
-    case PH_FUNC_REGS: *value = kernel->registers; break;
+    case PH_FUNC_MAX_THREADS:
+      *value = kernel->max_threads;
+      break;
+    case PH_FUNC_SHARED:
+      *value = kernel->static_shared;
+      break;
+    case PH_FUNC_CONST:
+      *value = kernel->const_bytes;
+      break;
+    case PH_FUNC_LOCAL:
+      *value = kernel->local_bytes;
+      break;
+    case PH_FUNC_REGS:
+      *value = kernel->registers;
+      break;
     case PH_FUNC_PTX:
     case PH_FUNC_BINARY: {
       choice chosen = choice_of(kernel);
       *value = attribute == PH_FUNC_PTX ? chosen.ptx : chosen.binary;
       break;
     }
-    case PH_FUNC_MAX_DYNAMIC: *value = kernel->max_dynamic_shared; break;
-    case PH_FUNC_CARVEOUT: *value = kernel->carveout; break;
+    case PH_FUNC_MAX_DYNAMIC:
+      *value = kernel->max_dynamic_shared;
+      break;
+    case PH_FUNC_CARVEOUT:
+      *value = kernel->carveout;
+      break;
     case PH_FUNC_CLUSTER_WIDTH:
     case PH_FUNC_CLUSTER_HEIGHT:
-    case PH_FUNC_CLUSTER_DEPTH: *value = kernel->cluster[attribute - PH_FUNC_CLUSTER_WIDTH]; break;
-    case PH_FUNC_NON_PORTABLE: *value = kernel->non_portable; break;
-    case PH_FUNC_POLICY: *value = kernel->policy; break;
-    default: *value = 0;  // PH_FUNC_CACHE_CA, PH_FUNC_CLUSTER_MUST
+    case PH_FUNC_CLUSTER_DEPTH:
+      *value = kernel->cluster[attribute - PH_FUNC_CLUSTER_WIDTH];
+      break;
+    case PH_FUNC_NON_PORTABLE:
+      *value = kernel->non_portable;
+      break;
+    case PH_FUNC_POLICY:
+      *value = kernel->policy;
+      break;
+    default:
+      *value = 0;  // PH_FUNC_CACHE_CA, PH_FUNC_CLUSTER_MUST
   }
   return 0;
 }
@@ -92,8 +115,7 @@ cudaError_t phc_kernel_attribute(const phc_kernel *kernel, int attribute, int *v
 cudaError_t phc_kernel_set_attribute(phc_kernel *kernel, int attribute, int value) {
   switch (attribute) {
     case PH_FUNC_MAX_DYNAMIC:
-      if (value < 0 || value > ph_gpu()->smem_per_block_optin - kernel->static_shared)
-        return cudaErrorInvalidValue;
+      if (value < 0 || value > ph_gpu()->smem_per_block_optin - kernel->static_shared) return cudaErrorInvalidValue;
       kernel->max_dynamic_shared = value;
       return 0;
     case PH_FUNC_CARVEOUT:
@@ -106,9 +128,14 @@ cudaError_t phc_kernel_set_attribute(phc_kernel *kernel, int attribute, int valu
       if (value < 0) return cudaErrorInvalidValue;
       kernel->cluster[attribute - PH_FUNC_CLUSTER_WIDTH] = value;
       return 0;
-    case PH_FUNC_NON_PORTABLE: kernel->non_portable = value != 0; return 0;
-    case PH_FUNC_POLICY: kernel->policy = value; return 0;
-    default: return cudaErrorInvalidValue;
+    case PH_FUNC_NON_PORTABLE:
+      kernel->non_portable = value != 0;
+      return 0;
+    case PH_FUNC_POLICY:
+      kernel->policy = value;
+      return 0;
+    default:
+      return cudaErrorInvalidValue;
   }
 }
 
@@ -159,14 +186,11 @@ cudaError_t phc_max_active_clusters(int *clusters, const phc_kernel *kernel, int
 
 cudaError_t phc_available_shared(size_t *bytes, const phc_kernel *kernel, int blocks, int threads) {
   if (!bytes || blocks <= 0 || threads <= 0) return cudaErrorInvalidValue;
-  size_t share = (size_t)ph_gpu()->smem_per_sm / (size_t)blocks,
-         most = (size_t)ph_gpu()->smem_per_block_optin;
+  size_t share = (size_t)ph_gpu()->smem_per_sm / (size_t)blocks, most = (size_t)ph_gpu()->smem_per_block_optin;
   share = share < most ? share : most;
   size_t own = (size_t)kernel->static_shared;
   *bytes = share > own ? share - own : 0;
   return 0;
 }
 
-int phc_potential_cluster(const phc_kernel *kernel) {
-  return ph_gpu()->major < 9 ? 1 : kernel->non_portable ? 16 : 8;
-}
+int phc_potential_cluster(const phc_kernel *kernel) { return ph_gpu()->major < 9 ? 1 : kernel->non_portable ? 16 : 8; }

@@ -56,8 +56,8 @@ enum { PHC_LAUNCH_DRIVER = 1, PHC_LAUNCH_COOP = 2, PHC_LAUNCH_PER_THREAD = 4 };
 cudaError_t phc_launch(phc_kernel *kernel, dim3 grid, dim3 block, size_t shared, void *stream, int flags,
                        const cudaLaunchAttribute *attributes, unsigned count, void **arguments);
 
-// ---- symmetric.c, userbuffers.c: kernels on the memory of peers: torch's on symmetric memory, and Transformer Engine's.
-// Each puts a kernel of `blocks` blocks on the stream. False: it is none of these.
+// ---- symmetric.c, userbuffers.c: kernels on the memory of peers: torch's on symmetric memory, and Transformer
+// Engine's. Each puts a kernel of `blocks` blocks on the stream. False: it is none of these.
 bool phc_symmetric_launch(phc_kernel *kernel, const ph_stream *stream, unsigned blocks, void **arguments,
                           cudaError_t *error);
 bool phc_userbuffers_launch(phc_kernel *kernel, const ph_stream *stream, unsigned blocks, void **arguments,

@@ -99,9 +99,8 @@ cudaError_t phc_host_register(void *pointer, size_t bytes, unsigned flags) {
   ph_range range;
   if (ph_memory_find(pointer, &range) || ph_memory_find((char *)pointer + bytes - 1, &range))
     return cudaErrorHostMemoryAlreadyRegistered;
-  return ph_register(pointer, bytes, PH_SPACE_REGISTERED, ph_current_device())
-             ? cudaErrorHostMemoryAlreadyRegistered
-             : 0;
+  return ph_register(pointer, bytes, PH_SPACE_REGISTERED, ph_current_device()) ? cudaErrorHostMemoryAlreadyRegistered
+                                                                               : 0;
 }
 
 cudaError_t phc_host_unregister(void *pointer) {
@@ -113,8 +112,7 @@ cudaError_t phc_host_unregister(void *pointer) {
 
 cudaError_t phc_host_device_pointer(void **device, void *host, unsigned flags) {
   ph_range range;
-  if (!device || flags || !ph_memory_find(host, &range) || range.space == PH_SPACE_DEVICE)
-    return cudaErrorInvalidValue;
+  if (!device || flags || !ph_memory_find(host, &range) || range.space == PH_SPACE_DEVICE) return cudaErrorInvalidValue;
   *device = host;
   return 0;
 }

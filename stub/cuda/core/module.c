@@ -61,8 +61,7 @@ static char *demangle(const char *symbol) {
     if (library) function = (demangler *)dlsym(library, "__cxa_demangle");
   }
   int status = -1;
-  char *text =
-      function && symbol[0] == '_' && symbol[1] == 'Z' ? function(symbol, NULL, NULL, &status) : NULL;
+  char *text = function && symbol[0] == '_' && symbol[1] == 'Z' ? function(symbol, NULL, NULL, &status) : NULL;
   return text ? text : strdup(symbol);
 }
 
@@ -70,8 +69,7 @@ const char *phc_kernel_display(phc_kernel *kernel) {
   char *known = __atomic_load_n(&kernel->display, __ATOMIC_ACQUIRE);
   if (known) return known;
   char *made = demangle(kernel->symbol);
-  if (!__atomic_compare_exchange_n(&kernel->display, &known, made, false, __ATOMIC_ACQ_REL,
-                                   __ATOMIC_ACQUIRE)) {
+  if (!__atomic_compare_exchange_n(&kernel->display, &known, made, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
     free(made);
     return known;
   }

@@ -83,8 +83,12 @@ static cudaError_t meet(phc_peers *g) {
   int at = snprintf(label, sizeof label, "symmetric memory") + 1;
   for (int i = 0; i < g->members; i++)
     at += snprintf(label + at, sizeof label - (size_t)at, "%s%d+1x1", i ? "," : "", g->parts[i].owner);
-  ph_record record = {.kind = PH_COMM_CREATE, .flags = PH_F_SHARED, .id = g->comm, .stream = (uint32_t)ph_current_device(),
-                      .comm = {.key_hi = key[0], .key_lo = key[1], .members = (uint64_t)g->members, .rank = (uint64_t)g->rank}};
+  ph_record record = {
+      .kind = PH_COMM_CREATE,
+      .flags = PH_F_SHARED,
+      .id = g->comm,
+      .stream = (uint32_t)ph_current_device(),
+      .comm = {.key_hi = key[0], .key_lo = key[1], .members = (uint64_t)g->members, .rank = (uint64_t)g->rank}};
   ph_emit_blob(&record, label, (size_t)at);
   return 0;
 }
@@ -142,7 +146,9 @@ bool phc_peer_copy(const void *dst, const void *src, size_t bytes, const ph_stre
   int peer;
   const phc_peers *g = phc_peers_at(push ? dst : src, &peer);
   if (!g) return false;
-  ph_record record = {.kind = PH_PEER_COPY, .stream = stream->id, .id = g->comm,
+  ph_record record = {.kind = PH_PEER_COPY,
+                      .stream = stream->id,
+                      .id = g->comm,
                       .peer_copy = {.peer = peer, .push = push, .bytes = bytes}};
   ph_launch(&record);
   return true;

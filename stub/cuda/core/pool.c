@@ -1,5 +1,5 @@
 // Pools of the stream-ordered allocator.
-// 
+//
 // A pool takes memory from the device in steps of 32 MiB (as an H200's does) and returns what its
 // release threshold lets go. The pool's reserve is what is charged; its blocks are address space.
 #include "cuda/core/device.h"
@@ -109,8 +109,7 @@ cudaError_t phc_pool_destroy(phc_pool *pool) {
   return 0;
 }
 
-cudaError_t phc_pool_alloc(void **pointer, size_t bytes, phc_pool *pool, void *stream_handle,
-                           bool per_thread) {
+cudaError_t phc_pool_alloc(void **pointer, size_t bytes, phc_pool *pool, void *stream_handle, bool per_thread) {
   ph_stream *stream = NULL;
   if (!pointer || !phc_pool_alive(pool)) return cudaErrorInvalidValue;
   cudaError_t error = phc_stream_use(stream_handle, per_thread, &stream);
@@ -131,8 +130,8 @@ cudaError_t phc_pool_alloc(void **pointer, size_t bytes, phc_pool *pool, void *s
   *block = (pool_block){pool, phc_round_up(bytes, 512)};
   pthread_mutex_lock(&pool_lock);
   uint64_t needed = pool->used + block->size;
-  bool fits = needed <= pool->reserved || pool_resize(pool, phc_round_up(needed, POOL_STEP)) ||
-              pool_resize(pool, needed);
+  bool fits =
+      needed <= pool->reserved || pool_resize(pool, phc_round_up(needed, POOL_STEP)) || pool_resize(pool, needed);
   if (fits) pool->used = needed;
   if (pool->used > pool->used_high) pool->used_high = pool->used;
   pthread_mutex_unlock(&pool_lock);
@@ -172,12 +171,13 @@ cudaError_t phc_pool_attribute(phc_pool *pool, int attribute, void *value, bool 
   if (!phc_pool_alive(pool) || !value) return cudaErrorInvalidValue;
   if (attribute >= 1 && attribute <= 3) {
     int *field = &pool->reuse[attribute - 1];
-    if (set) *field = *(int *)value;
-    else *(int *)value = *field;
+    if (set)
+      *field = *(int *)value;
+    else
+      *(int *)value = *field;
     return 0;
   }
-  uint64_t *fields[] = {&pool->threshold, &pool->reserved, &pool->reserved_high, &pool->used,
-                        &pool->used_high};
+  uint64_t *fields[] = {&pool->threshold, &pool->reserved, &pool->reserved_high, &pool->used, &pool->used_high};
   if (attribute < 4 || attribute > 8) return cudaErrorInvalidValue;
   uint64_t *field = fields[attribute - 4];
   if (!set) {

@@ -1,11 +1,11 @@
-// The driver clears memory that was given back before anyone gets it again, in the order in which it came. It begins some
-// milliseconds later, whatever the host's speed. So who frees and allocates on a full GPU waits, and for all that was
-// freed, not for as much as it wants; where enough clean memory is left nobody does.
+// The driver clears memory that was given back before anyone gets it again, in the order in which it came. It begins
+// some milliseconds later, whatever the host's speed. So who frees and allocates on a full GPU waits, and for all that
+// was freed, not for as much as it wants; where enough clean memory is left nobody does.
 //
-// On a full H100 a block that was just freed is mostly handed out again after 7.3 ms (64 MiB), 7.7 (256 MiB), 7.1 to 8.6
-// (1 GiB), 18 to 25 (4 GiB); a second later within 0.3 ms: validation/workloads/near_capacity.py OUT blocks.
-// In training steps that free 4 to 8 GiB a cudaMalloc of 1 to 2 GiB takes 14 to 18 ms
-// (near_capacity.py OUT calls, as two sessions have it). Other GPUs were not measured, and are taken for as fast.
+// On a full H100 a block that was just freed is mostly handed out again after 7.3 ms (64 MiB), 7.7 (256 MiB), 7.1
+// to 8.6 (1 GiB), 18 to 25 (4 GiB); a second later within 0.3 ms: validation/workloads/near_capacity.py OUT blocks. In
+// training steps that free 4 to 8 GiB a cudaMalloc of 1 to 2 GiB takes 14 to 18 ms (near_capacity.py OUT calls, as two
+// sessions have it). Other GPUs were not measured, and are taken for as fast.
 #define _GNU_SOURCE
 #include "cuda/core/memory.h"
 

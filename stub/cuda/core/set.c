@@ -36,17 +36,15 @@ static void fill(void *data, ph_stream *stream) {
   for (size_t row = 0; row < f->rows; row++) set_row(f->pointer + row * f->pitch, f->pattern, f->width, f->columns);
 }
 
-cudaError_t phc_set(void *pointer, size_t pitch, uint32_t pattern, int width, size_t columns, size_t rows,
-                    void *handle, int flags) {
+cudaError_t phc_set(void *pointer, size_t pitch, uint32_t pattern, int width, size_t columns, size_t rows, void *handle,
+                    int flags) {
   ph_stream *stream = NULL;
   cudaError_t error = phc_stream_use(handle, flags & PHC_PER_THREAD, &stream);
   if (error || !columns || !rows) return error;
-  if (columns > SIZE_MAX / 16 ||
-      (rows > 1 && (columns * (size_t)width > pitch || pitch > SIZE_MAX / 8 / rows)))
+  if (columns > SIZE_MAX / 16 || (rows > 1 && (columns * (size_t)width > pitch || pitch > SIZE_MAX / 8 / rows)))
     return cudaErrorInvalidValue;
   size_t bytes = columns * (size_t)width, span = rows > 1 ? pitch * (rows - 1) + bytes : bytes;
-  if (!pointer || (uintptr_t)pointer % (unsigned)width || !phc_covered(pointer, span))
-    return cudaErrorInvalidValue;
+  if (!pointer || (uintptr_t)pointer % (unsigned)width || !phc_covered(pointer, span)) return cudaErrorInvalidValue;
   ph_record record = {.kind = PH_MEMSET, .stream = stream->id, .fill.bytes = bytes * rows};
   ph_launch(&record);
   filled what = {pointer, pitch, columns, rows, pattern, width};

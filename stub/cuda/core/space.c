@@ -46,8 +46,7 @@ bool phc_covered(const void *pointer, size_t bytes) {
     if (!ph_memory_find((void *)at, &range)) return false;
     // Memory of the host that was registered is not ours: it may have been given back since.
     if (range.space == PH_SPACE_REGISTERED && !phc_mapped(pointer, bytes)) return false;
-    if (left != bytes && !phc_table_get(&phc_mappings, range.base))
-      return false;  // another allocation begins
+    if (left != bytes && !phc_table_get(&phc_mappings, range.base)) return false;  // another allocation begins
     size_t inside = range.base + range.size - at;
     if (inside >= left) return true;
     if (!phc_table_get(&phc_mappings, range.base)) return false;

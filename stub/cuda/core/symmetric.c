@@ -6,7 +6,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { UNKNOWN, FOREIGN, BARRIER, PUT_SIGNAL, WAIT_SIGNAL, ONE_SHOT, TWO_SHOT, TWO_SHOT_INPLACE, PULLED, PULLED_ROWS, REFUSED };
+enum {
+  UNKNOWN,
+  FOREIGN,
+  BARRIER,
+  PUT_SIGNAL,
+  WAIT_SIGNAL,
+  ONE_SHOT,
+  TWO_SHOT,
+  TWO_SHOT_INPLACE,
+  PULLED,
+  PULLED_ROWS,
+  REFUSED
+};
 
 static bool ends_with(const char *text, const char *end) {
   size_t length = strlen(text), tail = strlen(end);
@@ -51,7 +63,8 @@ static cudaError_t signals(int kind, const ph_stream *stream, void **arguments) 
   ph_record record = {.stream = stream->id, .id = g->comm};
   if (all) {
     record.kind = PH_COLLECTIVE;
-    record.collective = (ph_collective_fields){.coll = PH_COLL_SYMMETRIC_BARRIER, .blocks = 1, .root = ARGUMENT(int, 1), .count = 1, .scalar = (double)limit};
+    record.collective = (ph_collective_fields){
+        .coll = PH_COLL_SYMMETRIC_BARRIER, .blocks = 1, .root = ARGUMENT(int, 1), .count = 1, .scalar = (double)limit};
   } else {
     record.kind = kind == PUT_SIGNAL ? PH_PUT_SIGNAL : PH_WAIT_SIGNAL;
     record.signal = (ph_signal_fields){.peer = ARGUMENT(int, 1), .channel = (uint32_t)ARGUMENT(int, 2), .limit = limit};
@@ -80,9 +93,11 @@ static reduction reduction_of(int kind, void **arguments) {
 }
 
 static cudaError_t reduce(int kind, const char *symbol, const ph_stream *stream, unsigned blocks, void **arguments) {
-  static const uint8_t collectives[] = {[ONE_SHOT] = PH_COLL_ONE_SHOT_ALL_REDUCE, [TWO_SHOT] = PH_COLL_TWO_SHOT_ALL_REDUCE,
+  static const uint8_t collectives[] = {[ONE_SHOT] = PH_COLL_ONE_SHOT_ALL_REDUCE,
+                                        [TWO_SHOT] = PH_COLL_TWO_SHOT_ALL_REDUCE,
                                         [TWO_SHOT_INPLACE] = PH_COLL_TWO_SHOT_ALL_REDUCE,
-                                        [PULLED] = PH_COLL_PULLED_REDUCE_SCATTER, [PULLED_ROWS] = PH_COLL_PULLED_REDUCE_SCATTER};
+                                        [PULLED] = PH_COLL_PULLED_REDUCE_SCATTER,
+                                        [PULLED_ROWS] = PH_COLL_PULLED_REDUCE_SCATTER};
   reduction r = reduction_of(kind, arguments);
   bool half = strstr(symbol, "BFloat16");
   size_t element = half ? 2 : 4, bytes = r.count * element, given = bytes;
@@ -97,10 +112,14 @@ static cudaError_t reduce(int kind, const char *symbol, const ph_stream *stream,
   }
   bool scatters = kind == PULLED || kind == PULLED_ROWS;
   if (scatters) given /= r.members;
-  ph_record record = {.kind = PH_COLLECTIVE, .stream = stream->id, .id = g->comm,
-                      .collective = {.coll = collectives[kind], .dtype = half ? ncclBfloat16 : ncclFloat32,
+  ph_record record = {.kind = PH_COLLECTIVE,
+                      .stream = stream->id,
+                      .id = g->comm,
+                      .collective = {.coll = collectives[kind],
+                                     .dtype = half ? ncclBfloat16 : ncclFloat32,
                                      .blocks = (uint8_t)(blocks < UINT8_MAX ? blocks : UINT8_MAX),
-                                     .count = scatters ? r.count / r.members : r.count, .bytes = (int64_t)bytes}};
+                                     .count = scatters ? r.count / r.members : r.count,
+                                     .bytes = (int64_t)bytes}};
   if (bytes > PH_CARRIED_BYTES || kind == PULLED_ROWS || phc_captured(stream) || ph_null_mode()) {
     ph_launch(&record);
     ph_memory_clear(output, given);
@@ -118,11 +137,18 @@ bool phc_symmetric_launch(phc_kernel *kernel, const ph_stream *stream, unsigned 
   if (kernel->symmetric == UNKNOWN) kernel->symmetric = (uint8_t)recognize(kernel->symbol);
   *error = 0;
   switch (kernel->symmetric) {
-    case FOREIGN: return false;
+    case FOREIGN:
+      return false;
     case BARRIER:
     case PUT_SIGNAL:
-    case WAIT_SIGNAL: *error = signals(kernel->symmetric, stream, arguments); return true;
-    case REFUSED: ph_unsupported("torch's symmetric memory", phc_kernel_display(kernel), false); return false;
-    default: *error = reduce(kernel->symmetric, kernel->symbol, stream, blocks, arguments); return true;
+    case WAIT_SIGNAL:
+      *error = signals(kernel->symmetric, stream, arguments);
+      return true;
+    case REFUSED:
+      ph_unsupported("torch's symmetric memory", phc_kernel_display(kernel), false);
+      return false;
+    default:
+      *error = reduce(kernel->symmetric, kernel->symbol, stream, blocks, arguments);
+      return true;
   }
 }

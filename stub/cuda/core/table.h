@@ -8,7 +8,6 @@
 typedef struct phc_table phc_table;
 void phc_table_set(phc_table **table, uintptr_t key, void *value);  // NULL value removes
 void *phc_table_get(phc_table *const *table, uintptr_t key);
-void phc_table_each(phc_table *const *table, void (*visit)(uintptr_t key, void *value, void *data),
-                    void *data);
+void phc_table_each(phc_table *const *table, void (*visit)(uintptr_t key, void *value, void *data), void *data);
 
 #pragma GCC visibility pop

@@ -53,14 +53,19 @@ static bool message(int kind, const ph_stream *stream, unsigned blocks, void **a
   if (!g) return false;
   int64_t lines = kind == SEND ? ARGUMENT(int, 4) : 0;
   if (lines > 0) {  // its blocks copy, and signal at their end
-    ph_record copy = {.kind = PH_PEER_COPY, .stream = stream->id, .id = g->comm,
+    ph_record copy = {.kind = PH_PEER_COPY,
+                      .stream = stream->id,
+                      .id = g->comm,
                       .peer_copy = {.peer = peer, .push = 1, .bytes = (uint64_t)lines * LINE, .blocks = blocks}};
     ph_launch(&copy);
   }
   if (kind == RECEIVE) peer = ARGUMENT(int, 3);
   if (peer < 0 || peer >= g->members || peer == g->rank) return false;
-  ph_record record = {.kind = kind == SEND ? PH_PUT_SIGNAL : PH_WAIT_SIGNAL, .flags = PH_F_COUNTED, .stream = stream->id,
-                      .id = g->comm, .signal = {.peer = peer, .channel = channel_of(flag)}};
+  ph_record record = {.kind = kind == SEND ? PH_PUT_SIGNAL : PH_WAIT_SIGNAL,
+                      .flags = PH_F_COUNTED,
+                      .stream = stream->id,
+                      .id = g->comm,
+                      .signal = {.peer = peer, .channel = channel_of(flag)}};
   ph_launch(&record);
   return true;
 }
@@ -98,12 +103,15 @@ static bool together(int kind, const char *symbol, const ph_stream *stream, unsi
   parts p = {table[handle + first + g->rank], ARGUMENT(int, 5), ARGUMENT(int, 6), 0, 0};
   if (out) p.row = ARGUMENT(int, 7), p.stride = ARGUMENT(int, 8);
   bool narrow = kind == SCATTER_OUT_FP8;
-  ph_record record = {.kind = PH_COLLECTIVE, .stream = stream->id, .id = g->comm,
-                      .collective = {.coll = kind == GATHER ? PH_COLL_USERBUFFERS_ALL_GATHER : PH_COLL_USERBUFFERS_REDUCE_SCATTER,
-                                     .dtype = narrow ? ncclUint8 : ncclBfloat16,
-                                     .blocks = (uint8_t)(blocks < UINT8_MAX ? blocks : UINT8_MAX),
-                                     .count = (uint64_t)p.lines * (narrow ? LINE : LINE / 2),
-                                     .bytes = p.lines * LINE * members}};
+  ph_record record = {
+      .kind = PH_COLLECTIVE,
+      .stream = stream->id,
+      .id = g->comm,
+      .collective = {.coll = kind == GATHER ? PH_COLL_USERBUFFERS_ALL_GATHER : PH_COLL_USERBUFFERS_REDUCE_SCATTER,
+                     .dtype = narrow ? ncclUint8 : ncclBfloat16,
+                     .blocks = (uint8_t)(blocks < UINT8_MAX ? blocks : UINT8_MAX),
+                     .count = (uint64_t)p.lines * (narrow ? LINE : LINE / 2),
+                     .bytes = p.lines * LINE * members}};
   ph_launch(&record);
   clear_results(kind, &p, g, out ? ARGUMENT(char *, 11) : NULL);
   return true;
@@ -114,11 +122,16 @@ bool phc_userbuffers_launch(phc_kernel *kernel, const ph_stream *stream, unsigne
   if (kernel->userbuffers == UNKNOWN) kernel->userbuffers = (uint8_t)recognize(kernel->symbol);
   bool done = false;
   switch (kernel->userbuffers) {
-    case FOREIGN: return false;
+    case FOREIGN:
+      return false;
     case SEND:
-    case RECEIVE: done = message(kernel->userbuffers, stream, blocks, arguments); break;
-    case REFUSED: break;
-    default: done = together(kernel->userbuffers, kernel->symbol, stream, blocks, arguments, error);
+    case RECEIVE:
+      done = message(kernel->userbuffers, stream, blocks, arguments);
+      break;
+    case REFUSED:
+      break;
+    default:
+      done = together(kernel->userbuffers, kernel->symbol, stream, blocks, arguments, error);
   }
   if (!done) ph_unsupported("Transformer Engine's Userbuffers", phc_kernel_display(kernel), false);
   return true;

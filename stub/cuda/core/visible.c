@@ -23,9 +23,10 @@ static int named(const char *entry, size_t length) {
   if (!strncmp(entry, "MIG-", 4)) {
     static bool said;
     if (!said)
-      dprintf(STDERR_FILENO,
-              "phantora: CUDA_VISIBLE_DEVICES names a part of a GPU: MIG is not simulated; name whole GPUs, by number or "
-              "UUID\n");
+      dprintf(
+          STDERR_FILENO,
+          "phantora: CUDA_VISIBLE_DEVICES names a part of a GPU: MIG is not simulated; name whole GPUs, by number or "
+          "UUID\n");
     said = true;
     return -1;
   }

@@ -33,20 +33,24 @@ static _Thread_local uint64_t grouped; // records of a group of NCCL calls that 
 static _Thread_local uint32_t group;   // and the correlation of the launch that they form
 
 // Runtime functions, CUPTI's numbers for them, and the release that the name has there (cupti_runtime_cbid.h).
+// clang-format off
 #define FUNCTIONS(X)                                                                            \
   X(cudaMemcpyAsync, 41, v3020) X(cudaMemsetAsync, 51, v3020) X(cudaStreamSynchronize, 131, v3020) \
   X(cudaEventRecord, 135, v3020) X(cudaEventSynchronize, 137, v3020) X(cudaEventQuery, 138, v3020) \
   X(cudaStreamWaitEvent, 147, v3020) X(cudaDeviceSynchronize, 165, v3020) X(cudaLaunchKernel, 211, v7000) \
   X(cudaGraphLaunch, 311, v10000) X(cudaLaunchKernelExC, 430, v11060)
+// clang-format on
 #define NUMBER(name, number, release) ID_##name = number,
 enum { FUNCTIONS(NUMBER) };
 
 const char *cupti_function_name(uint32_t id) {
 #define NAMED(name, number, release) \
-  case number: return #name "_" #release;
+  case number:                       \
+    return #name "_" #release;
   switch (id) {
     FUNCTIONS(NAMED)
-    default: return NULL;
+    default:
+      return NULL;
   }
 }
 
@@ -60,21 +64,33 @@ static function function_of(const ph_record *record) {
   switch (record->kind) {
     case PH_PUT_SIGNAL:
     case PH_WAIT_SIGNAL:
-    case PH_KERNEL: return (function){ID_cudaLaunchKernel, PH_API_LAUNCH};
+    case PH_KERNEL:
+      return (function){ID_cudaLaunchKernel, PH_API_LAUNCH};
     case PH_PEER_COPY:
-    case PH_MEMCPY: return (function){ID_cudaMemcpyAsync, PH_API_MEMCPY_ASYNC};
-    case PH_MEMSET: return (function){ID_cudaMemsetAsync, PH_API_MEMSET};
+    case PH_MEMCPY:
+      return (function){ID_cudaMemcpyAsync, PH_API_MEMCPY_ASYNC};
+    case PH_MEMSET:
+      return (function){ID_cudaMemsetAsync, PH_API_MEMSET};
     case PH_COLLECTIVE:
     case PH_SEND:
-    case PH_RECV: return (function){ID_cudaLaunchKernelExC, PH_API_NCCL_ENQUEUE};
-    case PH_EVENT_RECORD: return (function){ID_cudaEventRecord, PH_API_EVENT_RECORD};
-    case PH_STREAM_WAIT: return (function){ID_cudaStreamWaitEvent, PH_API_STREAM_WAIT};
-    case PH_STREAM_SYNC: return (function){ID_cudaStreamSynchronize, PH_API_STREAM_SYNC};
-    case PH_DEVICE_SYNC: return (function){ID_cudaDeviceSynchronize, PH_API_STREAM_SYNC};
-    case PH_EVENT_SYNC: return (function){ID_cudaEventSynchronize, PH_API_STREAM_SYNC};
-    case PH_EVENT_QUERY: return (function){ID_cudaEventQuery, PH_API_EVENT_QUERY};
-    case PH_HOST_SPAN: return (function){record->flags & PH_F_GRAPH ? ID_cudaGraphLaunch : 0, PH_API_OTHER};
-    default: return (function){0, PH_API_OTHER};
+    case PH_RECV:
+      return (function){ID_cudaLaunchKernelExC, PH_API_NCCL_ENQUEUE};
+    case PH_EVENT_RECORD:
+      return (function){ID_cudaEventRecord, PH_API_EVENT_RECORD};
+    case PH_STREAM_WAIT:
+      return (function){ID_cudaStreamWaitEvent, PH_API_STREAM_WAIT};
+    case PH_STREAM_SYNC:
+      return (function){ID_cudaStreamSynchronize, PH_API_STREAM_SYNC};
+    case PH_DEVICE_SYNC:
+      return (function){ID_cudaDeviceSynchronize, PH_API_STREAM_SYNC};
+    case PH_EVENT_SYNC:
+      return (function){ID_cudaEventSynchronize, PH_API_STREAM_SYNC};
+    case PH_EVENT_QUERY:
+      return (function){ID_cudaEventQuery, PH_API_EVENT_QUERY};
+    case PH_HOST_SPAN:
+      return (function){record->flags & PH_F_GRAPH ? ID_cudaGraphLaunch : 0, PH_API_OTHER};
+    default:
+      return (function){0, PH_API_OTHER};
   }
 }
 
@@ -92,8 +108,14 @@ static call *add_call(const ph_record *record, function made) {
     room = larger;
   }
   call *c = &calls[count++];
-  *c = (call){.id = made.id, .thread = (uint32_t)(uintptr_t)pthread_self(), .correlation = ++last, .start = record->time,
-              .end = record->time + cost_of(made.api), .grid = {1, 1, 1}, .block = {1, 1, 1}, .device = ph_current_device()};
+  *c = (call){.id = made.id,
+              .thread = (uint32_t)(uintptr_t)pthread_self(),
+              .correlation = ++last,
+              .start = record->time,
+              .end = record->time + cost_of(made.api),
+              .grid = {1, 1, 1},
+              .block = {1, 1, 1},
+              .device = ph_current_device()};
   if (record->kind == PH_HOST_SPAN) {
     c->start = record->span.start;
     c->end = record->time;
@@ -178,7 +200,8 @@ static void write_call(writer *w, const call *c) {
     if (c->external[kind] && (r = next(w, CUPTI_KIND_EXTERNAL_CORRELATION)))
       r->external = (cupti_external){r->kind, kind, c->external[kind], c->correlation, 0};
   if (kept[CUPTI_KIND_RUNTIME] && (r = next(w, CUPTI_KIND_RUNTIME)))
-    r->api = (cupti_api){r->kind, c->id, unix_ns(c->start), unix_ns(c->end), (uint32_t)getpid(), c->thread, c->correlation, 0};
+    r->api = (cupti_api){r->kind,        c->id, unix_ns(c->start), unix_ns(c->end), (uint32_t)getpid(), c->thread,
+                         c->correlation, 0};
 }
 
 static int by_correlation(const void *key, const void *other) {
@@ -187,7 +210,8 @@ static int by_correlation(const void *key, const void *other) {
 }
 
 static void write_activity(writer *w, const ph_activity *a) {
-  static const uint8_t copies[COPY_KINDS][3] = {  // kind, source, destination; 1: pageable, 2: pinned, 3: device
+  static const uint8_t copies[COPY_KINDS][3] = {
+      // kind, source, destination; 1: pageable, 2: pinned, 3: device
       {1, 2, 3}, {1, 1, 3}, {2, 3, 2}, {2, 3, 1}, {8, 3, 3}, {10, 3, 3}, {9, 1, 1}};
   const call *c = bsearch(&a->correlation, calls, count, sizeof *calls, by_correlation);
   uint64_t start = unix_ns(a->start), end = unix_ns(a->end);
@@ -196,18 +220,29 @@ static void write_activity(writer *w, const ph_activity *a) {
   if (a->kind == PH_ROW_MEMCPY) {
     const uint8_t *copy = copies[a->sub < COPY_KINDS ? a->sub : 4];
     if (kept[CUPTI_KIND_MEMCPY] && (r = next(w, CUPTI_KIND_MEMCPY)))
-      r->copy = (cupti_memcpy){r->kind, copy[0], copy[1], copy[2], 1, (uint64_t)a->bytes, start, end, device, 1, a->stream,
-                               a->correlation, a->correlation, 0, NULL};
+      r->copy = (cupti_memcpy){r->kind,        copy[0], copy[1], copy[2], 1,         (uint64_t)a->bytes,
+                               start,          end,     device,  1,       a->stream, a->correlation,
+                               a->correlation, 0,       NULL};
   } else if (a->kind == PH_ROW_MEMSET) {
     if (kept[CUPTI_KIND_MEMSET] && (r = next(w, CUPTI_KIND_MEMSET)))
-      r->set = (cupti_memset){r->kind, 0, (uint64_t)a->bytes, start, end, device, 1, a->stream, a->correlation, 1, 3, 0, NULL};
+      r->set = (cupti_memset){r->kind, 0,   (uint64_t)a->bytes, start, end, device, 1, a->stream, a->correlation, 1, 3,
+                              0,       NULL};
   } else if (kept[CUPTI_KIND_CONCURRENT_KERNEL] && (r = next(w, CUPTI_KIND_CONCURRENT_KERNEL))) {
     bool own = c && !(a->flags & PH_F_GRAPH);  // of a graph's nodes the simulator keeps no sizes
-    r->kernel = (cupti_kernel){
-        .kind = r->kind, .start = start, .end = end, .completed = end, .device = device, .context = 1, .stream = a->stream,
-        .grid = {own ? c->grid[0] : 1, own ? c->grid[1] : 1, own ? c->grid[2] : 1},
-        .block = {own ? c->block[0] : 1, own ? c->block[1] : 1, own ? c->block[2] : 1}, .dynamic_shared = own ? c->shared : 0,
-        .correlation = a->correlation, .name = cupti_name(a->name), .queued = unix_ns(a->launch), .submitted = unix_ns(a->launch)};
+    r->kernel = (cupti_kernel){.kind = r->kind,
+                               .start = start,
+                               .end = end,
+                               .completed = end,
+                               .device = device,
+                               .context = 1,
+                               .stream = a->stream,
+                               .grid = {own ? c->grid[0] : 1, own ? c->grid[1] : 1, own ? c->grid[2] : 1},
+                               .block = {own ? c->block[0] : 1, own ? c->block[1] : 1, own ? c->block[2] : 1},
+                               .dynamic_shared = own ? c->shared : 0,
+                               .correlation = a->correlation,
+                               .name = cupti_name(a->name),
+                               .queued = unix_ns(a->launch),
+                               .submitted = unix_ns(a->launch)};
   }
 }
 

@@ -15,5 +15,6 @@ void cupti_enable(int kind, bool on);
 void cupti_flush(void);  // hands over what is known so far
 cupti_record *cupti_next(uint8_t *buffer, size_t bytes, cupti_record *before);  // NULL: no more
 const char *cupti_name(int32_t name);     // of an activity; kept
-const char *cupti_function_name(uint32_t id);  // of a function of the runtime, as CUPTI writes it; NULL: none of those that are recorded
+const char *cupti_function_name(
+    uint32_t id);  // of a function of the runtime, as CUPTI writes it; NULL: none of those that are recorded
 uint64_t cupti_external_id(int kind);     // on top of this thread's stack, 0: none

@@ -1,5 +1,5 @@
-// libcupti: the activity interface, by which torch.profiler gets kernels, copies and runtime calls (activity.c), in virtual
-// time. Callbacks and counters are accepted and never called.
+// libcupti: the activity interface, by which torch.profiler gets kernels, copies and runtime calls (activity.c), in
+// virtual time. Callbacks and counters are accepted and never called.
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,6 +41,7 @@ PH_EXPORT CUptiResult cuptiGetResultString(CUptiResult code, const char **text) 
 }
 
 // Subscribing, enabling and flushing: accepted.
+// clang-format off
 #define ACCEPTED(X)                                                                                     \
   X(cuptiActivityFlushPeriod, (uint32_t ms))                                                            \
   X(cuptiActivityEnableLatencyTimestamps, (uint8_t on))                                                 \
@@ -48,6 +49,7 @@ PH_EXPORT CUptiResult cuptiGetResultString(CUptiResult code, const char **text) 
   X(cuptiActivityEnableHWTrace, (uint8_t on)) X(cuptiActivityEnableAllSyncRecords, (uint8_t on))        \
   X(cuptiActivityEnableCudaEventDeviceTimestamps, (uint8_t on)) X(cuptiEnableAllDomains, (uint32_t on)) \
   X(cuptiFinalize, (void)) X(cuptiSetThreadIdType, (int type))
+// clang-format on
 #define ACCEPT(name, parameters)                                                          \
   _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wunused-parameter\"") \
       CALL(name, parameters, CUPTI_SUCCESS)                                               \
@@ -66,8 +68,7 @@ static CUptiResult subscribe(void **subscriber, void *callback) {
   static char the_one;
   return callback ? GIVE(subscriber, void *, &the_one) : CUPTI_INVALID_PARAMETER;
 }
-CALL(cuptiSubscribe, (void **subscriber, void *callback, void *data),
-     ((void)data, subscribe(subscriber, callback)))
+CALL(cuptiSubscribe, (void **subscriber, void *callback, void *data), ((void)data, subscribe(subscriber, callback)))
 // Functions whose calls have records: those of the runtime.
 static CUptiResult callback_name(int domain, uint32_t id, const char **name) {
   enum { RUNTIME = 2 };
@@ -79,16 +80,16 @@ CALL(cuptiGetCallbackName, (int domain, uint32_t id, const char **name), callbac
 CALL(cuptiActivityEnable, (int kind), (cupti_enable(kind, true), CUPTI_SUCCESS))
 CALL(cuptiActivityDisable, (int kind), (cupti_enable(kind, false), CUPTI_SUCCESS))
 CALL(cuptiActivityFlushAll, (uint32_t flag), ((void)flag, cupti_flush(), CUPTI_SUCCESS))
-CALL(cuptiActivityRegisterCallbacks, (cupti_request *request, cupti_complete *complete),
+CALL(cuptiActivityRegisterCallbacks, (cupti_request * request, cupti_complete *complete),
      request &&complete ? (cupti_callbacks(request, complete), CUPTI_SUCCESS) : CUPTI_INVALID_PARAMETER)
-CALL(cuptiActivityRegisterTimestampCallback, (void *callback),
-     callback ? CUPTI_SUCCESS : CUPTI_INVALID_PARAMETER)
+CALL(cuptiActivityRegisterTimestampCallback, (void *callback), callback ? CUPTI_SUCCESS : CUPTI_INVALID_PARAMETER)
 static CUptiResult next_record(uint8_t *buffer, size_t bytes, cupti_record **record) {
   if (!buffer || !record) return CUPTI_INVALID_PARAMETER;
   *record = cupti_next(buffer, bytes, *record);
   return *record ? CUPTI_SUCCESS : CUPTI_MAX_LIMIT_REACHED;
 }
-CALL(cuptiActivityGetNextRecord, (uint8_t *buffer, size_t bytes, cupti_record **record), next_record(buffer, bytes, record))
+CALL(cuptiActivityGetNextRecord, (uint8_t *buffer, size_t bytes, cupti_record **record),
+     next_record(buffer, bytes, record))
 CALL(cuptiActivityGetNumDroppedRecords, (void *context, uint32_t stream, size_t *dropped),
      ((void)context, (void)stream, GIVE(dropped, size_t, 0)))
 CALL(cuptiActivityGetAttribute, (int attribute, size_t *size, void *value),
@@ -157,8 +158,7 @@ static CUptiResult stream_id(void *handle, bool per_thread, uint32_t *id) {
   ph_stream *stream = ph_stream_of(handle, per_thread);
   return stream ? GIVE(id, uint32_t, stream->id) : CUPTI_INVALID_PARAMETER;
 }
-CALL(cuptiGetStreamId, (void *context, void *stream, uint32_t *id),
-     ((void)context, stream_id(stream, false, id)))
+CALL(cuptiGetStreamId, (void *context, void *stream, uint32_t *id), ((void)context, stream_id(stream, false, id)))
 CALL(cuptiGetStreamIdEx, (void *context, void *stream, uint8_t per_thread, uint32_t *id),
      ((void)context, stream_id(stream, per_thread, id)))
 CALL(cuptiGetLastError, (void), CUPTI_SUCCESS)

@@ -24,8 +24,7 @@ driver_context *driver_primary(int device) {
 static driver_context *current(void) {
   int device = phc_context_device();
   if (device < 0) return NULL;
-  return depth && stack[depth - 1] && stack[depth - 1]->device == device ? stack[depth - 1]
-                                                                         : driver_primary(device);
+  return depth && stack[depth - 1] && stack[depth - 1]->device == device ? stack[depth - 1] : driver_primary(device);
 }
 static cudaError_t set_current(driver_context *c) {
   if (c && !phc_table_get(&contexts, (uintptr_t)c)) return cudaErrorDeviceUninitialized;
@@ -88,15 +87,13 @@ cudaError_t driver_current(void) {
   return error ? error : phc_context_device() < 0 ? cudaErrorDeviceUninitialized : 0;
 }
 
-ENTRY(cuCtxGetCurrent, GET_DEVICE, driver_ready, (driver_context * *c),
-      c ? (*c = current(), 0) : cudaErrorInvalidValue)
+ENTRY(cuCtxGetCurrent, GET_DEVICE, driver_ready, (driver_context * *c), c ? (*c = current(), 0) : cudaErrorInvalidValue)
 ENTRY(cuCtxSetCurrent, GET_DEVICE, driver_ready, (driver_context * c), set_current(c))
 ENTRY(cuCtxPushCurrent_v2, GET_DEVICE, driver_ready, (driver_context * c), push(c))
 ALSO(cuCtxPushCurrent_v2, cuCtxPushCurrent)
 ENTRY(cuCtxPopCurrent_v2, GET_DEVICE, driver_ready, (driver_context * *c), pop(c))
 ALSO(cuCtxPopCurrent_v2, cuCtxPopCurrent)
-ENTRY(cuCtxCreate_v2, OTHER, driver_ready, (driver_context * *c, unsigned flags, int device),
-      create(c, flags, device))
+ENTRY(cuCtxCreate_v2, OTHER, driver_ready, (driver_context * *c, unsigned flags, int device), create(c, flags, device))
 ALSO(cuCtxCreate_v2, cuCtxCreate)
 ENTRY(cuCtxCreate_v4, OTHER, driver_ready, (driver_context * *c, void *parameters, unsigned flags, int device),
       parameters ? driver_unsupported("cuCtxCreate_v4 with parameters") : create(c, flags, device))
@@ -107,8 +104,7 @@ ENTRY(cuCtxGetFlags, GET_DEVICE, driver_current, (unsigned *flags), GIVE(flags, 
 ENTRY(cuCtxGetApiVersion, GET_DEVICE, driver_ready, (driver_context * c, unsigned *version),
       ((void)c, GIVE(version, unsigned, 3020)))
 ENTRY(cuCtxGetId, GET_DEVICE, driver_ready, (driver_context * c, unsigned long long *id),
-      !c && !current() ? cudaErrorDeviceUninitialized
-                       : GIVE(id, unsigned long long, (uintptr_t)(c ? c : current())))
+      !c && !current() ? cudaErrorDeviceUninitialized : GIVE(id, unsigned long long, (uintptr_t)(c ? c : current())))
 ENTRY(cuCtxSynchronize, STREAM_SYNC, driver_current, (void), phc_device_sync())
 ENTRY(cuCtxGetLimit, GET_DEVICE, driver_current, (size_t *value, int limit), phc_limit(limit, value))
 ENTRY(cuCtxSetLimit, OTHER, driver_current, (int limit, size_t value), phc_set_limit(limit, value))

@@ -63,12 +63,10 @@ ENTRY(cuDeviceGetUuid, GET_DEVICE, driver_ready, (unsigned char *uuid, int devic
 ALSO(cuDeviceGetUuid, cuDeviceGetUuid_v2)
 ENTRY(cuDeviceGetPCIBusId, GET_DEVICE, driver_ready, (char *text, int length, int device),
       device_pci(text, length, device))
-ENTRY(cuDeviceGetByPCIBusId, GET_DEVICE, driver_ready, (int *device, const char *text),
-      device_by_pci(device, text))
+ENTRY(cuDeviceGetByPCIBusId, GET_DEVICE, driver_ready, (int *device, const char *text), device_by_pci(device, text))
 ENTRY(cuDeviceComputeCapability, GET_DEVICE, driver_ready, (int *major, int *minor, int device),
       capability(major, minor, device))
 ENTRY(cuDeviceCanAccessPeer, GET_DEVICE, driver_ready, (int *can, int device, int peer),
       phc_can_access_peer(can, device, peer))
-ENTRY(cuDeviceGetP2PAttribute, GET_DEVICE, driver_ready,
-      (int *value, int attribute, int source, int destination),
+ENTRY(cuDeviceGetP2PAttribute, GET_DEVICE, driver_ready, (int *value, int attribute, int source, int destination),
       phc_p2p_attribute(value, attribute, source, destination))

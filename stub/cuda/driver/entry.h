@@ -10,13 +10,14 @@ CUresult driver_finish(cudaError_t error, enum ph_api api);
 cudaError_t driver_unsupported(const char *call);
 
 // Requirement of a call: nothing, a device (driver_ready), or a current context (driver_current).
-cudaError_t driver_ready(void);  // cudaErrorInitializationError before cuInit, or the runtime's first call, in this process
+cudaError_t driver_ready(
+    void);  // cudaErrorInitializationError before cuInit, or the runtime's first call, in this process
 cudaError_t driver_current(void);
 
-#define ENTRY(name, api, needs, parameters, expression)        \
-  PH_EXPORT CUresult name parameters {                         \
-    ph_enter();                                                \
-    cudaError_t error = needs();                               \
+#define ENTRY(name, api, needs, parameters, expression)               \
+  PH_EXPORT CUresult name parameters {                                \
+    ph_enter();                                                       \
+    cudaError_t error = needs();                                      \
     return driver_finish(error ? error : (expression), PH_API_##api); \
   }
 // With a twin for per-thread default streams: `per_thread` is true for the twin.
@@ -24,8 +25,8 @@ cudaError_t driver_current(void);
   static CUresult name##_any(bool per_thread, UNPACK parameters) {                           \
     (void)per_thread;                                                                        \
     ph_enter();                                                                              \
-    cudaError_t error = driver_current();                                                           \
-    return driver_finish(error ? error : (expression), PH_API_##api);                               \
+    cudaError_t error = driver_current();                                                    \
+    return driver_finish(error ? error : (expression), PH_API_##api);                        \
   }                                                                                          \
   PH_EXPORT CUresult name(UNPACK parameters) { return name##_any(false, UNPACK arguments); } \
   PH_EXPORT CUresult name##suffix(UNPACK parameters) { return name##_any(true, UNPACK arguments); }

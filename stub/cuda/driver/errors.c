@@ -7,10 +7,14 @@ static CUresult driver_code(cudaError_t error) {
   switch (error) {
     case cudaErrorInvalidConfiguration:
     case cudaErrorInvalidPitchValue:
-    case cudaErrorInvalidMemcpyDirection: return cudaErrorInvalidValue;
-    case cudaErrorInvalidDeviceFunction: return cudaErrorInvalidResourceHandle;
-    case cudaErrorInvalidSymbol: return cudaErrorSymbolNotFound;
-    default: return error;
+    case cudaErrorInvalidMemcpyDirection:
+      return cudaErrorInvalidValue;
+    case cudaErrorInvalidDeviceFunction:
+      return cudaErrorInvalidResourceHandle;
+    case cudaErrorInvalidSymbol:
+      return cudaErrorSymbolNotFound;
+    default:
+      return error;
   }
 }
 CUresult driver_finish(cudaError_t error, enum ph_api api) {
@@ -32,7 +36,5 @@ static CUresult error_text(int code, const char **text, bool name) {
   *text = name ? phc_error_name(code, true) : phc_error_text(code, true);
   return *text ? 0 : cudaErrorInvalidValue;
 }
-PH_EXPORT CUresult cuGetErrorString(CUresult code, const char **text) {
-  return error_text(code, text, false);
-}
+PH_EXPORT CUresult cuGetErrorString(CUresult code, const char **text) { return error_text(code, text, false); }
 PH_EXPORT CUresult cuGetErrorName(CUresult code, const char **text) { return error_text(code, text, true); }

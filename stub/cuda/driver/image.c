@@ -51,8 +51,7 @@ static size_t elf_size(const char *image) {
 static bool elf_open(elf_file *elf, const char *image) {
   *elf = (elf_file){.image = image, .header = (const Elf64_Ehdr *)image};
   const Elf64_Ehdr *header = elf->header;
-  if (header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_machine != EM_CUDA || !header->e_shnum)
-    return false;
+  if (header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_machine != EM_CUDA || !header->e_shnum) return false;
   elf->size = elf_size(image);
   elf->sections = (const Elf64_Shdr *)(image + header->e_shoff);
   elf->names = image + elf->sections[header->e_shstrndx].sh_offset;
@@ -75,11 +74,10 @@ static const Elf64_Shdr *elf_section(const elf_file *elf, const char *prefix, co
 
 // Attribute records of .nv.info sections: format, attribute, and for format 4 a size and payload.
 enum { NV_MAX_THREADS = 0x05, NV_FRAME_SIZE = 0x11, NV_REGISTERS = 0x2f };
-static bool nv_info(const elf_file *elf, const Elf64_Shdr *section, int attribute, int64_t symbol,
-                    uint32_t *words, int count) {
+static bool nv_info(const elf_file *elf, const Elf64_Shdr *section, int attribute, int64_t symbol, uint32_t *words,
+                    int count) {
   if (!section) return false;
-  const unsigned char *at = (const unsigned char *)elf->image + section->sh_offset,
-                      *end = at + section->sh_size;
+  const unsigned char *at = (const unsigned char *)elf->image + section->sh_offset, *end = at + section->sh_size;
   while (at + 4 <= end) {
     size_t size = at[0] == 4 ? (size_t)at[2] | (size_t)at[3] << 8 : 0;
     const unsigned char *payload = at + 4;
@@ -110,13 +108,10 @@ static bool read_cubin(driver_module *module, const char *image) {
     if (elf.sections[i].sh_info >> 24) kernel->registers = (int)(elf.sections[i].sh_info >> 24);
     int64_t symbol = -1;
     for (size_t s = 0; s < elf.symbol_count; s++)
-      if (elf.symbols[s].st_shndx == i && ELF64_ST_TYPE(elf.symbols[s].st_info) == STT_FUNC)
-        symbol = (int64_t)s;
+      if (elf.symbols[s].st_shndx == i && ELF64_ST_TYPE(elf.symbols[s].st_info) == STT_FUNC) symbol = (int64_t)s;
     const Elf64_Shdr *common = elf_section(&elf, ".nv.info", "");
-    if (symbol >= 0 && nv_info(&elf, common, NV_REGISTERS, symbol, words, 1))
-      kernel->registers = (int)words[0];
-    if (symbol >= 0 && nv_info(&elf, common, NV_FRAME_SIZE, symbol, words, 1))
-      kernel->local_bytes = (int)words[0];
+    if (symbol >= 0 && nv_info(&elf, common, NV_REGISTERS, symbol, words, 1)) kernel->registers = (int)words[0];
+    if (symbol >= 0 && nv_info(&elf, common, NV_FRAME_SIZE, symbol, words, 1)) kernel->local_bytes = (int)words[0];
     if (nv_info(&elf, elf_section(&elf, ".nv.info.", name), NV_MAX_THREADS, -1, words, 3))
       kernel->max_threads = (int)(words[0] * words[1] * words[2]);
     const Elf64_Shdr *shared = elf_section(&elf, ".nv.shared.", name);
@@ -149,8 +144,7 @@ const void *driver_find_variable(const driver_module *module, const char *name, 
   if (!module->image || !elf_open(&elf, module->image)) return NULL;
   for (size_t i = 0; i < elf.symbol_count; i++) {
     const Elf64_Sym *symbol = &elf.symbols[i];
-    if (ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT || strcmp(elf.symbol_names + symbol->st_name, name))
-      continue;
+    if (ELF64_ST_TYPE(symbol->st_info) != STT_OBJECT || strcmp(elf.symbol_names + symbol->st_name, name)) continue;
     *size = symbol->st_size;
     return symbol;
   }

@@ -19,8 +19,7 @@ static cudaError_t kernel_attribute(int *value, int attribute, phc_kernel *kerne
   return phc_kernel_find(kernel) ? phc_kernel_attribute(kernel, attribute, value) : cudaErrorInvalidResourceHandle;
 }
 static cudaError_t kernel_set_attribute(phc_kernel *kernel, int attribute, int value) {
-  return phc_kernel_find(kernel) ? phc_kernel_set_attribute(kernel, attribute, value)
-                            : cudaErrorInvalidResourceHandle;
+  return phc_kernel_find(kernel) ? phc_kernel_set_attribute(kernel, attribute, value) : cudaErrorInvalidResourceHandle;
 }
 static cudaError_t kernel_check(phc_kernel *kernel, int config) {
   if (!phc_kernel_find(kernel)) return cudaErrorInvalidResourceHandle;
@@ -28,8 +27,7 @@ static cudaError_t kernel_check(phc_kernel *kernel, int config) {
 }
 ENTRY(cuKernelGetFunction, GET_DEVICE, driver_current, (phc_kernel * *function, phc_kernel *kernel),
       kernel_get(function, kernel))
-ENTRY(cuKernelGetName, GET_DEVICE, driver_ready, (const char **name, phc_kernel *kernel),
-      kernel_name(name, kernel))
+ENTRY(cuKernelGetName, GET_DEVICE, driver_ready, (const char **name, phc_kernel *kernel), kernel_name(name, kernel))
 ENTRY(cuKernelGetLibrary, GET_DEVICE, driver_ready, (driver_module * *library, phc_kernel *kernel),
       kernel_owner(library, kernel))
 ENTRY(cuKernelGetAttribute, GET_DEVICE, driver_ready, (int *value, int attribute, phc_kernel *kernel, int device),
@@ -38,8 +36,7 @@ ENTRY(cuKernelSetAttribute, GET_DEVICE, driver_ready, (int attribute, int value,
       phc_device_check(device) ? cudaErrorInvalidDevice : kernel_set_attribute(kernel, attribute, value))
 ENTRY(cuKernelSetCacheConfig, GET_DEVICE, driver_ready, (phc_kernel * kernel, int config, int device),
       phc_device_check(device) ? cudaErrorInvalidDevice : kernel_check(kernel, config))
-ENTRY(cuFuncGetName, GET_DEVICE, driver_current, (const char **name, phc_kernel *function),
-      kernel_name(name, function))
+ENTRY(cuFuncGetName, GET_DEVICE, driver_current, (const char **name, phc_kernel *function), kernel_name(name, function))
 ENTRY(cuFuncGetModule, GET_DEVICE, driver_current, (driver_module * *module, phc_kernel *function),
       kernel_owner(module, function))
 ENTRY(cuFuncGetAttribute, GET_DEVICE, driver_current, (int *value, int attribute, phc_kernel *function),

@@ -1,5 +1,5 @@
 // The linker.
-// 
+//
 // The linker keeps the last image that it was given: programs link one PTX to get a CUBIN of it.
 #include "cuda/driver/entry.h"
 
@@ -41,8 +41,7 @@ ENTRY(cuLinkCreate_v2, OTHER, driver_current, (unsigned count, int *options, voi
       ((void)count, (void)options, (void)values, link_create(link)))
 ALSO(cuLinkCreate_v2, cuLinkCreate)
 ENTRY(cuLinkAddData_v2, OTHER, driver_current,
-      (link * link, int type, void *data, size_t size, const char *name, unsigned count, int *options,
-       void **values),
+      (link * link, int type, void *data, size_t size, const char *name, unsigned count, int *options, void **values),
       ((void)type, (void)name, (void)count, (void)options, (void)values, link_add(link, data, size)))
 ALSO(cuLinkAddData_v2, cuLinkAddData)
 ENTRY(cuLinkComplete, OTHER, driver_current, (link * link, void **image, size_t *size),

@@ -27,8 +27,7 @@ static void *find_call(const char *name, int version, uint64_t flags) {
     if (!self) return NULL;
   }
   for (size_t i = 0; i < sizeof versions / sizeof *versions; i++)
-    if (!strcmp(versions[i].name, name) && version >= versions[i].since)
-      return dlsym(self, versions[i].symbol);
+    if (!strcmp(versions[i].name, name) && version >= versions[i].since) return dlsym(self, versions[i].symbol);
   static const char *const tails[] = {"_v2", "", "_v3"};
   for (int twin = flags & 2 ? 0 : 2; twin < 3; twin++) {
     for (size_t i = 0; i < sizeof tails / sizeof *tails; i++) {
@@ -40,8 +39,7 @@ static void *find_call(const char *name, int version, uint64_t flags) {
   return NULL;
 }
 
-PH_EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,
-                                       int *status) {
+PH_EXPORT CUresult cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status) {
   if (!name || !function || flags > 2) return cudaErrorInvalidValue;
   *function = find_call(name, version, flags);
   if (status) *status = *function ? 0 : 1;  // CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND

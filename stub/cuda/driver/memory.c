@@ -18,8 +18,7 @@ static cudaError_t address_range(CUdeviceptr *base, size_t *size, CUdeviceptr ad
   if (size) *size = range.size;
   return 0;
 }
-static cudaError_t pitch_alloc(CUdeviceptr *address, size_t *pitch, size_t width, size_t height,
-                               unsigned element) {
+static cudaError_t pitch_alloc(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned element) {
   if ((element != 4 && element != 8 && element != 16) || !width || !height) return cudaErrorInvalidValue;
   return phc_pitch_alloc((void **)address, pitch, width, height);
 }
@@ -69,12 +68,10 @@ ENTRY(cuMemPoolSetAttribute, GET_DEVICE, driver_ready, (phc_pool * pool, int att
 ENTRY(cuMemPoolTrimTo, OTHER, driver_ready, (phc_pool * pool, size_t keep), phc_pool_trim(pool, keep))
 ENTRY(cuMemPoolSetAccess, OTHER, driver_ready, (phc_pool * pool, const cudaMemAccessDesc *list, size_t count),
       phc_pool_access(pool, list, count))
-STREAM(cuMemAllocAsync, _ptsz, MALLOC, (CUdeviceptr * address, size_t bytes, void *stream),
-       (address, bytes, stream),
+STREAM(cuMemAllocAsync, _ptsz, MALLOC, (CUdeviceptr * address, size_t bytes, void *stream), (address, bytes, stream),
        phc_alloc_async((void **)address, bytes, stream, per_thread))
-STREAM(cuMemAllocFromPoolAsync, _ptsz, MALLOC,
-       (CUdeviceptr * address, size_t bytes, phc_pool *pool, void *stream), (address, bytes, pool, stream),
-       phc_pool_alloc((void **)address, bytes, pool, stream, per_thread))
+STREAM(cuMemAllocFromPoolAsync, _ptsz, MALLOC, (CUdeviceptr * address, size_t bytes, phc_pool *pool, void *stream),
+       (address, bytes, pool, stream), phc_pool_alloc((void **)address, bytes, pool, stream, per_thread))
 STREAM(cuMemFreeAsync, _ptsz, FREE, (CUdeviceptr address, void *stream), (address, stream),
        phc_pool_free((void *)address, stream, per_thread))
 

@@ -45,9 +45,7 @@ static cudaError_t module_load_file(driver_module **out, const char *path) {
   return error;
 }
 
-bool driver_module_alive(const driver_module *module) {
-  return phc_table_get(&modules, (uintptr_t)module) != NULL;
-}
+bool driver_module_alive(const driver_module *module) { return phc_table_get(&modules, (uintptr_t)module) != NULL; }
 
 static cudaError_t module_unload(driver_module *module) {
   if (!driver_module_alive(module)) return cudaErrorInvalidResourceHandle;
@@ -68,8 +66,7 @@ static cudaError_t module_function(phc_kernel **kernel, driver_module *module, c
   return 0;
 }
 
-static cudaError_t module_variable(CUdeviceptr *address, size_t *bytes, driver_module *module,
-                                   const char *name) {
+static cudaError_t module_variable(CUdeviceptr *address, size_t *bytes, driver_module *module, const char *name) {
   if (!name || !driver_module_alive(module)) return name ? cudaErrorInvalidResourceHandle : cudaErrorInvalidValue;
   size_t size = 0;
   const void *variable = driver_find_variable(module, name, &size);
@@ -113,15 +110,15 @@ ALSO(cuModuleGetGlobal_v2, cuModuleGetGlobal)
 ENTRY(cuModuleGetLoadingMode, GET_DEVICE, driver_ready, (int *mode), GIVE(mode, int, 2))  // lazy
 // A library is a module that needs no context.
 ENTRY(cuLibraryLoadData, OTHER, driver_ready,
-      (driver_module * *library, const void *image, int *options, void **values, unsigned count,
-       int *library_options, void **library_values, unsigned library_count),
-      ((void)options, (void)values, (void)count, (void)library_options, (void)library_values,
-       (void)library_count, module_load(library, image)))
+      (driver_module * *library, const void *image, int *options, void **values, unsigned count, int *library_options,
+       void **library_values, unsigned library_count),
+      ((void)options, (void)values, (void)count, (void)library_options, (void)library_values, (void)library_count,
+       module_load(library, image)))
 ENTRY(cuLibraryLoadFromFile, OTHER, driver_ready,
-      (driver_module * *library, const char *path, int *options, void **values, unsigned count,
-       int *library_options, void **library_values, unsigned library_count),
-      ((void)options, (void)values, (void)count, (void)library_options, (void)library_values,
-       (void)library_count, module_load_file(library, path)))
+      (driver_module * *library, const char *path, int *options, void **values, unsigned count, int *library_options,
+       void **library_values, unsigned library_count),
+      ((void)options, (void)values, (void)count, (void)library_options, (void)library_values, (void)library_count,
+       module_load_file(library, path)))
 ENTRY(cuLibraryUnload, OTHER, driver_ready, (driver_module * library), module_unload(library))
 ENTRY(cuLibraryGetKernel, OTHER, driver_ready, (phc_kernel * *kernel, driver_module *library, const char *name),
       module_function(kernel, library, name))

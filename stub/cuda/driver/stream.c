@@ -39,8 +39,8 @@ ENTRY(cuStreamDestroy_v2, OTHER, driver_current, (void *stream), phc_stream_dest
 ALSO(cuStreamDestroy_v2, cuStreamDestroy)
 STREAM(cuStreamSynchronize, _ptsz, STREAM_SYNC, (void *stream), (stream), phc_stream_sync(stream, per_thread))
 STREAM(cuStreamQuery, _ptsz, STREAM_QUERY, (void *stream), (stream), phc_stream_query(stream, per_thread))
-STREAM(cuStreamWaitEvent, _ptsz, STREAM_WAIT, (void *stream, void *event, unsigned flags),
-       (stream, event, flags), phc_stream_wait(stream, event, flags, per_thread))
+STREAM(cuStreamWaitEvent, _ptsz, STREAM_WAIT, (void *stream, void *event, unsigned flags), (stream, event, flags),
+       phc_stream_wait(stream, event, flags, per_thread))
 STREAM(cuStreamGetPriority, _ptsz, GET_DEVICE, (void *stream, int *value), (stream, value),
        stream_int(stream, per_thread, value, true))
 STREAM(cuStreamGetFlags, _ptsz, GET_DEVICE, (void *stream, unsigned *value), (stream, value),
@@ -51,15 +51,14 @@ STREAM(cuStreamGetDevice, _ptsz, GET_DEVICE, (void *stream, int *device), (strea
        stream_device(stream, per_thread, device))
 STREAM(cuStreamGetCtx, _ptsz, GET_DEVICE, (void *stream, driver_context **c), (stream, c),
        stream_context(stream, per_thread, c))
-STREAM(cuStreamAttachMemAsync, _ptsz, OTHER,
-       (void *stream, CUdeviceptr address, size_t bytes, unsigned flags), (stream, address, bytes, flags),
+STREAM(cuStreamAttachMemAsync, _ptsz, OTHER, (void *stream, CUdeviceptr address, size_t bytes, unsigned flags),
+       (stream, address, bytes, flags),
        (flags != 1 && flags != 2 && flags != 4) || !phc_covered((void *)address, bytes ? bytes : 1)
            ? cudaErrorInvalidValue
            : driver_stream_check(stream, per_thread))
-STREAM(cuLaunchHostFunc, _ptsz, HOST_FUNC, (void *stream, cudaHostFn_t function, void *data),
-       (stream, function, data), phc_host_function(stream, per_thread, function, data))
-STREAM(cuStreamAddCallback, _ptsz, HOST_FUNC,
-       (void *stream, cudaStreamCallback_t function, void *data, unsigned flags),
+STREAM(cuLaunchHostFunc, _ptsz, HOST_FUNC, (void *stream, cudaHostFn_t function, void *data), (stream, function, data),
+       phc_host_function(stream, per_thread, function, data))
+STREAM(cuStreamAddCallback, _ptsz, HOST_FUNC, (void *stream, cudaStreamCallback_t function, void *data, unsigned flags),
        (stream, function, data, flags), phc_callback(stream, per_thread, function, data, flags))
 
 // Writing a word is a small memset. Waiting for one that another device will write cannot be
@@ -67,8 +66,7 @@ STREAM(cuStreamAddCallback, _ptsz, HOST_FUNC,
 static cudaError_t write_word(void *stream, bool per_thread, CUdeviceptr address, uint32_t value) {
   return phc_set((void *)address, 0, value, 4, 1, 1, stream, phc_async(per_thread));
 }
-static cudaError_t wait_word(void *stream, bool per_thread, CUdeviceptr address, uint32_t wanted,
-                             unsigned flags) {
+static cudaError_t wait_word(void *stream, bool per_thread, CUdeviceptr address, uint32_t wanted, unsigned flags) {
   cudaError_t error = driver_stream_check(stream, per_thread);
   if (error) return error;
   if (address % 4 || !phc_covered((void *)address, 4)) return cudaErrorInvalidValue;
@@ -81,13 +79,11 @@ static cudaError_t wait_word(void *stream, bool per_thread, CUdeviceptr address,
                           : ~(value | wanted);
   return holds ? 0 : driver_unsupported("cuStreamWaitValue32 on a value that is yet to come");
 }
-STREAM(cuStreamWriteValue32_v2, _ptsz, MEMSET,
-       (void *stream, CUdeviceptr address, uint32_t value, unsigned flags), (stream, address, value, flags),
-       ((void)flags, write_word(stream, per_thread, address, value)))
+STREAM(cuStreamWriteValue32_v2, _ptsz, MEMSET, (void *stream, CUdeviceptr address, uint32_t value, unsigned flags),
+       (stream, address, value, flags), ((void)flags, write_word(stream, per_thread, address, value)))
 ALSO(cuStreamWriteValue32_v2, cuStreamWriteValue32)
-STREAM(cuStreamWaitValue32_v2, _ptsz, STREAM_WAIT,
-       (void *stream, CUdeviceptr address, uint32_t value, unsigned flags), (stream, address, value, flags),
-       wait_word(stream, per_thread, address, value, flags))
+STREAM(cuStreamWaitValue32_v2, _ptsz, STREAM_WAIT, (void *stream, CUdeviceptr address, uint32_t value, unsigned flags),
+       (stream, address, value, flags), wait_word(stream, per_thread, address, value, flags))
 ALSO(cuStreamWaitValue32_v2, cuStreamWaitValue32)
 
 // ---- Events.
@@ -102,5 +98,5 @@ ENTRY(cuEventElapsedTime, EVENT_QUERY, driver_ready, (float *ms, void *start, vo
 ALSO(cuEventElapsedTime, cuEventElapsedTime_v2)
 STREAM(cuEventRecord, _ptsz, EVENT_RECORD, (void *event, void *stream), (event, stream),
        phc_event_record(event, stream, 0, per_thread))
-STREAM(cuEventRecordWithFlags, _ptsz, EVENT_RECORD, (void *event, void *stream, unsigned flags),
-       (event, stream, flags), phc_event_record(event, stream, flags, per_thread))
+STREAM(cuEventRecordWithFlags, _ptsz, EVENT_RECORD, (void *event, void *stream, unsigned flags), (event, stream, flags),
+       phc_event_record(event, stream, flags, per_thread))

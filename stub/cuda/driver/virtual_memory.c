@@ -36,8 +36,7 @@ typedef struct vm_search {
 } vm_search;
 static void search_reservation(uintptr_t base, void *size, void *data) {
   vm_search *search = data;
-  if (search->address >= base && search->address + search->size <= base + (uintptr_t)size)
-    search->found = true;
+  if (search->address >= base && search->address + search->size <= base + (uintptr_t)size) search->found = true;
 }
 static bool reserved(uintptr_t address, size_t size) {
   vm_search search = {address, size, false};
@@ -57,8 +56,7 @@ static void *reserve(size_t size, size_t alignment) {
 }
 
 static cudaError_t address_reserve(CUdeviceptr *address, size_t size, size_t alignment, uint64_t flags) {
-  if (!address || !size || size % PH_GRANULE || flags || (alignment & (alignment - 1)))
-    return cudaErrorInvalidValue;
+  if (!address || !size || size % PH_GRANULE || flags || (alignment & (alignment - 1))) return cudaErrorInvalidValue;
   void *start = reserve(size, alignment > PH_GRANULE ? alignment : PH_GRANULE);
   if (!start) return cudaErrorMemoryAllocation;
   phc_table_set(&reservations, (uintptr_t)start, (void *)size);
@@ -78,13 +76,11 @@ static cudaError_t address_free(CUdeviceptr address, size_t size) {
 static cudaError_t prop_check(const CUmemAllocationProp *prop) {
   if (!prop || prop->type != 1) return cudaErrorInvalidValue;
   if (prop->location.type != 1)
-    return prop->location.type == 2 || prop->location.type == 3 ? cudaErrorNotSupported
-                                                                : cudaErrorInvalidValue;
+    return prop->location.type == 2 || prop->location.type == 3 ? cudaErrorNotSupported : cudaErrorInvalidValue;
   return phc_device_check(prop->location.id);
 }
 
-static cudaError_t memory_create(vm_physical **handle, size_t size, const CUmemAllocationProp *prop,
-                                 uint64_t flags) {
+static cudaError_t memory_create(vm_physical **handle, size_t size, const CUmemAllocationProp *prop, uint64_t flags) {
   if (!handle || !size || size % PH_GRANULE || flags) return cudaErrorInvalidValue;
   cudaError_t error = prop_check(prop);
   if (error) return error;
@@ -122,8 +118,7 @@ static cudaError_t memory_release(vm_physical *physical) {
   return alive ? 0 : cudaErrorInvalidValue;
 }
 
-static cudaError_t memory_map(CUdeviceptr address, size_t size, size_t offset, vm_physical *physical,
-                              uint64_t flags) {
+static cudaError_t memory_map(CUdeviceptr address, size_t size, size_t offset, vm_physical *physical, uint64_t flags) {
   ph_range range;
   if (!phc_table_get(&physicals, (uintptr_t)physical) || flags) return cudaErrorInvalidValue;
   if (size % PH_GRANULE) return cudaErrorNotSupported;
@@ -158,8 +153,7 @@ static cudaError_t set_access(CUdeviceptr address, size_t size, const cudaMemAcc
     if (!mapped->accessible) {
       if (mprotect((void *)at, mapped->size, PROT_READ | PROT_WRITE)) return cudaErrorMemoryAllocation;
       int device = mapped->physical->imported ? list->location.id : mapped->physical->prop.location.id;
-      if (ph_register((void *)at, mapped->size, PH_SPACE_DEVICE, device))
-        return cudaErrorInvalidValue;
+      if (ph_register((void *)at, mapped->size, PH_SPACE_DEVICE, device)) return cudaErrorInvalidValue;
       mapped->accessible = true;
     }
     at += mapped->size;
@@ -180,8 +174,7 @@ static cudaError_t memory_unmap(CUdeviceptr address, size_t size) {
     if (mapped->accessible) {
       ph_unregister((void *)at);
       // Fresh pages: what is mapped here next must read as zero.
-      mmap((void *)at, mapped->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
-           0);
+      mmap((void *)at, mapped->size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
     }
     phc_table_set(&phc_mappings, at, NULL);
     at += mapped->size;
@@ -199,8 +192,7 @@ static cudaError_t memory_retain(vm_physical **handle, void *address) {
   vm_mapped *mapped = ph_memory_find(address, &range) ? phc_table_get(&phc_mappings, range.base) : NULL;
   if (!handle || !mapped) return cudaErrorInvalidValue;
   pthread_mutex_lock(&vmm_lock);
-  if (!mapped->physical->references++)
-    phc_table_set(&physicals, (uintptr_t)mapped->physical, mapped->physical);
+  if (!mapped->physical->references++) phc_table_set(&physicals, (uintptr_t)mapped->physical, mapped->physical);
   *handle = mapped->physical;
   pthread_mutex_unlock(&vmm_lock);
   return 0;
@@ -213,8 +205,7 @@ static cudaError_t granularity(size_t *size, const CUmemAllocationProp *prop, in
   cudaError_t error = prop_check(prop);
   return error ? error : option < 0 || option > 1 ? cudaErrorInvalidValue : GIVE(size, size_t, PH_GRANULE);
 }
-static cudaError_t get_access(unsigned long long *flags, const cudaMemLocation *location,
-                              CUdeviceptr address) {
+static cudaError_t get_access(unsigned long long *flags, const cudaMemLocation *location, CUdeviceptr address) {
   if (!location || !phc_covered((void *)address, 1)) return cudaErrorInvalidValue;
   return GIVE(flags, unsigned long long, 3);
 }
@@ -252,14 +243,17 @@ static cudaError_t handle_export(int *out, vm_physical *physical, int type, uint
 static cudaError_t handle_import(vm_physical **out, void *os_handle, int type) {
   vm_handle handle;
   if (!out) return cudaErrorInvalidValue;
-  if (type != POSIX_FD) return driver_unsupported("cuMemImportFromShareableHandle of a kind that is no file descriptor");
-  if (pread((int)(intptr_t)os_handle, &handle, sizeof handle, 0) != (ssize_t)sizeof handle || handle.magic != HANDLE_MAGIC)
+  if (type != POSIX_FD)
+    return driver_unsupported("cuMemImportFromShareableHandle of a kind that is no file descriptor");
+  if (pread((int)(intptr_t)os_handle, &handle, sizeof handle, 0) != (ssize_t)sizeof handle ||
+      handle.magic != HANDLE_MAGIC)
     return cudaErrorInvalidValue;
   cudaError_t error = phc_importable(&handle.shared);
   if (error) return error;
   vm_physical *made = calloc(1, sizeof *made);
   if (!made) return cudaErrorMemoryAllocation;
-  *made = (vm_physical){.shared = handle.shared, .imported = true, .prop = handle.prop, .size = handle.size, .references = 1};
+  *made = (vm_physical){
+      .shared = handle.shared, .imported = true, .prop = handle.prop, .size = handle.size, .references = 1};
   phc_table_set(&physicals, (uintptr_t)made, made);
   *out = made;
   return 0;

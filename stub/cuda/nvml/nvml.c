@@ -36,8 +36,10 @@ static int present;  // devices of the host
     ph_leave();                                                                         \
     return code;                                                                        \
   }
+// clang-format off
 #define ON_DEVICE(name, parameters, expression) \
   CALL(name, parameters, !alive(device) ? (nvmlReturn_t)NVML_INVALID_ARGUMENT : (expression))
+// clang-format on
 #define ALSO(name, other) PH_EXPORT extern __typeof__(name) other __attribute__((alias(#name)));
 
 static bool alive(nvmlDevice_t device) { return device >= devices && device < devices + present; }
@@ -175,8 +177,7 @@ static nvmlReturn_t uuid_of(nvmlDevice_t device, char *to, unsigned room) {
 }
 ON_DEVICE(nvmlDeviceGetName, (nvmlDevice_t device, char *to, unsigned room), name_of(to, room))
 ON_DEVICE(nvmlDeviceGetUUID, (nvmlDevice_t device, char *to, unsigned room), uuid_of(device, to, room))
-ON_DEVICE(nvmlDeviceGetIndex, (nvmlDevice_t device, unsigned *index),
-          GIVE(index, unsigned, (unsigned)device->index))
+ON_DEVICE(nvmlDeviceGetIndex, (nvmlDevice_t device, unsigned *index), GIVE(index, unsigned, (unsigned)device->index))
 ON_DEVICE(nvmlDeviceGetMinorNumber, (nvmlDevice_t device, unsigned *minor),
           GIVE(minor, unsigned, (unsigned)device->index))
 ON_DEVICE(nvmlDeviceGetPciInfo_v3, (nvmlDevice_t device, nvmlPciInfo_t *to),
@@ -184,15 +185,13 @@ ON_DEVICE(nvmlDeviceGetPciInfo_v3, (nvmlDevice_t device, nvmlPciInfo_t *to),
 ALSO(nvmlDeviceGetPciInfo_v3, nvmlDeviceGetPciInfo_v2)
 ALSO(nvmlDeviceGetPciInfo_v3, nvmlDeviceGetPciInfo)
 ON_DEVICE(nvmlDeviceGetCudaComputeCapability, (nvmlDevice_t device, int *major, int *minor),
-          !major || !minor ? NVML_INVALID_ARGUMENT
-                           : (*major = ph_gpu()->major, *minor = ph_gpu()->minor, NVML_SUCCESS))
+          !major || !minor ? NVML_INVALID_ARGUMENT : (*major = ph_gpu()->major, *minor = ph_gpu()->minor, NVML_SUCCESS))
 // nvmlDeviceArchitecture: Volta 5, Turing 6, Ampere 7, Ada 8, Hopper 9, Blackwell 10.
 static unsigned architecture(void) {
   int major = ph_gpu()->major, minor = ph_gpu()->minor;
   return major >= 9 ? (major == 9 ? 9u : 10u) : major == 8 ? (minor == 9 ? 8u : 7u) : minor >= 5 ? 6u : 5u;
 }
-ON_DEVICE(nvmlDeviceGetArchitecture, (nvmlDevice_t device, unsigned *value),
-          GIVE(value, unsigned, architecture()))
+ON_DEVICE(nvmlDeviceGetArchitecture, (nvmlDevice_t device, unsigned *value), GIVE(value, unsigned, architecture()))
 ON_DEVICE(nvmlDeviceGetPersistenceMode, (nvmlDevice_t device, unsigned *mode), GIVE(mode, unsigned, 1))
 ON_DEVICE(nvmlDeviceGetComputeMode, (nvmlDevice_t device, unsigned *mode), GIVE(mode, unsigned, 0))
 ON_DEVICE(nvmlDeviceGetMultiGpuBoard, (nvmlDevice_t device, unsigned *value), GIVE(value, unsigned, 0))
@@ -211,7 +210,8 @@ static nvmlReturn_t refuse_mig(const char *call) {
   return NVML_NOT_SUPPORTED;
 }
 ON_DEVICE(nvmlDeviceSetMigMode, (nvmlDevice_t device, unsigned mode, nvmlReturn_t *status),
-          mode ? refuse_mig("nvmlDeviceSetMigMode: MIG is not simulated, use whole GPUs") : GIVE(status, nvmlReturn_t, 0))
+          mode ? refuse_mig("nvmlDeviceSetMigMode: MIG is not simulated, use whole GPUs")
+               : GIVE(status, nvmlReturn_t, 0))
 ON_DEVICE(nvmlDeviceCreateGpuInstance, (nvmlDevice_t device, unsigned profile, void *instance),
           ((void)profile, (void)instance,
            refuse_mig("nvmlDeviceCreateGpuInstance: MIG is not simulated, use whole GPUs")))
@@ -252,7 +252,8 @@ static nvmlReturn_t memory_v2(nvmlDevice_t device, nvmlMemory_v2_t *to) {
 ON_DEVICE(nvmlDeviceGetMemoryInfo, (nvmlDevice_t device, nvmlMemory_t *to), memory(device, to))
 ON_DEVICE(nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t device, nvmlMemory_v2_t *to), memory_v2(device, to))
 
-// A rank reads itself, another process, and one that shares its GPU, all that have it. The structure of version 1 has no instance ids.
+// A rank reads itself, another process, and one that shares its GPU, all that have it. The structure of version 1 has
+// no instance ids.
 typedef struct nvmlProcessInfo_t {
   unsigned pid;
   unsigned long long used;
@@ -277,13 +278,17 @@ static nvmlReturn_t processes(nvmlDevice_t device, unsigned *count, void *to, si
   }
   return NVML_SUCCESS;
 }
+// clang-format off
 #define PROCESSES(name, size) \
   ON_DEVICE(name, (nvmlDevice_t device, unsigned *count, void *to), processes(device, count, to, size))
+// clang-format on
 PROCESSES(nvmlDeviceGetComputeRunningProcesses, offsetof(nvmlProcessInfo_t, gpu_instance))
 PROCESSES(nvmlDeviceGetComputeRunningProcesses_v2, sizeof(nvmlProcessInfo_t))
 PROCESSES(nvmlDeviceGetComputeRunningProcesses_v3, sizeof(nvmlProcessInfo_t))
+// clang-format off
 #define NO_PROCESSES(name) \
   ON_DEVICE(name, (nvmlDevice_t device, unsigned *count, void *to), ((void)to, GIVE(count, unsigned, 0)))
+// clang-format on
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses)
 NO_PROCESSES(nvmlDeviceGetGraphicsRunningProcesses_v3)
 NO_PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses)
@@ -296,14 +301,13 @@ static nvmlReturn_t clock_mhz(int type, unsigned *mhz) {  // graphics, SM, memor
 }
 ON_DEVICE(nvmlDeviceGetClockInfo, (nvmlDevice_t device, int type, unsigned *mhz), clock_mhz(type, mhz))
 ON_DEVICE(nvmlDeviceGetMaxClockInfo, (nvmlDevice_t device, int type, unsigned *mhz), clock_mhz(type, mhz))
-ON_DEVICE(nvmlDeviceGetApplicationsClock, (nvmlDevice_t device, int type, unsigned *mhz),
-          clock_mhz(type, mhz))
+ON_DEVICE(nvmlDeviceGetApplicationsClock, (nvmlDevice_t device, int type, unsigned *mhz), clock_mhz(type, mhz))
 ON_DEVICE(nvmlDeviceGetCurrentClocksThrottleReasons, (nvmlDevice_t device, unsigned long long *reasons),
           GIVE(reasons, unsigned long long, 0))
 
 // ---------------------------------------------------------------- power
-// A rank asks the simulator what a GPU has drawn up to now in virtual time: its own, or that of another rank of its host.
-// A process that is no rank reads what the simulator noted last.
+// A rank asks the simulator what a GPU has drawn up to now in virtual time: its own, or that of another rank of its
+// host. A process that is no rank reads what the simulator noted last.
 enum { ENERGY_MJ, POWER_MW };
 static int64_t drawn(nvmlDevice_t device, unsigned what) {
   if (!ph_connected()) return what == ENERGY_MJ ? ph_drawn_mj(device->index) : ph_drawn_mw(device->index);
@@ -332,7 +336,8 @@ static nvmlReturn_t power(nvmlDevice_t device, unsigned *mw) {
 ON_DEVICE(nvmlDeviceGetTotalEnergyConsumption, (nvmlDevice_t device, unsigned long long *mj), energy(device, mj))
 ON_DEVICE(nvmlDeviceGetPowerUsage, (nvmlDevice_t device, unsigned *mw), power(device, mw))
 ON_DEVICE(nvmlDeviceGetPowerManagementMode, (nvmlDevice_t device, unsigned *mode), GIVE(mode, unsigned, 1))
-ON_DEVICE(nvmlDeviceGetPowerManagementLimit, (nvmlDevice_t device, unsigned *mw), GIVE(mw, unsigned, ph_gpu()->limit_mw))
+ON_DEVICE(nvmlDeviceGetPowerManagementLimit, (nvmlDevice_t device, unsigned *mw),
+          GIVE(mw, unsigned, ph_gpu()->limit_mw))
 ON_DEVICE(nvmlDeviceGetEnforcedPowerLimit, (nvmlDevice_t device, unsigned *mw), GIVE(mw, unsigned, ph_gpu()->limit_mw))
 ON_DEVICE(nvmlDeviceGetPowerManagementDefaultLimit, (nvmlDevice_t device, unsigned *mw),
           GIVE(mw, unsigned, ph_gpu()->default_limit_mw))
@@ -351,27 +356,23 @@ static unsigned link_generation(void) {
   return ph_gpu()->major <= 7 ? 2u : ph_gpu()->major == 8 ? 3u : ph_gpu()->major == 9 ? 4u : 5u;
 }
 enum { NVML_REMOTE_SWITCH = 2, SWITCHES = 4, SWITCH_BUS = 0x05 };
-ON_DEVICE(nvmlDeviceGetNvLinkState, (nvmlDevice_t device, unsigned link, unsigned *active),
-          on_link(link, active, 1))
+ON_DEVICE(nvmlDeviceGetNvLinkState, (nvmlDevice_t device, unsigned link, unsigned *active), on_link(link, active, 1))
 ON_DEVICE(nvmlDeviceGetNvLinkVersion, (nvmlDevice_t device, unsigned link, unsigned *version),
           on_link(link, version, link_generation()))
-ON_DEVICE(nvmlDeviceGetNvLinkCapability,
-          (nvmlDevice_t device, unsigned link, int capability, unsigned *value),
+ON_DEVICE(nvmlDeviceGetNvLinkCapability, (nvmlDevice_t device, unsigned link, int capability, unsigned *value),
           capability < 0 || capability > 5 ? NVML_INVALID_ARGUMENT
                                            : on_link(link, value, capability == 0 || capability == 2))
 ON_DEVICE(nvmlDeviceGetNvLinkRemoteDeviceType, (nvmlDevice_t device, unsigned link, unsigned *type),
           on_link(link, type, NVML_REMOTE_SWITCH))
 ON_DEVICE(nvmlDeviceGetNvLinkRemotePciInfo_v2, (nvmlDevice_t device, unsigned link, nvmlPciInfo_t *to),
-          link >= link_count() ? NVML_NOT_SUPPORTED
-                               : pci_info(to, SWITCH_BUS + (int)(link % SWITCHES), 0x22a310de))
+          link >= link_count() ? NVML_NOT_SUPPORTED : pci_info(to, SWITCH_BUS + (int)(link % SWITCHES), 0x22a310de))
 ALSO(nvmlDeviceGetNvLinkRemotePciInfo_v2, nvmlDeviceGetNvLinkRemotePciInfo)
 static nvmlReturn_t pair(nvmlDevice_t device, nvmlDevice_t other, int *to, int near, int far) {
   if (!alive(other)) return NVML_INVALID_ARGUMENT;
   return GIVE(to, int, device == other ? near : far);
 }
 ON_DEVICE(nvmlDeviceGetP2PStatus, (nvmlDevice_t device, nvmlDevice_t other, int index, int *status),
-          index < 0 || index > 5 ? NVML_INVALID_ARGUMENT
-                                 : pair(device, other, status, 0, ph_gpu()->nvlink ? 0 : 5))
+          index < 0 || index > 5 ? NVML_INVALID_ARGUMENT : pair(device, other, status, 0, ph_gpu()->nvlink ? 0 : 5))
 ON_DEVICE(nvmlDeviceGetTopologyCommonAncestor, (nvmlDevice_t device, nvmlDevice_t other, int *level),
           pair(device, other, level, 0, 50))  // internal; or the system's own interconnect
 ON_DEVICE(nvmlDeviceGetMaxPcieLinkGeneration, (nvmlDevice_t device, unsigned *value),
@@ -403,11 +404,13 @@ static nvmlReturn_t fabric_of_version(unsigned *info) {
 ON_DEVICE(nvmlDeviceGetGpuFabricInfo, (nvmlDevice_t device, void *info), fabric(info, 28))
 ON_DEVICE(nvmlDeviceGetGpuFabricInfoV, (nvmlDevice_t device, unsigned *info), fabric_of_version(info))
 
+// clang-format off
 #define UNKNOWN_TO_THE_SIMULATION(X)                                                                     \
   X(nvmlDeviceGetTemperature) X(nvmlDeviceGetFanSpeed)                                                   \
   X(nvmlDeviceGetUtilizationRates) X(nvmlDeviceGetEncoderUtilization) X(nvmlDeviceGetDecoderUtilization) \
   X(nvmlDeviceGetPcieThroughput) X(nvmlDeviceGetSerial) X(nvmlDeviceGetVbiosVersion)                     \
   X(nvmlDeviceGetFieldValues)                                                                            \
   X(nvmlDeviceGetTotalEccErrors) X(nvmlDeviceGetSamples)
+// clang-format on
 #define UNKNOWN(name) ON_DEVICE(name, (nvmlDevice_t device), NVML_NOT_SUPPORTED)
 UNKNOWN_TO_THE_SIMULATION(UNKNOWN)

@@ -44,8 +44,10 @@ static nvrtcResult leave(nvrtcResult code) {
     ph_enter();                            \
     return leave(expression);              \
   }
+// clang-format off
 #define ON_PROGRAM(name, parameters, expression) \
   CALL(name, parameters, !program || program->magic != PROGRAM_MAGIC ? NVRTC_INVALID_PROGRAM : (expression))
+// clang-format on
 
 static nvrtcResult give(void *to, const void *value, size_t size) {
   if (!to) return NVRTC_INVALID_INPUT;
@@ -215,14 +217,15 @@ static nvrtcResult compile_charged(nvrtcProgram program) {
 ON_PROGRAM(nvrtcCompileProgram, (nvrtcProgram program, int count, const char *const *options),
            count < 0 || (count && !options) ? NVRTC_INVALID_INPUT : compile_charged(program))
 
+// clang-format off
 #define IMAGE(kind)                                                                                 \
   ON_PROGRAM(nvrtcGet##kind##Size, (nvrtcProgram program, size_t *size),                            \
              !program->compiled ? NVRTC_INVALID_PROGRAM : give(size, &program->size, sizeof *size)) \
   ON_PROGRAM(nvrtcGet##kind, (nvrtcProgram program, char *to),                                      \
              !program->compiled ? NVRTC_INVALID_PROGRAM : give(to, program->image, program->size))
+// clang-format on
 IMAGE(PTX)
 IMAGE(CUBIN)
 IMAGE(LTOIR)
-ON_PROGRAM(nvrtcGetProgramLogSize, (nvrtcProgram program, size_t *size),
-           give(size, &(size_t){1}, sizeof *size))
+ON_PROGRAM(nvrtcGetProgramLogSize, (nvrtcProgram program, size_t *size), give(size, &(size_t){1}, sizeof *size))
 ON_PROGRAM(nvrtcGetProgramLog, (nvrtcProgram program, char *to), give(to, "", 1))

@@ -6,9 +6,8 @@
 
 STREAM(cudaStreamIsCapturing, _ptsz, GET_DEVICE, (void *stream, int *status), (stream, status),
        phc_capture_ask(stream, per_thread, status, NULL, NULL, NULL, NULL))
-#define INFO                                                                                                     \
-  (void *stream, int *status, unsigned long long *id, phc_graph **graph, phc_node ***nodes, size_t *count)
-#define INFO_EDGES                                                                                               \
+#define INFO (void *stream, int *status, unsigned long long *id, phc_graph **graph, phc_node ***nodes, size_t *count)
+#define INFO_EDGES                                                                                              \
   (void *stream, int *status, unsigned long long *id, phc_graph **graph, phc_node ***nodes, const void **edges, \
    size_t *count)
 #define WITH_EDGES (stream, status, id, graph, nodes, edges, count)
@@ -37,8 +36,10 @@ static cudaError_t begin_to_graph(void *stream, bool per_thread, phc_graph *grap
   if (!indices) return cudaErrorMemoryAllocation;
   cudaError_t error = 0;
   for (size_t i = 0; i < count && !error; i++) {
-    if (phc_node_alive(deps[i]) && deps[i]->graph == graph) indices[i] = deps[i]->index;
-    else error = cudaErrorInvalidValue;
+    if (phc_node_alive(deps[i]) && deps[i]->graph == graph)
+      indices[i] = deps[i]->index;
+    else
+      error = cudaErrorInvalidValue;
   }
   if (!error) error = phc_capture_begin(stream, per_thread, mode, graph, indices, (unsigned)count);
   free(indices);
@@ -53,8 +54,9 @@ STREAM(cudaStreamBeginCaptureToGraph, _ptsz, OTHER,
 STREAM(cudaStreamUpdateCaptureDependencies, _ptsz, OTHER, DEPEND_EDGES, (stream, nodes, edges, count, flags),
        ((void)edges, phc_capture_depend(stream, per_thread, nodes, count, flags)))
 #else
-STREAM(cudaStreamUpdateCaptureDependencies, _ptsz, OTHER, (void *stream, phc_node **nodes, size_t count, unsigned flags),
-       (stream, nodes, count, flags), phc_capture_depend(stream, per_thread, nodes, count, flags))
+STREAM(cudaStreamUpdateCaptureDependencies, _ptsz, OTHER,
+       (void *stream, phc_node **nodes, size_t count, unsigned flags), (stream, nodes, count, flags),
+       phc_capture_depend(stream, per_thread, nodes, count, flags))
 STREAM(cudaStreamUpdateCaptureDependencies_v2, _ptsz, OTHER, DEPEND_EDGES, (stream, nodes, edges, count, flags),
        ((void)edges, phc_capture_depend(stream, per_thread, nodes, count, flags)))
 #endif

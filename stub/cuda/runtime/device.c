@@ -56,6 +56,7 @@ static cudaError_t properties(cudaDeviceProp *p, int device) {
 #define SAME3(field, first) SAME2(field, first) SAME(field[2], (first) + 2)
   int value = 0;
 #define SIZE(field, attribute) phc_attribute(attribute, device, &value), p->field = (size_t)value;
+  // clang-format off
   SIZE(sharedMemPerBlock, 8) SAME(regsPerBlock, 12) SAME(warpSize, 10) SIZE(memPitch, 11)
   SAME(maxThreadsPerBlock, 1) SAME3(maxThreadsDim, 2) SAME3(maxGridSize, 5) SIZE(totalConstMem, 9)
   SAME(major, 75) SAME(minor, 76) SIZE(textureAlignment, 14) SIZE(texturePitchAlignment, 51)
@@ -83,15 +84,25 @@ static cudaError_t properties(cudaDeviceProp *p, int device) {
   SAME(gpuDirectRDMAWritesOrdering, 118) SAME(memoryPoolSupportedHandleTypes, 119)
   SAME(deferredMappingCudaArraySupported, 121) SAME(ipcEventSupported, 125) SAME(clusterLaunch, 120)
   SAME(unifiedFunctionPointers, 129)
+  // clang-format on
 #if PH_CUDA_MAJOR >= 13
-  SAME(deviceNumaConfig, 130) SAME(deviceNumaId, 131) SAME(mpsEnabled, 133) SAME(hostNumaId, 134)
-  SAME(gpuPciDeviceID, 139) SAME(gpuPciSubsystemID, 140) SAME(hostNumaMultinodeIpcSupported, 143)
+                                                                          SAME(deviceNumaConfig, 130) SAME(
+                                                                              deviceNumaId, 131) SAME(mpsEnabled, 133)
+                                                                              SAME(hostNumaId, 134)
+                                                                                  SAME(gpuPciDeviceID, 139)
+                                                                                      SAME(gpuPciSubsystemID, 140) SAME(
+                                                                                          hostNumaMultinodeIpcSupported,
+                                                                                          143)
 #else
-  SAME(clockRate, 13) SAME(deviceOverlap, 15) SAME(kernelExecTimeoutEnabled, 17) SAME(computeMode, 20)
-  SAME(maxTexture1DLinear, 69) SAME(memoryClockRate, 36) SAME(singleToDoublePrecisionPerfRatio, 87)
-  SAME(cooperativeMultiDeviceLaunch, 96)
+                                                                  SAME(clockRate,
+                                                                       13) SAME(deviceOverlap,
+                                                                                15) SAME(kernelExecTimeoutEnabled, 17)
+                                                                      SAME(computeMode, 20) SAME(maxTexture1DLinear, 69)
+                                                                          SAME(memoryClockRate, 36)
+                                                                              SAME(singleToDoublePrecisionPerfRatio, 87)
+                                                                                  SAME(cooperativeMultiDeviceLaunch, 96)
 #endif
-      return 0;
+                                                                                          return 0;
 }
 
 // The device with these properties: all are identical, so only what the caller must have can fail.
@@ -109,8 +120,7 @@ ENTRY(cudaSetValidDevices, GET_DEVICE, phc_ready, (int *devices, int count),
 ENTRY(cudaChooseDevice, GET_DEVICE, phc_ready, (int *device, const cudaDeviceProp *wanted),
       choose_device(device, wanted))
 ENTRY(cudaSetDeviceFlags, GET_DEVICE, phc_ready, (unsigned flags), flags > 0xff ? cudaErrorInvalidValue : 0)
-ENTRY(cudaGetDeviceFlags, GET_DEVICE, phc_ready, (unsigned *flags),
-      GIVE(flags, unsigned, 8))  // cudaDeviceMapHost
+ENTRY(cudaGetDeviceFlags, GET_DEVICE, phc_ready, (unsigned *flags), GIVE(flags, unsigned, 8))  // cudaDeviceMapHost
 ENTRY(cudaDeviceGetAttribute, GET_DEVICE, phc_ready, (int *value, int attribute, int device),
       get_attribute(value, attribute, device))
 #if PH_CUDA_MAJOR >= 13
@@ -123,13 +133,11 @@ static cudaError_t properties_11(void *p, int device) {
   return error ? error : give(p, &full, offsetof(cudaDeviceProp, hostRegisterSupported));
 }
 ENTRY(cudaGetDeviceProperties, GET_DEVICE, phc_ready, (void *p, int device), properties_11(p, device))
-ENTRY(cudaGetDeviceProperties_v2, GET_DEVICE, phc_ready, (cudaDeviceProp * p, int device),
-      properties(p, device))
+ENTRY(cudaGetDeviceProperties_v2, GET_DEVICE, phc_ready, (cudaDeviceProp * p, int device), properties(p, device))
 #endif
 ENTRY(cudaDeviceGetPCIBusId, GET_DEVICE, phc_ready, (char *text, int length, int device),
       pci_bus_id(text, length, device))
-ENTRY(cudaDeviceGetByPCIBusId, GET_DEVICE, phc_ready, (int *device, const char *text),
-      by_pci_bus_id(device, text))
+ENTRY(cudaDeviceGetByPCIBusId, GET_DEVICE, phc_ready, (int *device, const char *text), by_pci_bus_id(device, text))
 ENTRY(cudaDeviceGetStreamPriorityRange, GET_DEVICE, phc_ready, (int *least, int *greatest),
       (least ? *least = 0 : 0, greatest ? *greatest = -5 : 0, 0))
 ENTRY(cudaDeviceGetLimit, GET_DEVICE, phc_ready, (size_t *value, int limit), phc_limit(limit, value))
@@ -148,10 +156,8 @@ ENTRY(cudaDeviceCanAccessPeer, GET_DEVICE, phc_ready, (int *can, int device, int
       phc_can_access_peer(can, device, peer))
 ENTRY(cudaDeviceEnablePeerAccess, OTHER, phc_context, (int peer, unsigned flags),
       flags ? cudaErrorInvalidValue : phc_peer_access(ph_current_device(), peer, true))
-ENTRY(cudaDeviceDisablePeerAccess, OTHER, phc_context, (int peer),
-      phc_peer_access(ph_current_device(), peer, false))
-ENTRY(cudaDeviceGetP2PAttribute, GET_DEVICE, phc_ready,
-      (int *value, int attribute, int source, int destination),
+ENTRY(cudaDeviceDisablePeerAccess, OTHER, phc_context, (int peer), phc_peer_access(ph_current_device(), peer, false))
+ENTRY(cudaDeviceGetP2PAttribute, GET_DEVICE, phc_ready, (int *value, int attribute, int source, int destination),
       phc_p2p_attribute(value, attribute, source, destination))
 ENTRY(cudaDeviceFlushGPUDirectRDMAWrites, OTHER, phc_context, (int target, int scope),
       target || scope < 100 ? cudaErrorInvalidValue : 0)

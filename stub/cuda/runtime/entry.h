@@ -17,10 +17,10 @@ cudaError_t cudart_no_kernel(const void *function);
 cudaError_t cudart_stream_check(void *handle, bool per_thread);  // is it a stream?
 
 // An entry point that needs nothing (NEEDS_NOTHING), a device (phc_ready) or a context (phc_context).
-#define ENTRY(name, api, needs, parameters, expression)        \
-  PH_EXPORT cudaError_t name parameters {                      \
-    ph_enter();                                                \
-    cudaError_t error = needs();                               \
+#define ENTRY(name, api, needs, parameters, expression)               \
+  PH_EXPORT cudaError_t name parameters {                             \
+    ph_enter();                                                       \
+    cudaError_t error = needs();                                      \
     return cudart_finish(error ? error : (expression), PH_API_##api); \
   }
 // The same with its twin for per-thread default streams: `per_thread` is true for the twin.
@@ -29,11 +29,13 @@ cudaError_t cudart_stream_check(void *handle, bool per_thread);  // is it a stre
     (void)per_thread;                                                 \
     ph_enter();                                                       \
     cudaError_t error = phc_context();                                \
-    return cudart_finish(error ? error : (expression), PH_API_##api);        \
+    return cudart_finish(error ? error : (expression), PH_API_##api); \
   }
 #define TWINS(name, suffix, parameters, arguments)                                              \
   PH_EXPORT cudaError_t name(UNPACK parameters) { return name##_any(false, UNPACK arguments); } \
   PH_EXPORT cudaError_t name##suffix(UNPACK parameters) { return name##_any(true, UNPACK arguments); }
+// clang-format off
 #define STREAM(name, suffix, api, parameters, arguments, expression) \
   ENTRY2(name, suffix, api, parameters, expression)                  \
   TWINS(name, suffix, parameters, arguments)
+// clang-format on

@@ -15,7 +15,8 @@ ENTRY(cudaGraphGetRootNodes, OTHER, phc_ready, (phc_graph * graph, phc_node **li
 
 static cudaError_t list_deps(phc_node *node, phc_node **list, size_t *count) {
   if (!phc_node_alive(node) || !count) return cudaErrorInvalidValue;
-  for (unsigned i = 0; list && i < *count; i++) list[i] = i < node->dep_count ? node->graph->nodes[node->deps[i]] : NULL;
+  for (unsigned i = 0; list && i < *count; i++)
+    list[i] = i < node->dep_count ? node->graph->nodes[node->deps[i]] : NULL;
   if (!list || node->dep_count < *count) *count = node->dep_count;
   return 0;
 }
@@ -60,13 +61,12 @@ ENTRY(cudaGraphGetEdges, OTHER, phc_ready,
 #else
 ENTRY(cudaGraphNodeGetDependencies, OTHER, phc_ready, (phc_node * node, phc_node **list, size_t *count),
       list_deps(node, list, count))
-ENTRY(cudaGraphNodeGetDependencies_v2, OTHER, phc_ready,
-      (phc_node * node, phc_node **list, void *edges, size_t *count), ((void)edges, list_deps(node, list, count)))
+ENTRY(cudaGraphNodeGetDependencies_v2, OTHER, phc_ready, (phc_node * node, phc_node **list, void *edges, size_t *count),
+      ((void)edges, list_deps(node, list, count)))
 ENTRY(cudaGraphNodeGetDependentNodes, OTHER, phc_ready, (phc_node * node, phc_node **list, size_t *count),
       list_dependents(node, list, count))
 ENTRY(cudaGraphNodeGetDependentNodes_v2, OTHER, phc_ready,
-      (phc_node * node, phc_node **list, void *edges, size_t *count),
-      ((void)edges, list_dependents(node, list, count)))
+      (phc_node * node, phc_node **list, void *edges, size_t *count), ((void)edges, list_dependents(node, list, count)))
 ENTRY(cudaGraphGetEdges, OTHER, phc_ready, (phc_graph * graph, phc_node **from, phc_node **to, size_t *count),
       list_edges(graph, from, to, count))
 ENTRY(cudaGraphGetEdges_v2, OTHER, phc_ready,
@@ -130,7 +130,8 @@ ENTRY(cudaGraphDebugDotPrint, OTHER, phc_ready, (phc_graph * graph, const char *
 #define DEVICE_LAUNCH 4ULL
 static cudaError_t instantiate(phc_exec **exec, phc_graph *graph, unsigned long long flags) {
   if (flags & ~KNOWN_FLAGS) return cudaErrorInvalidValue;
-  if (flags & DEVICE_LAUNCH) return cudart_unsupported("cudaGraphInstantiate for launches by kernels", cudaErrorNotSupported);
+  if (flags & DEVICE_LAUNCH)
+    return cudart_unsupported("cudaGraphInstantiate for launches by kernels", cudaErrorNotSupported);
   return phc_graph_instantiate(exec, graph);
 }
 typedef struct cudaGraphInstantiateParams {
@@ -148,8 +149,8 @@ static cudaError_t instantiate_with(phc_exec **exec, phc_graph *graph, cudaGraph
 }
 ENTRY(cudaGraphInstantiate, OTHER, phc_context, (phc_exec * *exec, phc_graph *graph, unsigned long long flags),
       instantiate(exec, graph, flags))
-ENTRY(cudaGraphInstantiateWithFlags, OTHER, phc_context,
-      (phc_exec * *exec, phc_graph *graph, unsigned long long flags), instantiate(exec, graph, flags))
+ENTRY(cudaGraphInstantiateWithFlags, OTHER, phc_context, (phc_exec * *exec, phc_graph *graph, unsigned long long flags),
+      instantiate(exec, graph, flags))
 ENTRY(cudaGraphInstantiateWithParams, OTHER, phc_context,
       (phc_exec * *exec, phc_graph *graph, cudaGraphInstantiateParams *params), instantiate_with(exec, graph, params))
 ENTRY(cudaGraphExecDestroy, OTHER, phc_ready, (phc_exec * exec), phc_exec_destroy(exec))
@@ -166,8 +167,8 @@ static cudaError_t update(phc_exec *exec, phc_graph *graph, cudaGraphExecUpdateR
   *info = (cudaGraphExecUpdateResultInfo){0};
   return phc_exec_update(exec, graph, &info->errorNode, &info->result);
 }
-ENTRY(cudaGraphExecUpdate, OTHER, phc_context,
-      (phc_exec * exec, phc_graph *graph, cudaGraphExecUpdateResultInfo *info), update(exec, graph, info))
+ENTRY(cudaGraphExecUpdate, OTHER, phc_context, (phc_exec * exec, phc_graph *graph, cudaGraphExecUpdateResultInfo *info),
+      update(exec, graph, info))
 
 // ---------------------------------------------------------------- objects that live as long as a graph
 // Never freed: it is unknown how long a graph's launches need one.
@@ -185,9 +186,9 @@ ENTRY(cudaUserObjectCreate, OTHER, phc_ready,
       (user_object * *object, void *pointer, cudaHostFn_t destroy, unsigned references, unsigned flags),
       ((void)destroy, (void)references, (void)flags, user_object_create(object, pointer)))
 ENTRY(cudaUserObjectRetain, OTHER, phc_ready, (user_object * object, unsigned count),
-      object && count ? 0 : cudaErrorInvalidValue)
+      object &&count ? 0 : cudaErrorInvalidValue)
 ENTRY(cudaUserObjectRelease, OTHER, phc_ready, (user_object * object, unsigned count),
-      object && count ? 0 : cudaErrorInvalidValue)
+      object &&count ? 0 : cudaErrorInvalidValue)
 ENTRY(cudaGraphRetainUserObject, OTHER, phc_ready,
       (phc_graph * graph, user_object *object, unsigned count, unsigned flags),
       ((void)flags, phc_graph_alive(graph) && object && count ? 0 : cudaErrorInvalidValue))

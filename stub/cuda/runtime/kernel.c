@@ -12,12 +12,9 @@ static cudaError_t get_kernel(void **kernel, const void *function) {
   return *kernel ? 0 : cudart_no_kernel(function);
 }
 // Called once per launch site, also before a device exists: it costs nothing and needs none.
-PH_EXPORT cudaError_t __cudaGetKernel(void **kernel, const void *function) {
-  return get_kernel(kernel, function);
-}
+PH_EXPORT cudaError_t __cudaGetKernel(void **kernel, const void *function) { return get_kernel(kernel, function); }
 ENTRY(cudaGetKernel, GET_DEVICE, nothing, (void **kernel, const void *function), get_kernel(kernel, function))
-ENTRY(cudaGetFuncBySymbol, GET_DEVICE, phc_context, (void **function, const void *symbol),
-      get_kernel(function, symbol))
+ENTRY(cudaGetFuncBySymbol, GET_DEVICE, phc_context, (void **function, const void *symbol), get_kernel(function, symbol))
 
 static cudaError_t function_attributes(cudaFuncAttributes *a, const void *function) {
   phc_kernel *kernel = phc_kernel_find(function);
@@ -63,8 +60,7 @@ ENTRY(cudaFuncGetAttributes, GET_DEVICE, phc_context, (cudaFuncAttributes * a, c
       function_attributes(a, function))
 ENTRY(cudaFuncSetAttribute, GET_DEVICE, phc_context, (const void *function, int attribute, int value),
       set_function_attribute(function, attribute, value))
-ENTRY(cudaKernelSetAttributeForDevice, GET_DEVICE, phc_context,
-      (void *kernel, int attribute, int value, int device),
+ENTRY(cudaKernelSetAttributeForDevice, GET_DEVICE, phc_context, (void *kernel, int attribute, int value, int device),
       phc_device_check(device) ? cudaErrorInvalidDevice : set_function_attribute(kernel, attribute, value))
 ENTRY(cudaFuncSetCacheConfig, GET_DEVICE, phc_context, (const void *function, int config),
       config < 0 || config > 3 ? cudaErrorInvalidValue : check_function(function))
@@ -94,8 +90,7 @@ static cudaError_t potential_cluster(int *size, const void *function, const cuda
   return c ? GIVE(size, int, phc_potential_cluster(kernel)) : cudaErrorInvalidValue;
 }
 ENTRY(cudaOccupancyMaxActiveBlocksPerMultiprocessor, GET_DEVICE, phc_context,
-      (int *blocks, const void *function, int threads, size_t shared),
-      occupancy(blocks, function, threads, shared))
+      (int *blocks, const void *function, int threads, size_t shared), occupancy(blocks, function, threads, shared))
 ENTRY(cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, GET_DEVICE, phc_context,
       (int *blocks, const void *function, int threads, size_t shared, unsigned flags),
       flags > 1 ? cudaErrorInvalidValue : occupancy(blocks, function, threads, shared))
@@ -106,5 +101,4 @@ ENTRY(cudaOccupancyMaxActiveClusters, GET_DEVICE, phc_context,
       (int *clusters, const void *function, const cudaLaunchConfig_t *config),
       active_clusters(clusters, function, config))
 ENTRY(cudaOccupancyMaxPotentialClusterSize, GET_DEVICE, phc_context,
-      (int *size, const void *function, const cudaLaunchConfig_t *config),
-      potential_cluster(size, function, config))
+      (int *size, const void *function, const cudaLaunchConfig_t *config), potential_cluster(size, function, config))

@@ -25,16 +25,14 @@ PH_EXPORT cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t
   return 0;
 }
 
-static cudaError_t launch(const void *function, dim3 grid, dim3 block, size_t shared, void *stream,
-                          bool per_thread, int flags, const cudaLaunchAttribute *attributes, unsigned count,
-                          void **arguments) {
+static cudaError_t launch(const void *function, dim3 grid, dim3 block, size_t shared, void *stream, bool per_thread,
+                          int flags, const cudaLaunchAttribute *attributes, unsigned count, void **arguments) {
   phc_kernel *kernel = phc_kernel_find(function);
   if (!kernel) return cudart_no_kernel(function);
-  return phc_launch(kernel, grid, block, shared, stream, flags | (per_thread ? PHC_LAUNCH_PER_THREAD : 0),
-                    attributes, count, arguments);
+  return phc_launch(kernel, grid, block, shared, stream, flags | (per_thread ? PHC_LAUNCH_PER_THREAD : 0), attributes,
+                    count, arguments);
 }
-#define LAUNCH_PARAMETERS \
-  (const void *function, dim3 grid, dim3 block, void **arguments, size_t shared, void *stream)
+#define LAUNCH_PARAMETERS (const void *function, dim3 grid, dim3 block, void **arguments, size_t shared, void *stream)
 #define LAUNCH_ARGUMENTS (function, grid, block, arguments, shared, stream)
 STREAM(cudaLaunchKernel, _ptsz, LAUNCH, LAUNCH_PARAMETERS, LAUNCH_ARGUMENTS,
        launch(function, grid, block, shared, stream, per_thread, 0, NULL, 0, arguments))
@@ -42,12 +40,10 @@ STREAM(__cudaLaunchKernel, _ptsz, LAUNCH, LAUNCH_PARAMETERS, LAUNCH_ARGUMENTS,
        launch(function, grid, block, shared, stream, per_thread, 0, NULL, 0, arguments))
 STREAM(cudaLaunchCooperativeKernel, _ptsz, LAUNCH, LAUNCH_PARAMETERS, LAUNCH_ARGUMENTS,
        launch(function, grid, block, shared, stream, per_thread, PHC_LAUNCH_COOP, NULL, 0, arguments))
-static cudaError_t launch_config(const cudaLaunchConfig_t *c, const void *function, bool per_thread,
-                                 void **arguments) {
+static cudaError_t launch_config(const cudaLaunchConfig_t *c, const void *function, bool per_thread, void **arguments) {
   if (!c || (c->numAttrs && !c->attrs)) return cudaErrorInvalidValue;
-  return launch(function, c->gridDim, c->blockDim, c->dynamicSmemBytes, c->stream, per_thread, 0, c->attrs,
-                c->numAttrs, arguments);
+  return launch(function, c->gridDim, c->blockDim, c->dynamicSmemBytes, c->stream, per_thread, 0, c->attrs, c->numAttrs,
+                arguments);
 }
-STREAM(cudaLaunchKernelExC, _ptsz, LAUNCH,
-       (const cudaLaunchConfig_t *config, const void *function, void **arguments),
+STREAM(cudaLaunchKernelExC, _ptsz, LAUNCH, (const cudaLaunchConfig_t *config, const void *function, void **arguments),
        (config, function, arguments), launch_config(config, function, per_thread, arguments))

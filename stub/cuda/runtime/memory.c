@@ -31,8 +31,7 @@ static cudaError_t pointer_attributes(cudaPointerAttributes *a, const void *poin
 }
 static cudaError_t host_flags(unsigned *flags, void *pointer) {
   ph_range range;
-  if (!ph_memory_find(pointer, &range) ||
-      (range.space != PH_SPACE_PINNED && range.space != PH_SPACE_REGISTERED))
+  if (!ph_memory_find(pointer, &range) || (range.space != PH_SPACE_PINNED && range.space != PH_SPACE_REGISTERED))
     return cudaErrorInvalidValue;
   return GIVE(flags, unsigned, 2);  // cudaHostAllocMapped: all page-locked memory is
 }
@@ -45,16 +44,13 @@ ENTRY(cudaMallocPitch, MALLOC, phc_context, (void **pointer, size_t *pitch, size
       phc_pitch_alloc(pointer, pitch, width, height))
 static cudaError_t malloc_3d(cudaPitchedPtr *pitched, cudaExtent extent) {
   if (!pitched || (extent.depth && extent.height > SIZE_MAX / extent.depth)) return cudaErrorInvalidValue;
-  cudaError_t error =
-      phc_pitch_alloc(&pitched->ptr, &pitched->pitch, extent.width, extent.height * extent.depth);
+  cudaError_t error = phc_pitch_alloc(&pitched->ptr, &pitched->pitch, extent.width, extent.height * extent.depth);
   pitched->xsize = extent.width;
   pitched->ysize = extent.height;
   return error;
 }
-ENTRY(cudaMalloc3D, MALLOC, phc_context, (cudaPitchedPtr * pitched, cudaExtent extent),
-      malloc_3d(pitched, extent))
-ENTRY(cudaMallocHost, HOST_ALLOC, phc_context, (void **pointer, size_t bytes),
-      phc_pinned_alloc(pointer, bytes, 0))
+ENTRY(cudaMalloc3D, MALLOC, phc_context, (cudaPitchedPtr * pitched, cudaExtent extent), malloc_3d(pitched, extent))
+ENTRY(cudaMallocHost, HOST_ALLOC, phc_context, (void **pointer, size_t bytes), phc_pinned_alloc(pointer, bytes, 0))
 ENTRY(cudaHostAlloc, HOST_ALLOC, phc_context, (void **pointer, size_t bytes, unsigned flags),
       phc_pinned_alloc(pointer, bytes, flags))
 ENTRY(cudaFreeHost, HOST_FREE, phc_context, (void *pointer), phc_pinned_free(pointer))
@@ -70,8 +66,7 @@ ENTRY(cudaPointerGetAttributes, GET_DEVICE, phc_ready, (cudaPointerAttributes * 
       pointer_attributes(a, pointer))
 // Hints about managed memory: taken, checked, and without effect on simulated time.
 #if PH_CUDA_MAJOR >= 13
-ENTRY(cudaMemAdvise, OTHER, phc_context,
-      (const void *pointer, size_t bytes, int advice, cudaMemLocation location),
+ENTRY(cudaMemAdvise, OTHER, phc_context, (const void *pointer, size_t bytes, int advice, cudaMemLocation location),
       ((void)location, advice < 1 || advice > 6 || !phc_covered(pointer, bytes) ? cudaErrorInvalidValue : 0))
 STREAM(cudaMemPrefetchAsync, _ptsz, OTHER,
        (const void *pointer, size_t bytes, cudaMemLocation location, unsigned flags, void *stream),
@@ -83,8 +78,7 @@ ENTRY(cudaMemAdvise, OTHER, phc_context, (const void *pointer, size_t bytes, int
       ((void)device, advice < 1 || advice > 6 || !phc_covered(pointer, bytes) ? cudaErrorInvalidValue : 0))
 STREAM(cudaMemPrefetchAsync, _ptsz, OTHER, (const void *pointer, size_t bytes, int device, void *stream),
        (pointer, bytes, device, stream),
-       ((void)device,
-        !phc_covered(pointer, bytes) ? cudaErrorInvalidValue : cudart_stream_check(stream, per_thread)))
+       ((void)device, !phc_covered(pointer, bytes) ? cudaErrorInvalidValue : cudart_stream_check(stream, per_thread)))
 #endif
 
 // ---- Pools of the stream-ordered allocator.
@@ -114,8 +108,7 @@ STREAM(cudaFreeAsync, _ptsz, FREE, (void *pointer, void *stream), (pointer, stre
 
 // ---- Memory and events of other processes.
 
-ENTRY(cudaIpcGetMemHandle, OTHER, phc_context, (cudaIpcHandle * handle, void *pointer),
-      phc_ipc_handle(handle, pointer))
+ENTRY(cudaIpcGetMemHandle, OTHER, phc_context, (cudaIpcHandle * handle, void *pointer), phc_ipc_handle(handle, pointer))
 ENTRY(cudaIpcOpenMemHandle, OTHER, phc_context, (void **pointer, cudaIpcHandle handle, unsigned flags),
       flags > 1 ? cudaErrorInvalidValue : phc_ipc_open(pointer, &handle))
 ENTRY(cudaIpcCloseMemHandle, OTHER, phc_context, (void *pointer), phc_ipc_close(pointer))

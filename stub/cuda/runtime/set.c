@@ -5,8 +5,7 @@
 STREAM(cudaMemset, _ptds, MEMSET, (void *pointer, int value, size_t bytes), (pointer, value, bytes),
        phc_set(pointer, 0, (uint8_t)value, 1, bytes, 1, NULL, phc_sync(per_thread)))
 STREAM(cudaMemsetAsync, _ptsz, MEMSET, (void *pointer, int value, size_t bytes, void *stream),
-       (pointer, value, bytes, stream),
-       phc_set(pointer, 0, (uint8_t)value, 1, bytes, 1, stream, phc_async(per_thread)))
+       (pointer, value, bytes, stream), phc_set(pointer, 0, (uint8_t)value, 1, bytes, 1, stream, phc_async(per_thread)))
 STREAM(cudaMemset2D, _ptds, MEMSET, (void *pointer, size_t pitch, int value, size_t width, size_t height),
        (pointer, pitch, value, width, height),
        phc_set(pointer, pitch, (uint8_t)value, 1, width, height, NULL, phc_sync(per_thread)))
@@ -18,8 +17,8 @@ STREAM(cudaMemset2DAsync, _ptsz, MEMSET,
 static cudaError_t set_3d(cudaPitchedPtr p, int value, cudaExtent extent, void *stream, int flags) {
   if (extent.height > p.ysize && extent.depth > 1) return cudaErrorInvalidValue;
   for (size_t z = 0; z < extent.depth; z++) {
-    cudaError_t error = phc_set((char *)p.ptr + z * p.pitch * p.ysize, p.pitch, (uint8_t)value, 1,
-                                extent.width, extent.height, stream, flags);
+    cudaError_t error = phc_set((char *)p.ptr + z * p.pitch * p.ysize, p.pitch, (uint8_t)value, 1, extent.width,
+                                extent.height, stream, flags);
     if (error) return error;
   }
   return 0;

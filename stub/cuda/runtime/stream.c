@@ -45,11 +45,10 @@ ENTRY(cudaStreamCreateWithFlags, STREAM_CREATE, phc_context, (void **stream, uns
 ENTRY(cudaStreamCreateWithPriority, STREAM_CREATE, phc_context, (void **stream, unsigned flags, int priority),
       phc_stream_create(stream, flags, priority))
 ENTRY(cudaStreamDestroy, OTHER, phc_context, (void *stream), phc_stream_destroy(stream))
-STREAM(cudaStreamSynchronize, _ptsz, STREAM_SYNC, (void *stream), (stream),
-       phc_stream_sync(stream, per_thread))
+STREAM(cudaStreamSynchronize, _ptsz, STREAM_SYNC, (void *stream), (stream), phc_stream_sync(stream, per_thread))
 STREAM(cudaStreamQuery, _ptsz, STREAM_QUERY, (void *stream), (stream), phc_stream_query(stream, per_thread))
-STREAM(cudaStreamWaitEvent, _ptsz, STREAM_WAIT, (void *stream, void *event, unsigned flags),
-       (stream, event, flags), phc_stream_wait(stream, event, flags, per_thread))
+STREAM(cudaStreamWaitEvent, _ptsz, STREAM_WAIT, (void *stream, void *event, unsigned flags), (stream, event, flags),
+       phc_stream_wait(stream, event, flags, per_thread))
 STREAM(cudaStreamGetPriority, _ptsz, GET_DEVICE, (void *stream, int *priority), (stream, priority),
        stream_priority(stream, per_thread, priority))
 STREAM(cudaStreamGetFlags, _ptsz, GET_DEVICE, (void *stream, unsigned *flags), (stream, flags),
@@ -60,8 +59,8 @@ STREAM(cudaStreamGetId, _ptsz, GET_DEVICE, (void *stream, unsigned long long *id
        stream_id(stream, per_thread, id))
 STREAM(cudaStreamGetAttribute, _ptsz, GET_DEVICE, (void *stream, int id, void *value), (stream, id, value),
        stream_attribute(stream, per_thread, id, value, false))
-STREAM(cudaStreamSetAttribute, _ptsz, GET_DEVICE, (void *stream, int id, const void *value),
-       (stream, id, value), stream_attribute(stream, per_thread, id, (void *)value, true))
+STREAM(cudaStreamSetAttribute, _ptsz, GET_DEVICE, (void *stream, int id, const void *value), (stream, id, value),
+       stream_attribute(stream, per_thread, id, (void *)value, true))
 STREAM(cudaStreamCopyAttributes, _ptsz, GET_DEVICE, (void *to, void *from), (to, from),
        cudart_stream_check(to, per_thread) ? cudaErrorInvalidResourceHandle : cudart_stream_check(from, per_thread))
 STREAM(cudaStreamAttachMemAsync, _ptsz, OTHER, (void *stream, void *pointer, size_t bytes, unsigned flags),
@@ -73,8 +72,8 @@ STREAM(cudaStreamAttachMemAsync, _ptsz, OTHER, (void *stream, void *pointer, siz
 STREAM(cudaLaunchHostFunc, _ptsz, HOST_FUNC, (void *stream, cudaHostFn_t function, void *data),
        (stream, function, data), phc_host_function(stream, per_thread, function, data))
 STREAM(cudaStreamAddCallback, _ptsz, HOST_FUNC,
-       (void *stream, cudaStreamCallback_t function, void *data, unsigned flags),
-       (stream, function, data, flags), phc_callback(stream, per_thread, function, data, flags))
+       (void *stream, cudaStreamCallback_t function, void *data, unsigned flags), (stream, function, data, flags),
+       phc_callback(stream, per_thread, function, data, flags))
 
 // ---- Events.
 

@@ -9,14 +9,17 @@ PH_EXPORT cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w
 }
 
 // Calls that programs which probe for a feature understand: refused, with one message.
+// clang-format off
 #define REFUSED_CALLS(X)                                                                                     \
   X(cudaGraphAddKernelNode) X(cudaGraphAddMemcpyNode) X(cudaGraphAddMemsetNode) X(cudaGraphAddChildGraphNode) \
   X(cudaGraphAddDependencies) X(cudaGraphAddNode) X(cudaGraphKernelNodeSetParams)                            \
   X(cudaGraphExecKernelNodeSetParams) X(cudaGraphClone) X(cudaGraphConditionalHandleCreate)                  \
   X(cudaMallocArray) X(cudaMalloc3DArray) X(cudaMallocMipmappedArray) X(cudaCreateTextureObject)             \
   X(cudaCreateSurfaceObject) X(cudaImportExternalMemory) X(cudaImportExternalSemaphore)
+// clang-format on
 
 // Of versions behind the one that torch is built for: a client with a runtime of its own asks for them.
+// clang-format off
 #define NEWER_CALLS(X)                                                                                        \
   X(cudaFuncGetParamCount) X(cudaGraphConditionalHandleCreate_v2) X(cudaGraphExecGetId) X(cudaGraphGetId)     \
   X(cudaGraphNodeGetContainingGraph) X(cudaGraphNodeGetLocalId) X(cudaGraphNodeGetParams)                     \
@@ -42,6 +45,7 @@ PH_EXPORT cudaChannelFormatDesc cudaCreateChannelDesc(int x, int y, int z, int w
 #define REFUSED_GREEN_CALL(name)                                                                  \
   ENTRY(name, OTHER, phc_ready, (void),                                                           \
         cudart_unsupported(#name ": green contexts are not simulated, use streams", cudaErrorNotSupported))
+// clang-format on
 #define REFUSED_CALL(name) ENTRY(name, OTHER, phc_ready, (void), cudart_unsupported(#name, cudaErrorNotSupported))
 REFUSED_CALLS(REFUSED_CALL)
 NEWER_CALLS(REFUSED_CALL)
@@ -50,6 +54,7 @@ GREEN_CALLS(REFUSED_GREEN_CALL)
 
 // Further calls of the two versions: present, so that extensions which import them load, and loud when
 // called. (Calls that torch imports and that are nowhere in this folder get their traps from the build.)
+// clang-format off
 #define UNSUPPORTED_CALLS(X) \
   X(__cudaGetProcAddress) X(__cudaRegisterUnifiedTable) X(cudaArrayGetInfo) \
   X(cudaArrayGetMemoryRequirements) X(cudaArrayGetPlane) X(cudaArrayGetSparseProperties) \
@@ -113,4 +118,5 @@ GREEN_CALLS(REFUSED_GREEN_CALL)
 #define UNSUPPORTED_CALL(name)          \
   ENTRY(name, OTHER, phc_ready, (void), \
         (ph_unsupported("libcudart", #name, false), (cudaError_t)cudaErrorNotSupported))
+// clang-format on
 UNSUPPORTED_CALLS(UNSUPPORTED_CALL)

@@ -36,7 +36,8 @@ static int64_t worked;
 // What leaves the caches depends on the work that is done, however long a slow host takes for it.
 static void work(int64_t ns) { worked += (int64_t)((double)ns / ph_rt.header->host_scale); }
 
-// A background thread of the program has Python's lock for a part of the time, first for one share and then for another.
+// A background thread of the program has Python's lock for a part of the time, first for one share and then for
+// another.
 static struct stretch {
   int64_t until;
   double factor;
@@ -113,8 +114,9 @@ static void charge_frame(int64_t *last, size_t units, uint32_t function) {
   spend(ph_rt.header->api_ns[PH_API_PY_FRAME] + ph_rt.header->api_ns[PH_API_PY_CODE] * (int64_t)code / 1000000);
 }
 
-// The units of a frame's code are counted up to a limit, as if it were run through once. From this number of operators per run on, a
-// frame that calls more has a loop, such as an optimizer's over its parameters, and goes through code again.
+// The units of a frame's code are counted up to a limit, as if it were run through once. From this number of operators
+// per run on, a frame that calls more has a loop, such as an optimizer's over its parameters, and goes through code
+// again.
 #define FRAME_CALLS 8
 
 int ph_enter_frame(int64_t *last, size_t units, uint32_t function) {
@@ -132,8 +134,8 @@ void ph_called_from_python(void) {
   if (++ph_self.called > FRAME_CALLS) ph_charge(PH_API_PY_LOOP);
 }
 
-// A backward pass is handed to the autograd thread of its GPU and back: two threads are woken. On the CPU it runs in the
-// thread that called it, as does a pass within a pass.
+// A backward pass is handed to the autograd thread of its GPU and back: two threads are woken. On the CPU it runs in
+// the thread that called it, as does a pass within a pass.
 static _Atomic uint32_t passes;
 static _Atomic uint8_t caller;
 static _Thread_local uint32_t seen;
@@ -162,8 +164,8 @@ int64_t ph_times_ns(enum ph_api api, size_t times) {
 
 void ph_charge_bytes(enum ph_api api, size_t bytes) { ph_advance(ph_bytes_ns(api, bytes)); }
 
-// A GiB takes `alone` on one thread, and on n threads `alone / n + (rivals - 1 / n) * limit`: a part that they share, and
-// one that each takes from a limit of all threads, of this process and its rivals (memory_probe.py measures both).
+// A GiB takes `alone` on one thread, and on n threads `alone / n + (rivals - 1 / n) * limit`: a part that they share,
+// and one that each takes from a limit of all threads, of this process and its rivals (memory_probe.py measures both).
 static double shared_ns(enum ph_api alone, enum ph_api limit, size_t bytes, double threads, double rivals) {
   return (double)ph_bytes_ns(alone, bytes) / threads + (double)ph_bytes_ns(limit, bytes) * (rivals - 1 / threads);
 }
@@ -175,7 +177,8 @@ void ph_charge_memory(size_t moved, size_t fresh, int threads) {
   double ranks = ph_rt.header ? ph_rt.header->ranks_per_host : 1;
   double mine = threads ? threads : ranks < HOST_THREADS ? HOST_THREADS / ranks : 1;
   double ns = shared_ns(PH_API_HOST_MOVE_GIB, PH_API_HOST_SATURATED_GIB, moved, mine, ranks);
-  ns += shared_ns(PH_API_HOST_FAULT_GIB, PH_API_HOST_FAULT_SATURATED_GIB, fresh, mine, 1);  // a process has its own page table
+  ns += shared_ns(PH_API_HOST_FAULT_GIB, PH_API_HOST_FAULT_SATURATED_GIB, fresh, mine,
+                  1);  // a process has its own page table
   ph_advance((int64_t)ns);
   ph_unmodelled_drop_latest();
 }

@@ -10,13 +10,13 @@
 #include <time.h>
 #include <x86intrin.h>
 
-#define CYCLES_MS 2000000     // of the time-stamp counter at 2 GHz; it runs at 2 to 4
-#define LONG_NS 500000        // CPU time of a stretch that counts
+#define CYCLES_MS 2000000  // of the time-stamp counter at 2 GHz; it runs at 2 to 4
+#define LONG_NS 500000  // CPU time of a stretch that counts
 #define STEPS 65536
 
 static _Atomic int64_t unmodelled;  // ns since the last step ended
 static int64_t last_step;
-static int64_t steps[STEPS][2];    // of each step: CPU time that was not counted, and what the clock moved
+static int64_t steps[STEPS][2];  // of each step: CPU time that was not counted, and what the clock moved
 static size_t step_count;
 
 static int64_t cpu_ns(void) {

@@ -31,8 +31,10 @@ static size_t first_after(uintptr_t address) {
   size_t low = 0, high = spans_now();
   while (low < high) {
     size_t middle = (low + high) / 2;
-    if (spans[middle].to <= address) low = middle + 1;
-    else high = middle;
+    if (spans[middle].to <= address)
+      low = middle + 1;
+    else
+      high = middle;
   }
   return low;
 }
@@ -137,7 +139,8 @@ void ph_known_copy(void *dst, const void *src, size_t bytes) {
   ph_memory_mark(dst, bytes, flags);
   if (flags & PH_KNOWN) return;
   const size_t n = ph_known_spans(src, bytes, PH_KNOWN, spans, MOST);
-  for (size_t i = 0; i < n; i++) ph_memory_mark((char *)dst + spans[i].from, spans[i].to - spans[i].from, spans[i].flags);
+  for (size_t i = 0; i < n; i++)
+    ph_memory_mark((char *)dst + spans[i].from, spans[i].to - spans[i].from, spans[i].flags);
 }
 
 void ph_known_guess(const void *pointer, size_t bytes) {

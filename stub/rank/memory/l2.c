@@ -1,7 +1,7 @@
 // L2 residency: the share of an operator's operands that the GPU's L2 holds.
 //
-// A touched piece of memory leaves L2 as other bytes come in. So the model's clock counts missed bytes, and the age of a
-// piece is the number of bytes missed since its last touch. Pieces are intervals of addresses, each with one age. An
+// A touched piece of memory leaves L2 as other bytes come in. So the model's clock counts missed bytes, and the age of
+// a piece is the number of bytes missed since its last touch. Pieces are intervals of addresses, each with one age. An
 // allocation never has the addresses of an earlier one (space.c), so the result does not depend on where memory lies.
 // Written bytes go to memory before others take their place, and a reading operator waits for it. The model keeps their
 // share of the last missed bytes as a moving average.
@@ -13,10 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define YOUNG 0.2           // shares of L2: up to this age L2 holds all of a piece,
-#define OLD 0.9             // and from this age on none of it (docs/costs.md has the source)
-#define WRITTEN_WEIGHT 0.25 // of a byte that is written and not read, compared with one that is read
-#define ROOM 4096u          // intervals
+#define YOUNG 0.2  // shares of L2: up to this age L2 holds all of a piece,
+#define OLD 0.9  // and from this age on none of it (docs/costs.md has the source)
+#define WRITTEN_WEIGHT 0.25  // of a byte that is written and not read, compared with one that is read
+#define ROOM 4096u  // intervals
 
 typedef struct interval {
   uintptr_t from, to;
@@ -24,8 +24,8 @@ typedef struct interval {
 } interval;
 
 typedef struct l2 {
-  double missed;      // the clock: bytes
-  double written;     // share of what an operator displaces that was written, of the most that can be
+  double missed;  // the clock: bytes
+  double written;  // share of what an operator displaces that was written, of the most that can be
   double young, old;  // ages
   size_t count, limit;  // intervals; at `limit` those that have left L2 are removed
   interval pieces[ROOM + 2];  // disjoint, by address
@@ -47,8 +47,7 @@ static void remove_older(l2 *c, double age) {
 
 static void make_room(l2 *c) {
   if (c->count < c->limit) return;
-  for (double age = c->old; remove_older(c, age), c->count > ROOM / 2; age /= 2) {
-  }
+  for (double age = c->old; remove_older(c, age), c->count > ROOM / 2; age /= 2) {}
   c->limit = 2 * c->count + 64 < ROOM ? 2 * c->count + 64 : ROOM;
 }
 
@@ -57,8 +56,10 @@ static size_t first_behind(const l2 *c, uintptr_t address) {
   size_t low = 0, high = c->count;
   while (low < high) {
     size_t middle = (low + high) / 2;
-    if (c->pieces[middle].to <= address) low = middle + 1;
-    else high = middle;
+    if (c->pieces[middle].to <= address)
+      low = middle + 1;
+    else
+      high = middle;
   }
   return low;
 }

@@ -61,8 +61,10 @@ static size_t first_after(uintptr_t address) {
   }
   while (low < high) {
     size_t middle = (low + high) / 2;
-    if (ranges[middle].end <= address) low = middle + 1;
-    else high = middle;
+    if (ranges[middle].end <= address)
+      low = middle + 1;
+    else
+      high = middle;
   }
   last_hit = low;
   return low;
@@ -147,9 +149,7 @@ static int64_t context_of(int device) {
   return (int64_t)(ph_gpu()->context_bytes - (short_of[device] ? ph_gpu()->spare_bytes : 0));
 }
 
-static int64_t capacity(int device) {
-  return ph_gpu() ? (int64_t)ph_gpu()->memory_bytes - context_of(device) : 0;
-}
+static int64_t capacity(int device) { return ph_gpu() ? (int64_t)ph_gpu()->memory_bytes - context_of(device) : 0; }
 
 // Lets processes that are no ranks (nvidia-smi) see what this one takes of a GPU.
 static void publish(int device, int64_t bytes) {
@@ -419,7 +419,9 @@ static void pages_of(const range *r, uintptr_t from, uintptr_t to, size_t *first
   *first = (from - origin) / PH_HOST_PAGE;
   *end = (to - origin + PH_HOST_PAGE - 1) / PH_HOST_PAGE;
 }
-static uintptr_t page_address(const range *r, size_t page) { return r->is.base / PH_HOST_PAGE * PH_HOST_PAGE + page * PH_HOST_PAGE; }
+static uintptr_t page_address(const range *r, size_t page) {
+  return r->is.base / PH_HOST_PAGE * PH_HOST_PAGE + page * PH_HOST_PAGE;
+}
 
 static void mark(range *r, uintptr_t from, uintptr_t to) {
   if (!map_pages(r)) abort();  // a few bytes of host memory are gone: nothing can go on

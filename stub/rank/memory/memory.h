@@ -30,7 +30,7 @@ void ph_known_guess(const void *pointer, size_t bytes);  // all of it is guessed
 void ph_copied_reset(void);
 void ph_copied_launch(void);  // a kernel
 void ph_copied_note(const void *at, size_t bytes);  // the program copied `bytes` there
-bool ph_copied(const void *at, size_t bytes);       // was that the last copy to there, and of late?
+bool ph_copied(const void *at, size_t bytes);  // was that the last copy to there, and of late?
 // payload.c
 void ph_payload_reset(void);
 

@@ -52,8 +52,10 @@ static size_t first_after(uintptr_t address) {
   size_t low = 0, high = waiting_now();
   while (low < high) {
     size_t middle = (low + high) / 2;
-    if (waiting[middle].base + waiting[middle].bytes <= address) low = middle + 1;
-    else high = middle;
+    if (waiting[middle].base + waiting[middle].bytes <= address)
+      low = middle + 1;
+    else
+      high = middle;
   }
   return low;
 }
@@ -168,13 +170,16 @@ static uint8_t *fetch(uint64_t ticket, size_t *total, int *knowledge) {
 
 static void zero(uintptr_t from, size_t bytes) {
   void *pointer = (void *)from;
-  if (ph_memory_on_device(pointer)) ph_memory_zero(pointer, bytes);  // no page is touched where nothing true lies
-  else memset(pointer, 0, bytes);
+  if (ph_memory_on_device(pointer))
+    ph_memory_zero(pointer, bytes);  // no page is touched where nothing true lies
+  else
+    memset(pointer, 0, bytes);
 }
 
 // Corrects what the receiver took as known (stub/nccl/known.c).
 static void correct(const pending *p, int knowledge) {
-  if (knowledge & PH_F_UNKNOWN) ph_memory_mark((void *)p->base, p->bytes, PH_GUESSED);
+  if (knowledge & PH_F_UNKNOWN)
+    ph_memory_mark((void *)p->base, p->bytes, PH_GUESSED);
   else if (knowledge & PH_F_GUESSED || (knowledge & PH_F_PARTS && !(p->ticket & PH_PARTS)))
     ph_known_guess((void *)p->base, p->bytes);
 }

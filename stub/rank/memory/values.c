@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-
 int ph_memory_free(void *pointer) {
   size_t size = ph_memory_release(pointer);
   if (!size) return -1;
@@ -33,8 +32,10 @@ void ph_memory_clear(void *pointer, size_t bytes) {
   if (!bytes) return;
   ph_touch_drop(pointer, bytes);
   if (!ph_memory_find(pointer, &range)) return;
-  if (range.space == PH_SPACE_DEVICE) ph_memory_zero(pointer, bytes);
-  else zero_host(pointer, bytes);  // memory of the host that a kernel wrote
+  if (range.space == PH_SPACE_DEVICE)
+    ph_memory_zero(pointer, bytes);
+  else
+    zero_host(pointer, bytes);  // memory of the host that a kernel wrote
 }
 
 void ph_memory_give(void *pointer, const void *data, size_t bytes) {

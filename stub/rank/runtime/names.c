@@ -131,17 +131,17 @@ uint32_t ph_define(uint64_t key, enum ph_kind kind, const char *text, size_t len
   if (!ph_name_known(key, &id)) {
     make_room();
     id = ++count;
-    if (ph_live()) define(kind, id, text, length);
-    else keep_for_later(kind, id, text, length);
+    if (ph_live())
+      define(kind, id, text, length);
+    else
+      keep_for_later(kind, id, text, length);
     insert(atomic_load(&names), key, id);  // only now may others use the id in records
   }
   ph_emit_unlock();
   return id;
 }
 
-uint32_t ph_name(uint64_t key, const char *text, size_t length) {
-  return ph_define(key, PH_DEFINE_NAME, text, length);
-}
+uint32_t ph_name(uint64_t key, const char *text, size_t length) { return ph_define(key, PH_DEFINE_NAME, text, length); }
 
 void ph_flush_names(void) {
   ph_emit_lock();

@@ -1,5 +1,5 @@
-// The places of ranks, each taken by one process at a time. A GPU has one, or several where processes share it: those of
-// local ranks that are equal modulo the number of GPUs.
+// The places of ranks, each taken by one process at a time. A GPU has one, or several where processes share it: those
+// of local ranks that are equal modulo the number of GPUs.
 #include "rank/runtime/runtime.h"
 
 #include <errno.h>
@@ -25,14 +25,16 @@ ph_control *ph_place(int device, int number) {
 
 // True if the process that was the rank of this place is gone.
 static bool vacant(const ph_control *control, int32_t owner) {
-  return owner <= 0 || owner == __atomic_load_n(&control->left, __ATOMIC_SEQ_CST) || (kill((pid_t)owner, 0) && errno == ESRCH);
+  return owner <= 0 || owner == __atomic_load_n(&control->left, __ATOMIC_SEQ_CST) ||
+         (kill((pid_t)owner, 0) && errno == ESRCH);
 }
 
 // Takes the place, unless a living process has it: then the pid of that one.
 int32_t ph_take_place(ph_control *control) {
   int32_t owner = __atomic_load_n(&control->pid, __ATOMIC_SEQ_CST);
   while (vacant(control, owner))
-    if (__atomic_compare_exchange_n(&control->pid, &owner, getpid(), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) return 0;
+    if (__atomic_compare_exchange_n(&control->pid, &owner, getpid(), false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+      return 0;
   return owner;
 }
 

@@ -104,7 +104,10 @@ static bool is_launch(uint8_t kind) {
 static void tell(ph_listener *listener, const ph_record *record) {
   ph_self.correlation = listener(record, false);
   if (!is_launch(record->kind)) return;
-  ph_record mark = {.kind = PH_CORRELATE, .slot = PH_NO_SLOT, .thread = record->thread, .id = ph_self.correlation,
+  ph_record mark = {.kind = PH_CORRELATE,
+                    .slot = PH_NO_SLOT,
+                    .thread = record->thread,
+                    .id = ph_self.correlation,
                     .time = record->time};
   put(&mark);
 }
@@ -268,8 +271,11 @@ int ph_exchange(uint64_t key_hi, uint64_t key_lo, int members, int index, const 
     return 0;
   }
   ph_record record = {.kind = PH_EXCHANGE,
-                      .exchange = {.key_hi = key_hi, .key_lo = key_lo, .members = (uint64_t)members,
-                                   .ticket = ph_next_ticket(), .index = (uint64_t)index}};
+                      .exchange = {.key_hi = key_hi,
+                                   .key_lo = key_lo,
+                                   .members = (uint64_t)members,
+                                   .ticket = ph_next_ticket(),
+                                   .index = (uint64_t)index}};
   uint8_t *first = malloc(PH_REPLY_BYTES);
   if (!first) return -1;
   size_t got;
@@ -292,9 +298,12 @@ int ph_exchange(uint64_t key_hi, uint64_t key_lo, int members, int index, const 
 }
 
 int ph_meet_peer(const uint64_t key[2], uint32_t comm, int peer, int index) {
-  ph_record record = {.kind = PH_EXCHANGE, .id = comm, .stream = (uint32_t)peer,
-                      .exchange = {.key_hi = key[0], .key_lo = key[1], .members = 2, .ticket = ph_next_ticket(),
-                                   .index = (uint64_t)index}};
+  ph_record record = {
+      .kind = PH_EXCHANGE,
+      .id = comm,
+      .stream = (uint32_t)peer,
+      .exchange = {
+          .key_hi = key[0], .key_lo = key[1], .members = 2, .ticket = ph_next_ticket(), .index = (uint64_t)index}};
   uint8_t reply[2 * sizeof(uint32_t)];
   size_t got;
   return ph_ask(&record, NULL, 0, reply, &got).status;

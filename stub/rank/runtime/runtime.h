@@ -1,5 +1,6 @@
-// Layer 1 of the rank runtime: the connection's state, the host clock's value, the ring, and the names, streams, events and
-// operators that its records refer to. A layer calls only itself and those below; the files in stub/rank itself are above all.
+// Layer 1 of the rank runtime: the connection's state, the host clock's value, the ring, and the names, streams, events
+// and operators that its records refer to. A layer calls only itself and those below; the files in stub/rank itself are
+// above all.
 //   state    the connection's state, each thread's own
 //   places   which process has which GPU
 //   charges  what is charged to the host clock, in a file
@@ -19,12 +20,12 @@
 
 typedef struct ph_runtime {
   atomic_bool connected;
-  atomic_bool ended;    // has sent its last record
+  atomic_bool ended;  // has sent its last record
   bool null_mode, modelled, measured;
   _Atomic uint32_t generation;  // number of connects and detaches: what threads cached before is void
   int rank, devices;
-  int session;          // descriptor of the session that this process may join, -1 for none
-  uint32_t turn;        // processes that were this rank before
+  int session;  // descriptor of the session that this process may join, -1 for none
+  uint32_t turn;  // processes that were this rank before
   size_t map_size;
   ph_header *header;
   ph_control *control;
@@ -38,21 +39,21 @@ extern ph_runtime ph_rt;
 typedef struct ph_thread {
   uint32_t generation;  // of ph_rt when the fields below were found out
   bool moves_clock;
-  bool borrows_clock;   // speaks for the thread that moves the clock, and charges nothing
+  bool borrows_clock;  // speaks for the thread that moves the clock, and charges nothing
   uint8_t index;
   int device;
-  int lock_depth;       // of the emit lock
-  int bracket_depth;    // of ph_enter
-  int64_t cpu_mark;     // thread CPU time at the last ph_leave, -1 before the first; modelled: when it was last read
-  int64_t clock_mark;   // the host clock then (unmodelled_cpu.c)
+  int lock_depth;  // of the emit lock
+  int bracket_depth;  // of ph_enter
+  int64_t cpu_mark;  // thread CPU time at the last ph_leave, -1 before the first; modelled: when it was last read
+  int64_t clock_mark;  // the host clock then (unmodelled_cpu.c)
   uint64_t marked, left;  // the time-stamp counter then, and at the last ph_leave; 0 before the first
-  int excluded;         // what it does now is not modelled
+  int excluded;  // what it does now is not modelled
   ph_frame *frame;
-  int called;           // operators by the innermost Python frame
-  int covered;          // of ph_cover_frames
-  int64_t unmodelled;   // CPU time of the stretch that has just ended (unmodelled_cpu.c)
+  int called;  // operators by the innermost Python frame
+  int covered;  // of ph_cover_frames
+  int64_t unmodelled;  // CPU time of the stretch that has just ended (unmodelled_cpu.c)
   struct ph_stream **own_streams;  // per-thread default streams by device
-  uint32_t correlation; // of its last record that a profiler knows
+  uint32_t correlation;  // of its last record that a profiler knows
 } ph_thread;
 extern _Thread_local ph_thread ph_self __attribute__((tls_model("initial-exec")));
 ph_thread *ph_this_thread(void);  // with the cached fields filled in
@@ -64,8 +65,8 @@ static inline bool ph_recording(void) { return ph_live() && !ph_rt.null_mode; }
 typedef struct ph_hooks {
   void (*clock_moved)(int64_t now);  // while a profiler listens
   void (*watchdog_asks)(bool asks);  // the watchdog that calls waits for an answer, or has it
-  void (*watchdog_work)(void);       // it found a collective that is not done
-  void (*sleep)(int64_t ns);         // the clock moves on, and watchdogs make the rounds that fall into it
+  void (*watchdog_work)(void);  // it found a collective that is not done
+  void (*sleep)(int64_t ns);  // the clock moves on, and watchdogs make the rounds that fall into it
 } ph_hooks;
 extern ph_hooks ph_upper;
 extern _Atomic(ph_listener *) ph_listens;
@@ -75,18 +76,18 @@ ph_control *ph_place(int device, int number);  // the number-th of a GPU by its 
 int32_t ph_take_place(ph_control *control);  // 0, or the pid of the process that has it
 
 // charges.c
-#define PH_API_COSTS (sizeof ((ph_header *)0)->api_ns / sizeof(int64_t))
-void ph_charges_open(void);          // at the connection
+#define PH_API_COSTS (sizeof((ph_header *)0)->api_ns / sizeof(int64_t))
+void ph_charges_open(void);  // at the connection
 void ph_charges_close(void);
-void ph_charges_detach(void);        // in a forked child
-void ph_note_charge(uint32_t id);    // of a cost or a function
+void ph_charges_detach(void);  // in a forked child
+void ph_note_charge(uint32_t id);  // of a cost or a function
 void ph_note_clock(char how, int64_t ns);
 // time.c
-void ph_clock_reset(void);          // at the connection
-void ph_clock_detach(void);         // in a forked child
-void ph_move_clock(int64_t ns);     // by threads that move it
+void ph_clock_reset(void);  // at the connection
+void ph_clock_detach(void);  // in a forked child
+void ph_move_clock(int64_t ns);  // by threads that move it
 void ph_raise_clock(int64_t time);  // clock = max(clock, time), by threads that move it
-void ph_publish_clock(void);        // with the emit lock held
+void ph_publish_clock(void);  // with the emit lock held
 // frames.c
 void ph_attribute(ph_record *record);  // sets op from the frame and counts the launch
 // ring.c

@@ -79,7 +79,9 @@ const char *ph_failed_assertion(void) { return atomic_load(&asserted) ? assertio
 uint32_t ph_turn(void) { return ph_rt.turn; }
 int ph_devices(void) { return ph_live() || ph_attached() ? ph_rt.devices : 0; }
 
-bool ph_attached(void) { return ph_rt.session >= 0 && !ph_live() && !atomic_load_explicit(&ph_rt.ended, memory_order_relaxed); }
+bool ph_attached(void) {
+  return ph_rt.session >= 0 && !ph_live() && !atomic_load_explicit(&ph_rt.ended, memory_order_relaxed);
+}
 
 static int assumed_devices;
 void ph_assume_devices(int devices) { assumed_devices = devices; }

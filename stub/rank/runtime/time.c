@@ -59,8 +59,7 @@ void ph_publish_clock(void) {
 void ph_raise_clock(int64_t time) {
   ph_note_clock('=', time);
   int64_t old = atomic_load_explicit(&host_clock, memory_order_relaxed);
-  while (old < time && !atomic_compare_exchange_weak(&host_clock, &old, time)) {
-  }
+  while (old < time && !atomic_compare_exchange_weak(&host_clock, &old, time)) {}
   if (atomic_load_explicit(&ph_listens, memory_order_relaxed)) ph_upper.clock_moved(time);
 }
 

@@ -16,10 +16,10 @@
 
 #define ISSUES "8WorkNCCLC"  // the constructor, in a mangled name
 #define CHECKS "8WorkNCCL12checkTimeoutE"
-#define CALLERS 64           // more are asked about each time
+#define CALLERS 64  // more are asked about each time
 #define NEVER_LATE (INT64_MIN / 4)  // before everything: nothing has run into its timeout
 #define POLL_NS 1000000
-#define PATIENT_SHARE 20     // a wait that looks again and again: at least so long as this part of its time so far
+#define PATIENT_SHARE 20  // a wait that looks again and again: at least so long as this part of its time so far
 
 typedef struct caller {
   _Atomic uintptr_t address;

@@ -1,6 +1,6 @@
 // Functions that torch's libraries import and that are taken over: in each library's own table of imports. A symbol of
-// the same name that the stubs export would not do: a library that was loaded before them, such as a preloaded libtcmalloc
-// that brings libstdc++, would be found first.
+// the same name that the stubs export would not do: a library that was loaded before them, such as a preloaded
+// libtcmalloc that brings libstdc++, would be found first.
 #define _GNU_SOURCE
 #include "rank/torch_hooks/torch_hooks.h"
 
@@ -36,9 +36,9 @@ static void patch_named(const taker *library, const char *name, void **slot) {
 }
 
 typedef struct object {
-  const ElfW(Sym) *symbols;
+  const ElfW(Sym) * symbols;
   const char *strings;
-  const ElfW(Rela) *plt, *rela;
+  const ElfW(Rela) * plt, *rela;
   size_t plt_bytes, rela_bytes;
   ElfW(Addr) base;
 } object;

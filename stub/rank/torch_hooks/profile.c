@@ -1,8 +1,8 @@
 // A profiler in the rank: the calls that it records, and the clocks by which it dates them.
 //
-// torch's profiler reads the processor's time stamp counter at every operator and turns the readings into time at the end,
-// by a line through a few readings of both clocks. Virtual time is no line: it moves in our calls alone. So each of its
-// moves is kept with the counter at that moment, and the converter that torch asks for looks a reading up.
+// torch's profiler reads the processor's time stamp counter at every operator and turns the readings into time at the
+// end, by a line through a few readings of both clocks. Virtual time is no line: it moves in our calls alone. So each
+// of its moves is kept with the counter at that moment, and the converter that torch asks for looks a reading up.
 #define _GNU_SOURCE
 #include "rank/torch_hooks/torch_hooks.h"
 
@@ -41,8 +41,10 @@ static int64_t clock_at(uint64_t counter) {
   size_t low = 0, high = count;  // the last move that is not after it
   while (high - low > 1) {
     size_t middle = low + (high - low) / 2;
-    if (moves[middle].counter <= counter) low = middle;
-    else high = middle;
+    if (moves[middle].counter <= counter)
+      low = middle;
+    else
+      high = middle;
   }
   int64_t clock = count ? moves[low].clock : 0;
   pthread_mutex_unlock(&moves_lock);
@@ -97,9 +99,12 @@ typedef struct std_function {
 
 static bool manage(void *to, const void *from, int operation) {
   enum { TYPE, POINTER, CLONE, DESTROY };
-  if (operation == CLONE) memcpy(to, from, 2 * sizeof(uint64_t));
-  else if (operation == POINTER) *(const void **)to = from;
-  else if (operation == TYPE) *(void **)to = NULL;
+  if (operation == CLONE)
+    memcpy(to, from, 2 * sizeof(uint64_t));
+  else if (operation == POINTER)
+    *(const void **)to = from;
+  else if (operation == TYPE)
+    *(void **)to = NULL;
   return false;
 }
 

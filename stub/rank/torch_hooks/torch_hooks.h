@@ -25,7 +25,7 @@ typedef struct ph_import {
   void **real;  // becomes what the function replaces, unless NULL
 } ph_import;
 extern const ph_import ph_group_imports[], ph_watchdog_imports[];  // of libtorch_cuda, taken over; the last has no name
-extern const ph_import ph_clock_imports[];                         // of all of torch's libraries
+extern const ph_import ph_clock_imports[];  // of all of torch's libraries
 void ph_take_imports(void);
 
 #pragma GCC visibility pop

@@ -37,25 +37,25 @@
 #define WATCHDOG_NAME "pt_nccl_watchdg"
 #define GROUP_THREADS "pt_nccl_"  // a process group's
 #define MONITOR_NAME "pt_nccl_heartbt"  // which the watchdog starts
-#define PERIOD_NS 100000000     // torch sleeps so long between rounds (kWatchdogThreadSleepMillis of ProcessGroupNCCL.cpp)
+#define PERIOD_NS 100000000  // torch sleeps so long between rounds (kWatchdogThreadSleepMillis of ProcessGroupNCCL.cpp)
 #define DELAY_NS (PERIOD_NS / 2)  // from a collective's end to the round that finds it done, on average
-#define PULSE_NS 30000000000   // a blind round in real time now and then: torch's heartbeat monitor wants a pulse
-#define PATIENCE_NS 5000000000 // a watchdog that takes longer by itself is not waited for
+#define PULSE_NS 30000000000  // a blind round in real time now and then: torch's heartbeat monitor wants a pulse
+#define PATIENCE_NS 5000000000  // a watchdog that takes longer by itself is not waited for
 #define SLICE_NS 1000000
 #define STALL_LOOK_NS 1000000000  // real time between checks whether any rank can go on
 
 typedef struct watchdog {
   _Atomic uint32_t kicked;  // 1: asked to make a round; cleared when it is back
-  _Atomic uint32_t idle;    // 1: waits for its next round
-  atomic_bool asks;         // waits for the simulator's answer
+  _Atomic uint32_t idle;  // 1: waits for its next round
+  atomic_bool asks;  // waits for the simulator's answer
   atomic_bool used;
   bool in_round;
-  bool blind;               // makes a round in real time
-  bool ends;                // went round again without waiting: its group ends
-  int64_t round, before;    // clock of collectives' timeouts in its last round that was not blind, and in the one before
-  const ph_event *first;    // that it asked about in this round
-  bool finds;               // in this round, what is done
-  int64_t found;            // when it did so last, by the rank's clock
+  bool blind;  // makes a round in real time
+  bool ends;  // went round again without waiting: its group ends
+  int64_t round, before;  // clock of collectives' timeouts in its last round that was not blind, and in the one before
+  const ph_event *first;  // that it asked about in this round
+  bool finds;  // in this round, what is done
+  int64_t found;  // when it did so last, by the rank's clock
   pthread_cond_t *cond;
   pthread_mutex_t *mutex;
   struct watchdog *_Atomic next;
@@ -67,7 +67,8 @@ static pthread_mutex_t watchdogs_lock = PTHREAD_MUTEX_INITIALIZER;
 static _Atomic int64_t next_round;
 static atomic_bool work;  // is there something that a round could find done? Then the next round is set
 
-// A round keeps what finished collectives held until the group's next collective is enqueued, whose thread then frees it.
+// A round keeps what finished collectives held until the group's next collective is enqueued, whose thread then frees
+// it.
 static _Atomic int64_t last_found;  // the round that found something done last, by the rank's clock; 0: none
 static __thread bool enqueues;
 static void (*real_enqueue)(void *group, const void *collective);
@@ -94,8 +95,7 @@ static pthread_key_t ends;  // has leave() called at the end of a watchdog's thr
 
 static void no_stranger(void) {
   uint32_t count = atomic_load(&strangers);
-  while (stranger && count && !atomic_compare_exchange_weak(&strangers, &count, count - 1)) {
-  }
+  while (stranger && count && !atomic_compare_exchange_weak(&strangers, &count, count - 1)) {}
   stranger = false;
 }
 
@@ -163,7 +163,8 @@ bool ph_watchdog_undone(void) {
   return true;
 }
 
-// A group that ends goes round without waiting: once an event is asked about again in a round, all that is done is found.
+// A group that ends goes round without waiting: once an event is asked about again in a round, all that is done is
+// found.
 bool ph_watchdog_early(const ph_event *event) {
   if (!ph_self.borrows_clock || !own || own->finds) return false;
   int64_t due = event->done_at + DELAY_NS, next = own->found + PERIOD_NS;
@@ -231,9 +232,9 @@ static int wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t cl
   return real_clockwait ? real_clockwait(cond, mutex, clock, deadline) : real_timedwait(cond, mutex, deadline);
 }
 
-// torch waits until a moment of the system's clock, which may be set meanwhile: a day back, and the watchdog waits for a
-// day. So the wait goes by the monotonic clock, which nobody sets, and what the C++ library then reads of the system's
-// clock has come to that moment. The clock to wait by; `moment` becomes one of it.
+// torch waits until a moment of the system's clock, which may be set meanwhile: a day back, and the watchdog waits for
+// a day. So the wait goes by the monotonic clock, which nobody sets, and what the C++ library then reads of the
+// system's clock has come to that moment. The clock to wait by; `moment` becomes one of it.
 static __thread int64_t come_to;  // 0: nothing special
 
 int64_t ph_watchdog_moment(int64_t now) {
@@ -289,8 +290,7 @@ static int watchdog_wait(watchdog *each, pthread_cond_t *cond, pthread_mutex_t *
   if (atomic_load(&each->kicked)) {
     // The C++ library looks at its steady clock too: before the time that was asked for, a wait that
     // ends counts as a false alarm and no round is made.
-    while (wait_until(cond, mutex, clock, &until) == 0) {
-    }
+    while (wait_until(cond, mutex, clock, &until) == 0) {}
     each->in_round = true;
     begin_round(each);
     ph_this_thread();
@@ -329,8 +329,8 @@ static void start_thread(void *thread, void *state, void *depend) {
   atomic_store(&threads_settled, all);  // it never waits with a limit: not to be waited for again
 }
 
-// Sends it on a round, if it waits for one. The caller may hold a communicator's lock, which a watchdog that is on a round
-// takes under its own: to wait for that one here could be for ever.
+// Sends it on a round, if it waits for one. The caller may hold a communicator's lock, which a watchdog that is on a
+// round takes under its own: to wait for that one here could be for ever.
 static bool kick(watchdog *each) {
   if (!atomic_load(&each->idle) || pthread_mutex_trylock(each->mutex)) return false;
   bool idle = atomic_load(&each->idle);
@@ -370,8 +370,8 @@ void ph_watchdog_rounds(void) {
   for (watchdog *each = atomic_load(&watchdogs); each; each = atomic_load(&each->next)) round_of(each);
 }
 
-// Rounds come a quarter further apart each time while not all is done: few for a sleep of an hour, and what becomes late
-// in the first half of a sleep is noticed in it.
+// Rounds come a quarter further apart each time while not all is done: few for a sleep of an hour, and what becomes
+// late in the first half of a sleep is noticed in it.
 void ph_sleep(int64_t ns) {
   if (ns <= 0 || ph_rt.null_mode || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
   const int64_t end = ph_now() + ns;
@@ -407,7 +407,8 @@ const ph_import ph_watchdog_imports[] = {
     {"_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE", (void *)start_thread,
      (void **)&real_start_thread},
     // c10d::ProcessGroupNCCL::workEnqueue
-    {"_ZN4c10d16ProcessGroupNCCL11workEnqueueERKN3c1013intrusive_ptrINS0_8WorkNCCLENS1_6detail34intrusive_target_default_null_typeIS3_EEEE",
+    {"_ZN4c10d16ProcessGroupNCCL11workEnqueueERKN3c1013intrusive_ptrINS0_8WorkNCCLENS1_6detail34intrusive_target_"
+     "default_null_typeIS3_EEEE",
      (void *)enqueue, (void **)&real_enqueue},
     {NULL, NULL, NULL},
 };

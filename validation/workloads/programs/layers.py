@@ -42,7 +42,7 @@ class Block(Attended):
     def __init__(
         self, width: int, heads: int, attend: Attention = causal, norm: Callable[[int], nn.Module] = nn.LayerNorm,
         bias: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(width, heads, attend, norm, bias)
         self.up, self.down = nn.Linear(width, 4 * width, bias), nn.Linear(4 * width, width, bias)
 
@@ -57,7 +57,7 @@ class GatedBlock(Attended):
     def __init__(
         self, width: int, heads: int, inner: int, attend: Attention = causal,
         norm: Callable[[int], nn.Module] = nn.RMSNorm, gate: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = silu_gate,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(width, heads, attend, norm, bias=False)
         self.gate_by = gate
         self.gate, self.up = nn.Linear(width, inner, bias=False), nn.Linear(width, inner, bias=False)

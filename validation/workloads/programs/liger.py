@@ -78,7 +78,7 @@ def liger_gemma() -> Step:
     config = Gemma2Config(
         hidden_size=2304, intermediate_size=9216, num_hidden_layers=6, num_attention_heads=8, num_key_value_heads=4,
         head_dim=256, vocab_size=64000, use_cache=False,
-    )  # fmt: skip
+    )
     return of_transformers(Gemma2ForCausalLM(config), 4, 2048, 64000)
 
 
@@ -91,7 +91,7 @@ def liger_qwen() -> Step:
     config = Qwen3Config(
         hidden_size=1536, intermediate_size=4608, num_hidden_layers=8, num_attention_heads=12, num_key_value_heads=4,
         head_dim=128, vocab_size=65536, use_cache=False,
-    )  # fmt: skip
+    )
     return of_transformers(Qwen3ForCausalLM(config), 6, 2048, 65536, clip=1.0)
 
 

@@ -37,6 +37,12 @@ def cores(there: Machine, here: Machine, signature: OperatorSignature) -> float:
 
 
 FAMILY = Family(
-    "convolution", classify, estimate, 15, takes_libraries=True, predictor=Predicted, same_work=without_bias,
+    "convolution",
+    classify,
+    estimate,
+    15,
+    takes_libraries=True,
+    predictor=Predicted,
+    same_work=without_bias,
     cores=cores,
-)  # fmt: skip
+)

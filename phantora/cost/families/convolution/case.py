@@ -55,9 +55,15 @@ class Case:
         channels = (form, self.x.shape[1], self.w.shape[0])
         image = (channels, self.x.shape[2:])
         return (
-            path, form, (form, self.dtype), (form, self.last), channels, (channels, self.last), image,
+            path,
+            form,
+            (form, self.dtype),
+            (form, self.last),
+            channels,
+            (channels, self.last),
+            image,
             (image, self.x.shape[0]),
-        )  # fmt: skip
+        )
 
     def path(self, converted: bool) -> str:
         """Kernels that may compute the case. With one tap and no conversion it is a plain product. Depthwise cases have
@@ -94,10 +100,19 @@ def case_of(signature: OperatorSignature, compute: str) -> Case | None:
     plain = prod(w.shape[2:]) == 1 and not sharing and out[2:] == x.shape[2:]
     first = arithmetic == "float32" and sharing != "depthwise"  # the layout of kernels without tensor cores
     return Case(
-        (name, *wanted, sharing == "depthwise", arithmetic), (w.shape[2:], *geometry, mixed, sharing), x.dtype,
-        _last(x), plain, x, w, out, transposed,
-        sharing == "depthwise", mixed, _last(x) == first,
-    )  # fmt: skip
+        (name, *wanted, sharing == "depthwise", arithmetic),
+        (w.shape[2:], *geometry, mixed, sharing),
+        x.dtype,
+        _last(x),
+        plain,
+        x,
+        w,
+        out,
+        transposed,
+        sharing == "depthwise",
+        mixed,
+        _last(x) == first,
+    )
 
 
 def _last(x: TensorSpec) -> bool:

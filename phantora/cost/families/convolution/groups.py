@@ -132,9 +132,15 @@ def _kinds(case: Case, path: str) -> tuple[Hashable, ...]:
     width, groups = case.w.shape[1], case.x.shape[1] // case.w.shape[1]
     aligned = width % 8 == 0
     return (
-        path, (path, aligned), (path, case.geometry[:-1]), (path, aligned, case.last), (path, width),
-        (path, width, case.last), (path, width, groups), (path, width, groups, case.x.shape[2:]),
-    )  # fmt: skip
+        path,
+        (path, aligned),
+        (path, case.geometry[:-1]),
+        (path, aligned, case.last),
+        (path, width),
+        (path, width, case.last),
+        (path, width, groups),
+        (path, width, groups, case.x.shape[2:]),
+    )
 
 
 def _ns(machine: Machine, case: Case, path: str) -> float:

@@ -32,9 +32,7 @@ def convolution_ns(machine: Machine, signature: OperatorSignature, name: str) ->
     x, weight = tensor_at(signature.args, 0), tensor_at(signature.args, 1)
     if x is None or weight is None or len(x.shape) < 3 or len(weight.shape) != len(x.shape):
         return None
-    transposed = "transpose" in name or (
-        name in ("convolution", "_convolution") and signature.args[6:7] == (True,)
-    )
+    transposed = "transpose" in name or (name in ("convolution", "_convolution") and signature.args[6:7] == (True,))
     out = output(signature, name, x, weight, transposed)
     count = flops.convolution(x.shape, weight.shape, out, transposed)
     size = item_bytes(x.dtype)
@@ -169,9 +167,7 @@ def arithmetic(x: TensorSpec) -> str:
     return "tfloat32" if x.dtype == "float32" else x.dtype
 
 
-def _product(
-    machine: Machine, x: TensorSpec, m: int, n: int, k: int, groups: int, split: bool = False
-) -> float:
+def _product(machine: Machine, x: TensorSpec, m: int, n: int, k: int, groups: int, split: bool = False) -> float:
     """An implicit product in whole waves of tiles. `split`: the inner dimension is cut to fill all SMs."""
     size = item_bytes(x.dtype)
     sms = machine.gpu.sms
@@ -211,11 +207,7 @@ def layout_ns(machine: Machine, x: TensorSpec, shapes: Sequence[tuple[int, ...]]
 
 
 def output(
-    signature: OperatorSignature,
-    name: str,
-    x: TensorSpec,
-    weight: TensorSpec,
-    transposed: bool,
+    signature: OperatorSignature, name: str, x: TensorSpec, weight: TensorSpec, transposed: bool
 ) -> tuple[int, ...]:
     """The output's shape, from stride, padding and dilation where the schema has them."""
     if signature.outputs:

@@ -44,13 +44,31 @@ def coordinates(machine: Machine, work: Pass) -> tuple[list[float], float]:
     odd_width = work.groups > 1 and (filters > 1 if work.depthwise else channels & (channels - 1) > 0)
     dilated = work.dilation > 1 and work.taps > 1
     return [
-        log2(work.batch * work.outside), log2(work.batch), log2(channels), log2(filters), log2(work.groups),
-        log2(work.taps), log2(work.stride), (1.0 + (work.stride > 1)) * dilated, float(work.last),
-        float(work.arithmetic == "half"), float(work.arithmetic == "float32"), float(work.dtype == "float16"),
-        float(work.dimensions == 3), float(work.dimensions == 1), float(work.plain), _odd(channels), _odd(filters),
-        one_by_one, log2(ns), float(work.groups > 1), float(work.depthwise),
-        float(work.depthwise and not work.last), float(work.taps == 1), float(odd_width),
-    ], ns  # fmt: skip
+        log2(work.batch * work.outside),
+        log2(work.batch),
+        log2(channels),
+        log2(filters),
+        log2(work.groups),
+        log2(work.taps),
+        log2(work.stride),
+        (1.0 + (work.stride > 1)) * dilated,
+        float(work.last),
+        float(work.arithmetic == "half"),
+        float(work.arithmetic == "float32"),
+        float(work.dtype == "float16"),
+        float(work.dimensions == 3),
+        float(work.dimensions == 1),
+        float(work.plain),
+        _odd(channels),
+        _odd(filters),
+        one_by_one,
+        log2(ns),
+        float(work.groups > 1),
+        float(work.depthwise),
+        float(work.depthwise and not work.last),
+        float(work.taps == 1),
+        float(odd_width),
+    ], ns
 
 
 def _odd(channels: int) -> float:
@@ -95,10 +113,12 @@ class Nearest:
         near = np.argpartition(total, NEAREST)[:NEAREST] if len(total) > NEAREST else np.arange(len(total))
         near.sort()
         identical = self._covariance([squares[near] for squares in away])
-        between = self._covariance([
-            squares[near][:, None] + squares[near][None] - 2.0 * (places[near] @ places[near].T)
-            for places, squares in zip(self._at, self._squares, strict=True)
-        ])
+        between = self._covariance(
+            [
+                squares[near][:, None] + squares[near][None] - 2.0 * (places[near] @ places[near].T)
+                for places, squares in zip(self._at, self._squares, strict=True)
+            ]
+        )
         right = np.stack([self._values[near] - MEAN, identical], axis=1)
         counts = kriging.solve(between, right, self._noise)
         expected = MEAN + float(identical @ counts[:, 0])

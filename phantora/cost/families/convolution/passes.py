@@ -23,9 +23,14 @@ _GENERAL = ("convolution", "_convolution")  # of either kind, by an argument
 # Where an operator's arguments hold stride and dilation.
 _BACKWARD = (4, 6)
 _PLACES = {
-    "cudnn_convolution": (3, 4), "cudnn_convolution_transpose": (4, 5), "convolution": (3, 5), "_convolution": (3, 5),
-    "cudnn_convolution_relu": (3, 5), "_conv_depthwise2d": (4, 6), "conv_depthwise3d": (4, 6),
-}  # fmt: skip
+    "cudnn_convolution": (3, 4),
+    "cudnn_convolution_transpose": (4, 5),
+    "convolution": (3, 5),
+    "_convolution": (3, 5),
+    "cudnn_convolution_relu": (3, 5),
+    "_conv_depthwise2d": (4, 6),
+    "conv_depthwise3d": (4, 6),
+}
 
 
 @dataclass(frozen=True)
@@ -110,12 +115,21 @@ def _pass(signature: OperatorSignature, compute: str) -> Pass | None:
     if small[1] < groups:
         return None
     return Pass(
-        which, x.shape[0], big[1], small[1], groups,
-        prod(big[2:]), prod(small[2:]), prod(w.shape[2:]),
-        prod((stride * spatial)[:spatial]) if stride else 1, max(dilation, default=1),
+        which,
+        x.shape[0],
+        big[1],
+        small[1],
+        groups,
+        prod(big[2:]),
+        prod(small[2:]),
+        prod(w.shape[2:]),
+        prod((stride * spatial)[:spatial]) if stride else 1,
+        max(dilation, default=1),
         1 if spatial == 2 and big[2] == w.shape[2] == 1 else spatial,
-        _last(x) or _last(w), x.dtype, "half" if half else compute or x.dtype,
-    )  # fmt: skip
+        _last(x) or _last(w),
+        x.dtype,
+        "half" if half else compute or x.dtype,
+    )
 
 
 def _last(t: TensorSpec) -> bool:

@@ -19,8 +19,12 @@ from phantora.cost.training_points import Families, PointsCache
 from phantora.cost.types import OperatorSignature
 
 OPERATORS = (
-    "_conv_depthwise2d", "conv_depthwise3d", "convolution_backward", "cudnn_convolution", "cudnn_convolution_transpose",
-)  # fmt: skip
+    "_conv_depthwise2d",
+    "conv_depthwise3d",
+    "convolution_backward",
+    "cudnn_convolution",
+    "cudnn_convolution_transpose",
+)
 """Operators that are predicted from others: a transposed convolution is a gradient of a plain one."""
 # Octaves to the nearest of the same geometry: up to the first its fields are more exact than what is most identical
 # (popular ones, hidden: 1.5 to 7.3 % in the median, not 5.7 to 6.5), from the second on less (41 instead of 10 %).

@@ -95,8 +95,7 @@ class _Work:
     def read(self, case: Case) -> tuple[float, float]:
         """ns of `case`, and the octaves to the nearest of the same geometry."""
         converted = case.foreign and (
-            (case.mixed and not case.pointwise)
-            or self._choices.expectation(case.at, case.kinds("")) > 0.5
+            (case.mixed and not case.pointwise) or self._choices.expectation(case.at, case.kinds("")) > 0.5
         )
         kinds = case.kinds(case.path(converted))
         ns = product_ns(self._machine, case) * exp(self._products.expectation(case.at, kinds))

@@ -5,10 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 COORDINATES = (
-    "positions", "batch", "channels", "filters", "groups", "taps", "stride", "dilated", "last", "half", "float32",
-    "float16", "volume", "sequence", "plain", "odd channels", "odd filters", "one by one", "ns", "grouped", "depthwise",
-    "native depthwise", "one tap", "odd width",
-)  # fmt: skip
+    "positions",
+    "batch",
+    "channels",
+    "filters",
+    "groups",
+    "taps",
+    "stride",
+    "dilated",
+    "last",
+    "half",
+    "float32",
+    "float16",
+    "volume",
+    "sequence",
+    "plain",
+    "odd channels",
+    "odd filters",
+    "one by one",
+    "ns",
+    "grouped",
+    "depthwise",
+    "native depthwise",
+    "one tap",
+    "odd width",
+)
 
 
 @dataclass(frozen=True)

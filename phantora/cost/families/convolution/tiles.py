@@ -66,9 +66,10 @@ def pass_ns(machine: Machine, work: Pass) -> tuple[float, float]:
 def _tensors(work: Pass) -> tuple[tuple[int, int], ...]:
     """Rows and pixels of image, result and weight."""
     return (
-        (work.batch * work.channels, work.inside), (work.batch * work.filters, work.outside),
+        (work.batch * work.channels, work.inside),
+        (work.batch * work.filters, work.outside),
         (work.filters * work.channels // work.groups, work.taps),
-    )  # fmt: skip
+    )
 
 
 def _padding_ns(machine: Machine, work: Pass) -> float:

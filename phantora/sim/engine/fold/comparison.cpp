@@ -7,8 +7,8 @@
 namespace phe {
 namespace {
 
-// Compared fields of a record: work, its sizes, collectives, blocks of memory. Numbers of streams and events, clocks and
-// peers differ between ranks that do the same. False: nothing is.
+// Compared fields of a record: work, its sizes, collectives, blocks of memory. Numbers of streams and events, clocks
+// and peers differ between ranks that do the same. False: nothing is.
 bool essence(const ph_record &r, ph_record &out) {
   memset(&out, 0, sizeof out);
   out.kind = r.kind;
@@ -99,7 +99,8 @@ void Comparison::ended(const Rank &rank) {
   for (auto [number, side] : of_rank_[static_cast<size_t>(rank.index)]) {
     Pair &pair = pairs_[static_cast<size_t>(number)];
     pair.ended[side] = true;
-    if (!pair.ahead.empty() && pair.who != side && pair.difference.empty()) differ(pair, &pair.ahead.front(), side, nullptr);
+    if (!pair.ahead.empty() && pair.who != side && pair.difference.empty())
+      differ(pair, &pair.ahead.front(), side, nullptr);
   }
 }
 
@@ -107,16 +108,18 @@ void Comparison::ended(const Rank &rank) {
 void Comparison::differ(Pair &pair, const Entry *theirs, int side, const Entry *ours) {
   const Entry *of_representative = side == 0 ? ours : theirs, *of_neighbour = side == 0 ? theirs : ours;
   pair.difference = "rank " + std::to_string(pair.ranks[1]) + " " + describe(of_neighbour) + " where rank " +
-                    std::to_string(pair.ranks[0]) + " " + describe(of_representative) + " (call " + std::to_string(pair.compared) + ")";
+                    std::to_string(pair.ranks[0]) + " " + describe(of_representative) + " (call " +
+                    std::to_string(pair.compared) + ")";
   pair.ahead.clear();
   const Pair &other = pairs_[static_cast<size_t>(pair.other)];
   if (other.difference.empty()) return;
-  failure_.cannot_fold("the axis " + pair.axis + ": rank " + std::to_string(pair.ranks[0]) +
-               " represents the ranks between " + std::to_string(std::min(pair.ranks[1], other.ranks[1])) + " and " +
-               std::to_string(std::max(pair.ranks[1], other.ranks[1])) + " but matches neither: " + other.difference +
-               "; " + pair.difference + ". Run all ranks of this axis (NAME=SIZE:all in --fold)" +
-               (pair.uneven ? "" : ", compare only communication if each owns another part of an optimizer (NAME=SIZE:uneven)") +
-               ", or use --fold off");
+  failure_.cannot_fold(
+      "the axis " + pair.axis + ": rank " + std::to_string(pair.ranks[0]) + " represents the ranks between " +
+      std::to_string(std::min(pair.ranks[1], other.ranks[1])) + " and " +
+      std::to_string(std::max(pair.ranks[1], other.ranks[1])) + " but matches neither: " + other.difference + "; " +
+      pair.difference + ". Run all ranks of this axis (NAME=SIZE:all in --fold)" +
+      (pair.uneven ? "" : ", compare only communication if each owns another part of an optimizer (NAME=SIZE:uneven)") +
+      ", or use --fold off");
 }
 
 std::string Comparison::describe(const Entry *entry) const {
@@ -129,7 +132,8 @@ std::string Comparison::describe(const Entry *entry) const {
     }
     case PH_MEMCPY:
     case PH_MEMSET:
-      return (r.kind == PH_MEMCPY ? "copies " : "sets ") + std::to_string(r.kind == PH_MEMCPY ? r.copy.bytes : r.fill.bytes) + " bytes";
+      return (r.kind == PH_MEMCPY ? "copies " : "sets ") +
+             std::to_string(r.kind == PH_MEMCPY ? r.copy.bytes : r.fill.bytes) + " bytes";
     case PH_COLLECTIVE:
       return "calls " + Communication::describe(r);
     case PH_SEND:

@@ -8,10 +8,11 @@ namespace phe {
 
 class Comparison {
  public:
-  Comparison(RankTable &rank_table, Texts &texts, Failure &failure) : texts_(texts), failure_(failure), of_rank_(rank_table.size()) {}
+  Comparison(RankTable &rank_table, Texts &texts, Failure &failure)
+      : texts_(texts), failure_(failure), of_rank_(rank_table.size()) {}
 
-  // `representative` must match `first` or `last`, its neighbours along `axis`. If that is `uneven`, only communication is
-  // compared: each rank owns another part of an optimizer.
+  // `representative` must match `first` or `last`, its neighbours along `axis`. If that is `uneven`, only communication
+  // is compared: each rank owns another part of an optimizer.
   void expect(int representative, int first, int last, const std::string &axis, bool uneven);
   bool watches(const Rank &rank) const { return !of_rank_[static_cast<size_t>(rank.index)].empty(); }
   // `name`: global, of a kernel.

@@ -77,22 +77,40 @@ bool Pickle::cut(const std::string &bytes) {
     char opcode = bytes[at++];
     size_t length = 0;
     switch (argument(opcode)) {
-      case NONE: break;
-      case ONE: length = 1; break;
-      case TWO: length = 2; break;
-      case FOUR: length = 4; break;
-      case EIGHT: length = 8; break;
-      case TEXT1: length = 1 + number_at(bytes, at, 1); break;
-      case TEXT4: length = 4 + number_at(bytes, at, 4); break;
-      case TEXT8: length = 8 + number_at(bytes, at, 8); break;
-      case LONG1: length = 1 + number_at(bytes, at, 1); break;
+      case NONE:
+        break;
+      case ONE:
+        length = 1;
+        break;
+      case TWO:
+        length = 2;
+        break;
+      case FOUR:
+        length = 4;
+        break;
+      case EIGHT:
+        length = 8;
+        break;
+      case TEXT1:
+        length = 1 + number_at(bytes, at, 1);
+        break;
+      case TEXT4:
+        length = 4 + number_at(bytes, at, 4);
+        break;
+      case TEXT8:
+        length = 8 + number_at(bytes, at, 8);
+        break;
+      case LONG1:
+        length = 1 + number_at(bytes, at, 1);
+        break;
       case TWO_LINES: {
         size_t first = bytes.find('\n', at), second = first == std::string::npos ? first : bytes.find('\n', first + 1);
         if (second == std::string::npos) return false;
         length = second + 1 - at;
         break;
       }
-      case UNKNOWN: return false;
+      case UNKNOWN:
+        return false;
     }
     if (length > bytes.size() - at) return false;
     if (opcode == INT1 || opcode == INT2 || opcode == INT4 || (opcode == '\x8a' && length <= 9)) {

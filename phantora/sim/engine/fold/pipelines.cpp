@@ -5,9 +5,11 @@
 namespace phe {
 
 constexpr size_t FACTORS = 5;        // for which loads are counted; between them they are taken to be straight
-constexpr double MICRO_BATCHES = 4;  // of a stage: from four on GPipe (Huang et al. 2019, 2.3) found pipelines well filled
+constexpr double MICRO_BATCHES =
+    4;  // of a stage: from four on GPipe (Huang et al. 2019, 2.3) found pipelines well filled
 
-void Pipelines::add(const std::vector<int32_t> &ranks, const std::vector<int32_t> &stages, std::vector<double> factors) {
+void Pipelines::add(const std::vector<int32_t> &ranks, const std::vector<int32_t> &stages,
+                    std::vector<double> factors) {
   pipelines_.push_back({ranks, stages, std::move(factors)});
   const Pipeline &p = pipelines_.back();
   for (size_t seat = 0; seat < ranks.size(); ++seat) {
@@ -67,7 +69,8 @@ size_t Pipelines::slowest(const Pipeline &p, int step) const {
       if (p.stages[seat] < 0) continue;
       size_t at = static_cast<size_t>(p.stages[seat]);
       if (at >= loads.size()) loads.resize(at + 1);
-      loads[at] = std::max(loads[at], load(members_.at(p.ranks[seat]).loads[step % 2], p.factors[candidate * count + seat]));
+      loads[at] =
+          std::max(loads[at], load(members_.at(p.ranks[seat]).loads[step % 2], p.factors[candidate * count + seat]));
     }
     double most = *std::max_element(loads.begin(), loads.end()), sum = 0;
     for (double ns : loads) sum += ns;

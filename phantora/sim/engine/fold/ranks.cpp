@@ -32,7 +32,8 @@ bool even(const Points &points, const std::vector<int64_t> &values, std::vector<
   return true;
 }
 
-int64_t at(const std::vector<int> &point, const std::vector<int> &from, int64_t value, const std::vector<int64_t> &slopes) {
+int64_t at(const std::vector<int> &point, const std::vector<int> &from, int64_t value,
+           const std::vector<int64_t> &slopes) {
   for (size_t axis = 0; axis < slopes.size(); ++axis) value += slopes[axis] * (point[axis] - from[axis]);
   return value;
 }
@@ -56,7 +57,8 @@ std::vector<int> FoldedRanks::members_in(const std::string &label, size_t most) 
       p = std::from_chars(p, end, number).ptr;
       if (p < end) ++p;
     }
-    for (int64_t i = 0; i < part[2] && ranks.size() <= most; ++i) ranks.push_back(static_cast<int>(part[0] + i * part[1]));
+    for (int64_t i = 0; i < part[2] && ranks.size() <= most; ++i)
+      ranks.push_back(static_cast<int>(part[0] + i * part[1]));
   }
   return ranks;
 }
@@ -70,7 +72,8 @@ std::vector<int> FoldedRanks::coordinates(int rank) const {
 int FoldedRanks::origin(int rank) const {
   std::vector<int> point = coordinates(rank);
   int origin = 0;
-  for (size_t axis = 0; axis < sizes_.size(); ++axis) origin = origin * sizes_[axis] + (expanded_[axis] ? point[axis] : 0);
+  for (size_t axis = 0; axis < sizes_.size(); ++axis)
+    origin = origin * sizes_[axis] + (expanded_[axis] ? point[axis] : 0);
   return origin;
 }
 
@@ -121,7 +124,8 @@ bool FoldedRanks::takes_zeros(const Communicator &comm, int dtype) const {
   return dtype > UINT64 && along_first_only_axis(comm.ranks);
 }
 
-std::map<std::vector<int>, FoldedRanks::Given> FoldedRanks::given(const Communicator &comm, const Parts &parts, bool by_place) const {
+std::map<std::vector<int>, FoldedRanks::Given> FoldedRanks::given(const Communicator &comm, const Parts &parts,
+                                                                  bool by_place) const {
   std::map<std::vector<int>, Given> all;
   for (size_t own = 0; own < parts.size(); ++own) {
     std::vector<int> point = coordinates(comm.ranks[own]);
@@ -148,13 +152,15 @@ bool FoldedRanks::read(Given &given, int dtype, std::string &why) {
     if (pickled) {
       given.read.emplace_back(*given.bytes[seat]);
       if (!given.read.back().understood()) {
-        why = given.who[seat] + " gives bytes that differ from the others' and are no pickled object of integers and texts";
+        why = given.who[seat] +
+              " gives bytes that differ from the others' and are no pickled object of integers and texts";
         return false;
       }
     } else {
       size_t width = dtype >= INT64 ? 8 : 4;
       std::vector<int64_t> numbers;
-      for (size_t i = 0; i < given.bytes[seat]->size() / width; ++i) numbers.push_back(load(*given.bytes[seat], i, width));
+      for (size_t i = 0; i < given.bytes[seat]->size() / width; ++i)
+        numbers.push_back(load(*given.bytes[seat], i, width));
       given.read.emplace_back(std::move(numbers), width);
     }
     if (!given.read[seat].like(given.read[0])) {
@@ -165,7 +171,8 @@ bool FoldedRanks::read(Given &given, int dtype, std::string &why) {
   return true;
 }
 
-bool FoldedRanks::learn(const Communicator &comm, int coll, int dtype, const Parts &parts, Law &law, std::string &why) const {
+bool FoldedRanks::learn(const Communicator &comm, int coll, int dtype, const Parts &parts, Law &law,
+                        std::string &why) const {
   law = {};
   if (comm.seats.size() == parts.size()) {
     for (const std::string *part : parts) law.values.push_back(*part);
@@ -173,12 +180,15 @@ bool FoldedRanks::learn(const Communicator &comm, int coll, int dtype, const Par
   }
   bool first_only = along_first_only_axis(comm.ranks), one = comm.seats.size() == 1;
   bool reduced = coll == PH_COLL_ALL_REDUCE || coll == PH_COLL_REDUCE || coll == PH_COLL_REDUCE_SCATTER;
-  bool nothing = std::all_of(parts.begin(), parts.end(), [](const std::string *part) { return !part || part->empty(); });
+  bool nothing =
+      std::all_of(parts.begin(), parts.end(), [](const std::string *part) { return !part || part->empty(); });
   bool equal = reduced || dtype > UINT64 || nothing;  // sums, reals and zeros are taken to be those of the only process
   if ((first_only || one) && !equal) {
     why = "integers and objects may grow with the rank, which " +
-          std::string(first_only ? "only the first rank of an axis (NAME=SIZE:first in --fold)"
-                           : "the only process of a stage between the first and the last (pp=SIZE:all in --fold runs more)") +
+          std::string(
+              first_only
+                  ? "only the first rank of an axis (NAME=SIZE:first in --fold)"
+                  : "the only process of a stage between the first and the last (pp=SIZE:all in --fold runs more)") +
           " does not show";
     return false;
   }
@@ -199,13 +209,14 @@ bool FoldedRanks::learn(const Communicator &comm, int coll, int dtype, const Par
   return false;
 }
 
-// `first_only`: one process may represent all others. `like`: the rule of another place, for one with too few processes to show a
-// rule of its own.
-bool FoldedRanks::learn(Given &given, int dtype, bool first_only, const Rule *like, Rule &rule, std::string &why) const {
+// `first_only`: one process may represent all others. `like`: the rule of another place, for one with too few processes
+// to show a rule of its own.
+bool FoldedRanks::learn(Given &given, int dtype, bool first_only, const Rule *like, Rule &rule,
+                        std::string &why) const {
   if (given.missing.empty()) return true;
   if (given.bytes.size() < (first_only ? 1 : 2)) {
     why = given.bytes.empty() ? "of the ranks of one of its stages none is a process"
-                             : "only " + given.who[0] + " is a process, and one does not show the bytes of the others";
+                              : "only " + given.who[0] + " is a process, and one does not show the bytes of the others";
     return false;
   }
   bool like_others = given.bytes.size() == 1 && like;  // one alone is equal to itself
@@ -236,8 +247,8 @@ bool FoldedRanks::learn(Given &given, int dtype, bool first_only, const Rule *li
   return true;
 }
 
-bool FoldedRanks::fill(const Communicator &comm, int dtype, const Law &law, Parts &parts, std::vector<std::string> &made,
-                       std::string &why) const {
+bool FoldedRanks::fill(const Communicator &comm, int dtype, const Law &law, Parts &parts,
+                       std::vector<std::string> &made, std::string &why) const {
   for (size_t own = 0; own < law.values.size(); ++own) {
     if (!parts[own]) {
       parts[own] = &law.values[own];
@@ -261,7 +272,8 @@ bool FoldedRanks::fill(Given &given, const Communicator &comm, int dtype, const 
     return false;
   }
   if (rule.equal) {
-    if (!given.equal) why = "its ranks give different bytes, those of the same group at the first place of the mesh equal ones";
+    if (!given.equal)
+      why = "its ranks give different bytes, those of the same group at the first place of the mesh equal ones";
     for (size_t own : given.missing) parts[own] = given.bytes[0];
     return given.equal;
   }
@@ -273,7 +285,8 @@ bool FoldedRanks::fill(Given &given, const Communicator &comm, int dtype, const 
     return numbers;
   };
   bool fits = base.size() == rule.slopes.size();
-  for (size_t one = 0; fits && one < given.read.size(); ++one) fits = numbers_at(given.points[one]) == given.read[one].numbers();
+  for (size_t one = 0; fits && one < given.read.size(); ++one)
+    fits = numbers_at(given.points[one]) == given.read[one].numbers();
   if (!fits) {
     why = "its integers do not grow with the rank as those at the first place of the mesh";
     return false;

@@ -20,7 +20,7 @@ struct Rule {
 struct Law {
   bool by_place = false;
   std::map<std::vector<int>, Rule> rules;  // by place; of all: under none
-  std::vector<std::string> values;        // by own rank, if all members are processes: other groups of the family repeat them
+  std::vector<std::string> values;  // by own rank, if all members are processes: other groups of the family repeat them
 };
 
 // One side of a send and a receive of the first of a family.
@@ -59,8 +59,9 @@ class FoldedRanks {
   // Fills the `parts` of members that are no processes; `made` keeps what is new. False, with the reason: the law does
   // not hold for the processes.
   bool fill(const Communicator &comm, int dtype, const Law &law, Parts &parts, std::vector<std::string> &made,
-             std::string &why) const;
-  // Do small receives from members that are no processes read as zeros? Reals do, where the first rank of an axis is all.
+            std::string &why) const;
+  // Do small receives from members that are no processes read as zeros? Reals do, where the first rank of an axis is
+  // all.
   bool takes_zeros(const Communicator &comm, int dtype) const;
 
  private:
@@ -72,8 +73,8 @@ class FoldedRanks {
   std::map<std::vector<int>, Given> given(const Communicator &comm, const Parts &parts, bool by_place) const;
   static bool read(Given &given, int dtype, std::string &why);
   bool learn(Given &given, int dtype, bool first_only, const Rule *like, Rule &rule, std::string &why) const;
-  bool fill(Given &given, const Communicator &comm, int dtype, const Rule &rule, Parts &parts, std::vector<std::string> &made,
-             std::string &why) const;
+  bool fill(Given &given, const Communicator &comm, int dtype, const Rule &rule, Parts &parts,
+            std::vector<std::string> &made, std::string &why) const;
 
   std::vector<int> sizes_;
   std::vector<bool> expanded_, first_only_;

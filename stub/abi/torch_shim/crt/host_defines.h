@@ -1,5 +1,5 @@
-// NVIDIA's wheels hold cuda_runtime_api.h without the compiler's own headers, which it asks for. What it takes from them
-// are marks for nvcc, which mean nothing to the host's compiler.
+// NVIDIA's wheels hold cuda_runtime_api.h without the compiler's own headers, which it asks for. What it takes from
+// them are marks for nvcc, which mean nothing to the host's compiler.
 #pragma once
 #define __host__
 #define __device__
