@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from phantora.api import Run, RunFailed, collective_time, run
+    from phantora.api import Run, RunFailed, collective_time, run, sweep
     from phantora.api import open_run as open
     from phantora.errors import PhantoraError
 
@@ -21,8 +21,6 @@ def __getattr__(name: str) -> Any:
 
     if name == "__version__":
         return importlib.import_module("phantora.version").version()
-    if name in ("trace", "sweep"):
-        return importlib.import_module(f"phantora.{name}")  # packages that can be called
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module("phantora.api"), {"open": "open_run"}.get(name, name))

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import html
 import os
-import warnings
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -320,12 +319,6 @@ class RunFailed(PhantoraError):
         self.exit_status = result.status
 
 
-def trace(script: str, cluster: str = defaults.CLUSTER, args: Sequence[str] = (), **options: Any) -> Run:
-    """The old name of :func:`run`, for one more release."""
-    warnings.warn("phantora.trace(...) is now phantora.run(...)", FutureWarning, stacklevel=3)
-    return run(script, args, cluster=cluster, **options)
-
-
 def sweep(
     space: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     *,
@@ -357,9 +350,9 @@ def sweep(
     `space` is a sweep file, or its content as a mapping. `settings` are values of axes or of computed names, one or
     a list each. Others are as on the command line. Times are in ns, sizes in bytes. Raises PhantoraError."""
     from phantora.cli.trace import read_command
-    from phantora.sweep.objective import Objective, parse_prices
-    from phantora.sweep.run import Request, run_sweep
-    from phantora.sweep.spaces import space_from
+    from phantora.sweeps.objective import Objective, parse_prices
+    from phantora.sweeps.run import Request, run_sweep
+    from phantora.sweeps.spaces import space_from
 
     found = space_from(space, preset, model, wide, target, _lists({"cluster": cluster, **(settings or {})}), rules)
     objective = Objective(by, parse_prices(None if price is None else str(price)))

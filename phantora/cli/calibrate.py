@@ -12,7 +12,7 @@ import click
 from phantora.errors import PhantoraError
 
 if TYPE_CHECKING:
-    from phantora.calibrate import Calibration
+    from phantora.calibration import Calibration
 
 _UNSTEADY = 0.1  # distance of a step from the median that is reported
 
@@ -51,7 +51,7 @@ def calibrate(real: Path, simulated: tuple[str, ...], out: Path, cluster: str | 
     The cost of torch.profiler is subtracted. Two steps of one rank are enough for the host. Shapes add the operators,
     the traces of all ranks add the collectives. The file leaves out what the trace does not show.
     """
-    from phantora import calibrate as calibrating
+    from phantora import calibration as calibrating
     from phantora.trace.reader import open_log
 
     if out.suffix != ".toml":

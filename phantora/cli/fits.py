@@ -54,9 +54,9 @@ def fits(cluster: str, largest: str | None, output: str, as_json: bool, quiet: b
     from phantora.cli.sweep import progress_of
     from phantora.cli.trace import read_command
     from phantora.json_data import encode
-    from phantora.sweep.questions import Tried, largest_that_fits, run_point, space_table
-    from phantora.sweep.run import Request
-    from phantora.sweep.space import space_of
+    from phantora.sweeps.questions import Tried, largest_that_fits, run_point, space_table
+    from phantora.sweeps.run import Request
+    from phantora.sweeps.space import space_of
 
     if largest and any(word.partition("=")[0] == largest for word in target):
         raise PhantoraError(f"--largest {largest}: leave {largest} out of the script's arguments, it is searched")

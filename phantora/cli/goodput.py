@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from phantora.errors import PhantoraError
-from phantora.goodput import job as defaults
+from phantora.jobs import job as defaults
 
 if TYPE_CHECKING:
-    from phantora.goodput.answer import Answer, Step
-    from phantora.goodput.job import Job
+    from phantora.jobs.answer import Answer, Step
+    from phantora.jobs.job import Job
 
 _SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": defaults.HOUR, "d": defaults.DAY}
 _RESTART = "10m"
@@ -99,7 +99,7 @@ def goodput(log: str, as_json: bool, **options: Any) -> None:
     """
     import orjson
 
-    from phantora.goodput.answer import answer, checkpoint_cost, step_of
+    from phantora.jobs.answer import answer, checkpoint_cost, step_of
     from phantora.json_data import encode
     from phantora.trace.analysis.analyze import analyze
     from phantora.trace.reader import open_log
@@ -121,8 +121,8 @@ def goodput(log: str, as_json: bool, **options: Any) -> None:
 def _job(step: Step, world: int, per_host: int, options: dict[str, Any]) -> tuple[Job, list[str]]:
     """The job, from a step of `world` GPUs, and what was assumed of it. Raises PhantoraError."""
     from phantora.cli.plan import parse_amount
-    from phantora.goodput.answer import interval_of
-    from phantora.goodput.job import Checkpoints, Job, Machines
+    from phantora.jobs.answer import interval_of
+    from phantora.jobs.job import Checkpoints, Job, Machines
 
     assumed = []
     gpus, steps = options["gpus"] or world, options["steps"]
@@ -187,7 +187,7 @@ def share(option: str, text: str) -> float:
 
 
 def _print(found: Answer) -> None:
-    from phantora.goodput.answer import spell
+    from phantora.jobs.answer import spell
     from phantora.trace.analysis.units import duration
 
     job, machines, shares = found.job, found.job.machines, found.shares

@@ -14,7 +14,7 @@ from rich.table import Table
 from phantora.errors import PhantoraError
 
 if TYPE_CHECKING:
-    from phantora.sweep.questions import Offer
+    from phantora.sweeps.questions import Offer
 
 _AMOUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 
@@ -69,10 +69,10 @@ def plan(target: tuple[str, ...], **options: Any) -> int:
     from phantora.cli.sweep import progress_of
     from phantora.cli.trace import read_command
     from phantora.json_data import encode
-    from phantora.sweep.objective import Objective, parse_prices
-    from phantora.sweep.questions import offers, sizes, space_table
-    from phantora.sweep.run import Request
-    from phantora.sweep.space import space_of
+    from phantora.sweeps.objective import Objective, parse_prices
+    from phantora.sweeps.questions import offers, sizes, space_table
+    from phantora.sweeps.run import Request
+    from phantora.sweeps.space import space_of
 
     rate = options["rate"]
     least, work = (parse_amount(text) if text else None for text in (rate, options["tokens"]))

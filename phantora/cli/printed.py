@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from phantora.goodput.answer import Answer as Goodput
 from phantora.hardware.topology import NetworkLink
 from phantora.hardware.types import Fabric, Wiring
+from phantora.jobs.answer import Answer as Goodput
 from phantora.json_data import Bytes, Dollars, GbPerSecond, Schemas, Seconds, Us
 from phantora.result import RunReport
 from phantora.stubs.doctor import Report as Stubs
-from phantora.sweep.answer import Record
-from phantora.sweep.plan import Planned, PlannedPoint
+from phantora.sweeps.answer import Record
+from phantora.sweeps.plan import Planned, PlannedPoint
 from phantora.trace.analysis.report import Report
 from phantora.trace.diff.compare import Difference
 from phantora.trace.diff.verdict import Verdict

@@ -14,10 +14,10 @@ from rich.console import Console
 from phantora.errors import PhantoraError
 
 if TYPE_CHECKING:
-    from phantora.sweep.expressions import Value
-    from phantora.sweep.run import Request
-    from phantora.sweep.runner import Entry
-    from phantora.sweep.space import Space
+    from phantora.sweeps.expressions import Value
+    from phantora.sweeps.run import Request
+    from phantora.sweeps.runner import Entry
+    from phantora.sweeps.space import Space
 
 
 @click.command(
@@ -109,7 +109,7 @@ def sweep(words: tuple[str, ...], **options: Any) -> int:
     request = _request(words, options)
     if options["dry_run"]:
         return _dry_run(request, options["as_json"])
-    from phantora.sweep.run import run_sweep
+    from phantora.sweeps.run import run_sweep
 
     try:
         outcome = run_sweep(request, progress_of(options["quiet"]))
@@ -121,7 +121,7 @@ def sweep(words: tuple[str, ...], **options: Any) -> int:
 
         click.echo(orjson.dumps(outcome.answer.as_data(), option=orjson.OPT_INDENT_2))
     else:
-        from phantora.sweep.render import WIDTH, render
+        from phantora.sweeps.render import WIDTH, render
 
         console = Console(width=WIDTH, soft_wrap=False)
         render(outcome.answer, console)
@@ -133,9 +133,9 @@ def sweep(words: tuple[str, ...], **options: Any) -> int:
 
 def _dry_run(request: Request, as_json: bool) -> int:
     from phantora.json_data import encode
-    from phantora.sweep.plan import planned
-    from phantora.sweep.render import WIDTH, render_plan
-    from phantora.sweep.run import plan_of
+    from phantora.sweeps.plan import planned
+    from phantora.sweeps.render import WIDTH, render_plan
+    from phantora.sweeps.run import plan_of
 
     plan = plan_of(request)
     if as_json:
@@ -149,8 +149,8 @@ def _dry_run(request: Request, as_json: bool) -> int:
 
 def _request(words: tuple[str, ...], options: dict[str, Any]) -> Request:
     from phantora.cli.trace import read_command
-    from phantora.sweep.objective import Objective, parse_prices
-    from phantora.sweep.run import Request
+    from phantora.sweeps.objective import Objective, parse_prices
+    from phantora.sweeps.run import Request
 
     return Request(
         _space(words, options),
@@ -173,8 +173,8 @@ def _request(words: tuple[str, ...], options: dict[str, Any]) -> Request:
 
 
 def _space(words: tuple[str, ...], options: dict[str, Any]) -> Space:
-    from phantora.sweep.space import CLUSTER
-    from phantora.sweep.spaces import space_from
+    from phantora.sweeps.space import CLUSTER
+    from phantora.sweeps.spaces import space_from
 
     settings: dict[str, tuple[Value, ...]] = dict(parse_setting(text) for text in options["settings"])
     if options["clusters"]:
@@ -214,6 +214,6 @@ def _report_nothing(entry: Entry, done: int, of: int) -> None:
 
 
 def _report(entry: Entry, done: int, of: int) -> None:
-    from phantora.sweep.render import progress_line
+    from phantora.sweeps.render import progress_line
 
     print(f"phantora: {done}/{of} {progress_line(entry)}", file=sys.stderr, flush=True)

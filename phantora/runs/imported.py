@@ -11,7 +11,7 @@ for _name in (
     "phantora.runs.process",
     "phantora.sim.replay",
     "phantora.stubs",
-    "phantora.sweep.result",
+    "phantora.sweeps.result",
     "phantora.trace.analysis.analyze",
     "phantora.trace.export.perfetto",
     "phantora.trace.export.registry",

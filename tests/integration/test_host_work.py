@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from phantora.errors import PhantoraError
-from phantora.goodput.answer import checkpoint_cost
 from phantora.hardware.hosts import load_host
+from phantora.jobs.answer import checkpoint_cost
 from phantora.launch.patches.disk import parse
 from phantora.trace.reader import open_log
 from tests.support.runs import Run, trace

@@ -15,7 +15,7 @@ import pytest
 
 import phantora
 from phantora.run_process import PHANTORA
-from phantora.sweep.journal import read
+from phantora.sweeps.journal import read
 from tests.support import runs
 
 pytestmark = pytest.mark.ranks

@@ -120,8 +120,8 @@ def _host(path: Path) -> None:
 
 
 def _sweep(path: Path) -> None:
-    from phantora.sweep.plan import combinations, make_plan
-    from phantora.sweep.space import read_space
+    from phantora.sweeps.plan import combinations, make_plan
+    from phantora.sweeps.space import read_space
 
     space = read_space(path)
     if combinations(space) <= 1000:
@@ -141,7 +141,7 @@ def _workspaces(path: Path) -> None:
 
 
 def _journal(path: Path) -> None:
-    from phantora.sweep.journal import read
+    from phantora.sweeps.journal import read
 
     read(path)
 

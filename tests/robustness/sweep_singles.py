@@ -25,8 +25,8 @@ from typing import Any
 import phantora
 from phantora.json_data import encode
 from phantora.run_process import PHANTORA
-from phantora.sweep.journal import NAME, read
-from phantora.sweep.measure import measure
+from phantora.sweeps.journal import NAME, read
+from phantora.sweeps.measure import measure
 
 WORDS = (
     "--preset",

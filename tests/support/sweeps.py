@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from phantora.sweep.answer import Answer, answer
-from phantora.sweep.objective import Objective
-from phantora.sweep.plan import make_plan
-from phantora.sweep.result import OUT_OF_MEMORY, RAN, Measured, Result
-from phantora.sweep.runner import Entry
-from phantora.sweep.space import space_of
-from phantora.sweep.task import Shared, Task
+from phantora.sweeps.answer import Answer, answer
+from phantora.sweeps.objective import Objective
+from phantora.sweeps.plan import make_plan
+from phantora.sweeps.result import OUT_OF_MEMORY, RAN, Measured, Result
+from phantora.sweeps.runner import Entry
+from phantora.sweeps.space import space_of
+from phantora.sweeps.task import Shared, Task
 
 GIB = 1 << 30
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from phantora.calibrate import calibrate
-from phantora.calibrate.collectives import collective_curves
-from phantora.calibrate.exclusive import exclusive_times
-from phantora.calibrate.fit import OPERATORS, pace_of
-from phantora.calibrate.kernels import Products, traced_operators
-from phantora.calibrate.profiled import EVENT_NS, LAUNCH_NS, HostStep, joined_steps
+from phantora.calibration import calibrate
+from phantora.calibration.collectives import collective_curves
+from phantora.calibration.exclusive import exclusive_times
+from phantora.calibration.fit import OPERATORS, pace_of
+from phantora.calibration.kernels import Products, traced_operators
+from phantora.calibration.profiled import EVENT_NS, LAUNCH_NS, HostStep, joined_steps
 from phantora.cli.calibrate import calibrate as command
 from phantora.cli.main import cli
 from phantora.cost import KernelLaunch, OperatorSignature, TensorSpec, model_for

@@ -17,7 +17,7 @@ from phantora.cli.schema import COMMANDS
 from phantora.errors import Reason
 from phantora.json_data import encode
 from phantora.result import RunReport, RunResult
-from phantora.sweep import questions
+from phantora.sweeps import questions
 from tests.support.fakelog import small_run
 from tests.support.sweeps import measured, small_answer
 

@@ -18,7 +18,7 @@ from phantora.spec import AUTO, RunSpec
 def test_names_have_types_and_texts() -> None:
     assert dir(phantora) == sorted(phantora.__all__)
     assert phantora.__version__[0].isdigit()
-    for name in ("run", "open", "collective_time"):
+    for name in ("run", "open", "sweep", "collective_time"):
         call = getattr(phantora, name)
         assert call.__doc__ and "**" not in str(inspect.signature(call)), name
 
@@ -59,8 +59,6 @@ def test_a_failed_run_raises_with_its_result(monkeypatch: pytest.MonkeyPatch) ->
         ("rank=1:2",),
     )
     assert (spec.launch.nnodes, spec.output.path) == (AUTO, "")
-    with pytest.warns(FutureWarning, match=r"now phantora\.run"), pytest.raises(phantora.RunFailed):
-        phantora.trace("train.py", cluster="1x2xH100")
 
 
 def test_a_spec_is_the_same_after_json() -> None:

@@ -28,14 +28,14 @@ ALLOWED = {
     "cost": {"hardware", "ttir", "wire"},
     "trace": {"fold", "wire"},
     "importers": {"cost", "hardware", "trace", "wire"},
-    "calibrate": {"cost", "hardware", "trace"},
+    "calibration": {"cost", "hardware", "trace"},
     "sim": {"cost", "fold", "hardware", "trace", "wire"},
     "profile": {"cost", "hardware", "ttir", "wire"},
     "launch": {"fold", "stubs", "ttir", "wire"},
     "runs": {"cost", "fold", "hardware", "launch", "profile", "sim", "stubs", "trace", "wire"},
     "view": {"trace"},
-    "goodput": {"trace", "wire"},
-    "sweep": {"fold", "hardware", "launch", "trace", "view", "wire"},
+    "jobs": {"trace", "wire"},
+    "sweeps": {"fold", "hardware", "launch", "trace", "view", "wire"},
 }
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from phantora.cli.goodput import goodput, seconds, share
 from phantora.errors import PhantoraError
-from phantora.goodput.job import (
+from phantora.jobs.job import (
     DAY,
     HOUR,
     Checkpoints,
@@ -25,7 +25,7 @@ from phantora.goodput.job import (
     spares_for,
     young_interval,
 )
-from phantora.goodput.montecarlo import play
+from phantora.jobs.montecarlo import play
 from phantora.trace.reader import open_log
 
 LOG = Path(__file__).parents[1] / "golden" / "small.arrow"

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from phantora.cli.plan import parse_amount
 from phantora.errors import PhantoraError
-from phantora.sweep.questions import Tried, largest_that_fits, sizes
-from phantora.sweep.result import FAILED, OUT_OF_MEMORY, RAN, Result
+from phantora.sweeps.questions import Tried, largest_that_fits, sizes
+from phantora.sweeps.result import FAILED, OUT_OF_MEMORY, RAN, Result
 from tests.support.sweeps import measured
 
 MIB = 1 << 20

@@ -22,21 +22,21 @@ from phantora.cli.trace import read_command
 from phantora.errors import PhantoraError, Reason
 from phantora.result import RunReport, RunResult
 from phantora.spec import RunSpec
-from phantora.sweep.answer import answer
-from phantora.sweep.expressions import Expression
-from phantora.sweep.files import write_files
-from phantora.sweep.fold import ENDS, MODES, OFF, ONE, folding
-from phantora.sweep.journal import Journal, read
-from phantora.sweep.objective import Objective, parse_prices
-from phantora.sweep.plan import LeftOut, Point, judge, make_plan
-from phantora.sweep.presets import load_preset, preset_names, preset_path
-from phantora.sweep.render import render
-from phantora.sweep.result import FAILED, OUT_OF_MEMORY, RAN, Result
-from phantora.sweep.run import Request, Work, confirmed, located
-from phantora.sweep.runner import Entry, Listed, Runner
-from phantora.sweep.search import Search
-from phantora.sweep.space import Space, space_of
-from phantora.sweep.task import Command, Shared, Task, evaluate
+from phantora.sweeps.answer import answer
+from phantora.sweeps.expressions import Expression
+from phantora.sweeps.files import write_files
+from phantora.sweeps.fold import ENDS, MODES, OFF, ONE, folding
+from phantora.sweeps.journal import Journal, read
+from phantora.sweeps.objective import Objective, parse_prices
+from phantora.sweeps.plan import LeftOut, Point, judge, make_plan
+from phantora.sweeps.presets import load_preset, preset_names, preset_path
+from phantora.sweeps.render import render
+from phantora.sweeps.result import FAILED, OUT_OF_MEMORY, RAN, Result
+from phantora.sweeps.run import Request, Work, confirmed, located
+from phantora.sweeps.runner import Entry, Listed, Runner
+from phantora.sweeps.search import Search
+from phantora.sweeps.space import Space, space_of
+from phantora.sweeps.task import Command, Shared, Task, evaluate
 from tests.support.sweeps import GIB, measured
 
 pytestmark = pytest.mark.unit
@@ -295,8 +295,8 @@ from phantora.cli.trace import read_command
 from phantora.errors import PhantoraError, Reason
 from phantora.result import RunReport, RunResult
 from phantora.spec import RunSpec
-from phantora.sweep.journal import Journal
-from phantora.sweep.result import Result
+from phantora.sweeps.journal import Journal
+from phantora.sweeps.result import Result
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 journal = Journal(Path({str(tmp_path)!r}))
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))

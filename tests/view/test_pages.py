@@ -12,7 +12,7 @@ from typing import Any
 import playwright.sync_api as playwright
 import pytest
 
-from phantora.sweep.page import sweep_page
+from phantora.sweeps.page import sweep_page
 from phantora.view.pages import report_page
 from phantora.view.server import Server
 from tests.support.sweeps import small_answer

@@ -8,7 +8,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from phantora.goodput.job import Job, Machines
+from phantora.jobs.job import Job, Machines
 
 Floats = npt.NDArray[np.float64]
 PARTS = ("useful", "checkpoints", "lost", "restarts", "hosts", "stragglers")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from phantora.calibrate.exclusive import Ints, exclusive_times
+from phantora.calibration.exclusive import Ints, exclusive_times
 from phantora.errors import PhantoraError
 from phantora.trace.analysis.steps import Step, find_steps
 from phantora.trace.reader import Log

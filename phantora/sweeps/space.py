@@ -11,7 +11,7 @@ from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.hardware import toml
-from phantora.sweep.expressions import Expression, Value
+from phantora.sweeps.expressions import Expression, Value
 
 Spelling = str | tuple[str, ...] | dict[str, tuple[str, ...]]
 """Form of a value: behind a flag (`--tp`; `--tp=` in one word; true: the flag alone, false: nothing), words in which

@@ -14,8 +14,8 @@ from phantora import defaults
 from phantora.errors import PhantoraError
 from phantora.hardware import Cluster, load_cluster
 from phantora.json_data import Bytes, Ns, encode
-from phantora.sweep.expressions import Value
-from phantora.sweep.space import CLUSTER, Space, filled, spelled, text_of
+from phantora.sweeps.expressions import Value
+from phantora.sweeps.space import CLUSTER, Space, filled, spelled, text_of
 
 MOST_COMBINATIONS = 200_000  # that are enumerated: some seconds
 

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from phantora.json_data import Bytes, MeanBytes, Ns, Seconds, encode
-from phantora.sweep.objective import Objective
-from phantora.sweep.result import RAN, Measured
-from phantora.sweep.runner import Entry
-from phantora.sweep.space import text_of
+from phantora.sweeps.objective import Objective
+from phantora.sweeps.result import RAN, Measured
+from phantora.sweeps.runner import Entry
+from phantora.sweeps.space import text_of
 
 SKIPPED = "skipped"
 

@@ -23,10 +23,10 @@ from phantora.errors import PhantoraError, Reason, cause_of
 from phantora.result import RunResult, first_line
 from phantora.run_process import MODULE, Files
 from phantora.spec import OFF, RunSpec
-from phantora.sweep.fold import Folding, folding, is_first_only, next_mode
-from phantora.sweep.plan import Point
-from phantora.sweep.result import FAILED, OUT_OF_MEMORY, RAN, Measured, Result
-from phantora.sweep.space import Steps
+from phantora.sweeps.fold import Folding, folding, is_first_only, next_mode
+from phantora.sweeps.plan import Point
+from phantora.sweeps.result import FAILED, OUT_OF_MEMORY, RAN, Measured, Result
+from phantora.sweeps.space import Steps
 from phantora.units import GIB
 from phantora.version import version
 
@@ -279,7 +279,7 @@ def _steady(measured: Measured | None) -> bool:
 def _measured(task: Task) -> Generator[Command, int, Measured | None]:
     """The numbers of its log, if it has one with rows."""
     output = task.folder / "measured.json"
-    if (yield Command(("phantora.sweep.measure", (str(task.log),)), {}, output, errors_too=False)):
+    if (yield Command(("phantora.sweeps.measure", (str(task.log),)), {}, output, errors_too=False)):
         return None
     try:
         return Measured(**orjson.loads(output.read_bytes()))

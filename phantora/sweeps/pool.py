@@ -20,8 +20,8 @@ from phantora.launch.process import die_with_parent
 from phantora.launch.shared_forkserver import VARIABLE, WarmServer
 from phantora.launch.zygote import Forked, Zygote
 from phantora.spec import AUTO, OFF
-from phantora.sweep.result import Result
-from phantora.sweep.task import Command, Read, Task, evaluate
+from phantora.sweeps.result import Result
+from phantora.sweeps.task import Command, Read, Task, evaluate
 
 # Most memory of this machine that a simulated run takes: 64 ranks of an 8B model take 9 GiB.
 BASE_BYTES, RANK_BYTES = 1 << 30, 150 << 20

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from phantora.errors import PhantoraError
-from phantora.sweep.expressions import Expression, Value
-from phantora.sweep.presets import load_preset, preset_path
-from phantora.sweep.space import CLUSTER, Space, read_space, space_of
+from phantora.sweeps.expressions import Expression, Value
+from phantora.sweeps.presets import load_preset, preset_path
+from phantora.sweeps.space import CLUSTER, Space, read_space, space_of
 
 
 def space_from(

@@ -6,9 +6,9 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from phantora.sweep.answer import Answer, Row
-from phantora.sweep.render import why
-from phantora.sweep.space import text_of
+from phantora.sweeps.answer import Answer, Row
+from phantora.sweeps.render import why
+from phantora.sweeps.space import text_of
 from phantora.view.pages import assemble
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from phantora.errors import PhantoraError
-from phantora.sweep.expressions import Value
-from phantora.sweep.objective import Objective
-from phantora.sweep.plan import LeftOut, Point, judge
-from phantora.sweep.result import RAN, Result
-from phantora.sweep.space import Space
-from phantora.sweep.task import Shared, Task
+from phantora.sweeps.expressions import Value
+from phantora.sweeps.objective import Objective
+from phantora.sweeps.plan import LeftOut, Point, judge
+from phantora.sweeps.result import RAN, Result
+from phantora.sweeps.space import Space
+from phantora.sweeps.task import Shared, Task
 
 PATIENCE = 300  # asks in a row that bring no new legal point: then the space counts as searched
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from phantora.errors import PhantoraError
 from phantora.hardware import toml
-from phantora.sweep.expressions import Value
-from phantora.sweep.space import Space, space_of
+from phantora.sweeps.expressions import Value
+from phantora.sweeps.space import Space, space_of
 
 HERE = Path(__file__).parent
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from phantora.errors import PhantoraError
-from phantora.sweep.plan import Point
-from phantora.sweep.result import Measured
+from phantora.sweeps.plan import Point
+from phantora.sweeps.result import Measured
 
 BY = ("speed", "cost", "energy", "per-gpu", "step")
 """Work per second; dollars for it; joules for it; work per second and GPU; the time of a step, whatever its work."""

@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from phantora.errors import PhantoraError, cause_of
-from phantora.sweep.answer import Answer, answer
-from phantora.sweep.files import write_files
-from phantora.sweep.fold import ENDS, MODES, ONE, is_first_only
-from phantora.sweep.journal import Journal
-from phantora.sweep.objective import Objective
-from phantora.sweep.plan import Plan, make_plan
-from phantora.sweep.pool import Engine, Pool
-from phantora.sweep.result import RAN
-from phantora.sweep.runner import Entry, Listed, Runner
-from phantora.sweep.screening import finalists
-from phantora.sweep.search import Search
-from phantora.sweep.space import CLUSTER, Space, Spelling
-from phantora.sweep.task import Read, Shared, Task
+from phantora.sweeps.answer import Answer, answer
+from phantora.sweeps.files import write_files
+from phantora.sweeps.fold import ENDS, MODES, ONE, is_first_only
+from phantora.sweeps.journal import Journal
+from phantora.sweeps.objective import Objective
+from phantora.sweeps.plan import Plan, make_plan
+from phantora.sweeps.pool import Engine, Pool
+from phantora.sweeps.result import RAN
+from phantora.sweeps.runner import Entry, Listed, Runner
+from phantora.sweeps.screening import finalists
+from phantora.sweeps.search import Search
+from phantora.sweeps.space import CLUSTER, Space, Spelling
+from phantora.sweeps.task import Read, Shared, Task
 
 SETUP_DONE = "setup.done"
 CONFIRMED = 4  # points at most are run again with more processes
@@ -58,7 +58,7 @@ class Request:
     options: tuple[str, ...] = ()
     """Options of `phantora trace`, for all points."""
     fold: str = ONE
-    """Fold of a point with a known mesh: one of ``phantora.sweep.fold.MODES``."""
+    """Fold of a point with a known mesh: one of ``phantora.sweeps.fold.MODES``."""
 
     @property
     def located(self) -> Space:
@@ -197,7 +197,7 @@ def _varying(entries: list[Entry], axes: list[str]) -> list[str]:
 def _engine(request: Request) -> Engine:
     if request.ray is None:
         return Pool(request.read, request.jobs)
-    from phantora.sweep.on_ray import RayEngine
+    from phantora.sweeps.on_ray import RayEngine
 
     return RayEngine(request.ray, request.read)
 

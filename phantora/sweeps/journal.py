@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from phantora.errors import PhantoraError, cause_of
-from phantora.sweep.result import Result, result_of
+from phantora.sweeps.result import Result, result_of
 
 NAME = "journal.jsonl"
 FORMAT = 1

@@ -1,6 +1,6 @@
 """The numbers of a run's log, printed as JSON; in a process of its own, whose memory goes with it.
 
-python -m phantora.sweep.measure LOG
+python -m phantora.sweeps.measure LOG
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 
 from phantora.errors import PhantoraError
-from phantora.sweep.result import Measured
+from phantora.sweeps.result import Measured
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.report import Fit, Report
 from phantora.trace.reader import open_log

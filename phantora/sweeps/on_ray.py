@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from phantora.errors import PhantoraError
-from phantora.sweep.pool import cores_of, memory_of, run_alone
-from phantora.sweep.result import Result
-from phantora.sweep.task import Read, Task
+from phantora.sweeps.pool import cores_of, memory_of, run_alone
+from phantora.sweeps.result import Result
+from phantora.sweeps.task import Read, Task
 
 RETRIES = 5  # of a task whose worker or node dies
 LOCAL = "local"

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import numpy as np
 
 from phantora.errors import PhantoraError
-from phantora.goodput.job import DAY, HOUR, Job, best_interval, spares_for, young_interval
-from phantora.goodput.montecarlo import PARTS, Trials, play
+from phantora.jobs.job import DAY, HOUR, Job, best_interval, spares_for, young_interval
+from phantora.jobs.montecarlo import PARTS, Trials, play
 from phantora.json_data import Seconds, Unit
 from phantora.trace.analysis.report import Report
 from phantora.trace.reader import Log

@@ -20,9 +20,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from phantora.calibrate.collectives import collective_curves
-from phantora.calibrate.kernels import Products, compare_products, traced_operators
-from phantora.calibrate.profiled import HostStep, operator_times, real_steps, simulated_step
+from phantora.calibration.collectives import collective_curves
+from phantora.calibration.kernels import Products, compare_products, traced_operators
+from phantora.calibration.profiled import HostStep, operator_times, real_steps, simulated_step
 from phantora.cost.traced import TracedOperator, write_traced
 from phantora.errors import PhantoraError, cause_of
 from phantora.hardware import DEFAULT_HOST, CalibrationFile, HostProfile, MeasuredGpu, load_gpu, load_host

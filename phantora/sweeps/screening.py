@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from phantora.errors import PhantoraError
-from phantora.sweep.objective import Objective
-from phantora.sweep.plan import Plan, Point
-from phantora.sweep.result import RAN
-from phantora.sweep.runner import Entry
-from phantora.sweep.space import CLUSTER
+from phantora.sweeps.objective import Objective
+from phantora.sweeps.plan import Plan, Point
+from phantora.sweeps.result import RAN
+from phantora.sweeps.runner import Entry
+from phantora.sweeps.space import CLUSTER
 from phantora.trace.analysis.units import duration
 
 Layout = tuple[tuple[str, str], ...]

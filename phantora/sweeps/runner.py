@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from phantora.sweep.journal import Journal
-from phantora.sweep.objective import Objective
-from phantora.sweep.plan import Point
-from phantora.sweep.pool import Engine
-from phantora.sweep.result import FAILED, OUT_OF_MEMORY, RAN, Result
-from phantora.sweep.task import Shared, Task
+from phantora.sweeps.journal import Journal
+from phantora.sweeps.objective import Objective
+from phantora.sweeps.plan import Point
+from phantora.sweeps.pool import Engine
+from phantora.sweeps.result import FAILED, OUT_OF_MEMORY, RAN, Result
+from phantora.sweeps.task import Shared, Task
 
 
 @dataclass

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from phantora.errors import PhantoraError
-from phantora.sweep.answer import Row
-from phantora.sweep.expressions import Value
-from phantora.sweep.result import OUT_OF_MEMORY, RAN, Result
-from phantora.sweep.run import Request, run_sweep
-from phantora.sweep.runner import Entry
+from phantora.sweeps.answer import Row
+from phantora.sweeps.expressions import Value
+from phantora.sweeps.result import OUT_OF_MEMORY, RAN, Result
+from phantora.sweeps.run import Request, run_sweep
+from phantora.sweeps.runner import Entry
 
 MOST = 1 << 20  # of a number that is looked for
 OnResult = Callable[[Entry, int, int], None]

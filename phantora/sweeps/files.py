@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from phantora.errors import PhantoraError, cause_of
-from phantora.sweep.answer import Answer
+from phantora.sweeps.answer import Answer
 
 NAMES = ("sweep.parquet", "sweep.csv", "sweep.json", "sweep.html", "best.sh")
 
@@ -66,7 +66,7 @@ def _csv(found: Answer) -> bytes:
 
 
 def _page(found: Answer) -> bytes:
-    from phantora.sweep.page import sweep_page
+    from phantora.sweeps.page import sweep_page
 
     return sweep_page(found).encode()
 

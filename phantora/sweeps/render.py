@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from phantora.sweep.answer import SKIPPED, Answer, Row
-from phantora.sweep.plan import Plan
-from phantora.sweep.result import RAN
-from phantora.sweep.runner import Entry
-from phantora.sweep.space import text_of
+from phantora.sweeps.answer import SKIPPED, Answer, Row
+from phantora.sweeps.plan import Plan
+from phantora.sweeps.result import RAN
+from phantora.sweeps.runner import Entry
+from phantora.sweeps.space import text_of
 from phantora.trace.analysis.units import duration, size
 
 WIDTH = 100
