@@ -14,6 +14,7 @@ from phantora.hardware import toml
 from phantora.hardware.types import Calibration, CommunicationSlowdown, Gpu, Interference, Power
 
 DATA = Path(__file__).parent / "data"
+_OF = "of"  # the key of [calibration] for the GPU whose values fill in the missing ones
 # Tables that a GPU without a calibration of its own takes over with it.
 _MEASURED: dict[str, type[Any]] = {
     "interference": Interference,
@@ -88,11 +89,12 @@ def _build(path: Path, table: dict[str, Any]) -> Gpu:
     table = dict(table)
     calibration = table.get("calibration")
     table["calibrated_on"], table["calibrated_clock_khz"] = str(table.get("name", path.stem)), table.get("clock_khz", 0)
-    if isinstance(calibration, dict):
-        table["calibration"] = calibration
+    own = dict(calibration) if isinstance(calibration, dict) else {_OF: calibration}
+    if _OF not in own:
+        table["calibration"] = own
     else:
-        reference = _calibration_source(path, calibration)
-        table["calibration"] = reference["calibration"]
+        reference = _calibration_source(path, own.pop(_OF))
+        table["calibration"] = reference["calibration"] | own
         table["calibrated_on"], table["calibrated_clock_khz"] = reference["name"], reference["clock_khz"]
         for key in _MEASURED:
             table.setdefault(key, reference[key])
@@ -121,7 +123,7 @@ def _build(path: Path, table: dict[str, Any]) -> Gpu:
 
 def _calibration_source(path: Path, name: Any) -> dict[str, Any]:
     found = _tables().get(_index().get(_key(str(name)), "")) if isinstance(name, str) else None
-    if found is None or not isinstance(found[1].get("calibration"), dict):
+    if found is None or not isinstance(found[1].get("calibration"), dict) or _OF in found[1]["calibration"]:
         raise PhantoraError(
             f"{path}: calibration must be a table, or the name of a GPU that has one (H200-SXM), not {name!r}"
         )

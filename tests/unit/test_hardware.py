@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from phantora.cost.types import CLASSES
 from phantora.errors import PhantoraError
 from phantora.hardware import REFERENCE_HOST, device_fields, gpu_names, load_cluster, load_gpu, load_host
 from phantora.hardware.gpus import DATA
+from phantora.hardware.prices import rate_of, rental_prices
 from phantora.hardware.types import LOADS
 from phantora.profile.host import Probe, Row, compare
 from phantora.profile.script import OWN, UNITS
@@ -24,14 +27,14 @@ from validation.data import HERE, rows
 def test_every_gpu_is_complete_and_plausible(name: str) -> None:
     gpu = load_gpu(name)
     assert gpu.sources
-    assert gpu.peak_flops["bfloat16"] >= gpu.peak_flops["tfloat32"] >= 30e12
+    assert gpu.peak_flops["float16"] >= gpu.peak_flops["bfloat16"] >= gpu.peak_flops["tfloat32"] >= 8e12
     assert 0 < gpu.context_bytes < gpu.memory_bytes // 10
-    assert gpu.smem_per_block_optin < gpu.smem_per_sm <= 256 * 1024
+    assert gpu.smem_per_block_optin <= gpu.smem_per_sm <= 256 * 1024
     # Bus width and memory clock give the bandwidth: two transfers a clock.
     computed = gpu.bus_width / 8 * gpu.memory_clock_khz * 1e3 * 2
     assert computed == pytest.approx(gpu.hbm_bandwidth, rel=0.03)
-    # Dense bf16 per SM and clock is a power of two; boost clocks in data sheets differ a little.
-    per_clock = gpu.peak_flops["bfloat16"] / gpu.sms / (gpu.clock_khz * 1e3)
+    # Dense FP16 per SM and clock is a power of two; boost clocks in data sheets differ a little.
+    per_clock = gpu.peak_flops["float16"] / gpu.sms / (gpu.clock_khz * 1e3)
     assert any(per_clock == pytest.approx(n, rel=0.16) for n in (512, 1024, 2048, 4096, 8192))
     assert set(gpu.interference.classes) <= set(CLASSES)
     assert all(factor >= 1.0 for factor in gpu.interference.classes.values())
@@ -53,6 +56,9 @@ def test_each_data_file_is_one_gpu() -> None:
         ("rtx3090", "NVIDIA GeForce RTX 3090"),
         ("B200", "NVIDIA B200"),
         ("L40S", "NVIDIA L40S"),
+        ("4090", "NVIDIA GeForce RTX 4090"),
+        ("GH200", "NVIDIA GH200 144G HBM3e"),
+        ("V100", "Tesla V100-SXM2-32GB"),
     ],
 )
 def test_aliases(alias: str, product: str) -> None:
@@ -180,6 +186,42 @@ def test_own_gpu_file(tmp_path: Path) -> None:
     limited = write(tmp_path / "limited.toml", low)
     with pytest.raises(PhantoraError, match="limit_watts is 140, and the GPU idles at 147 W"):
         load_gpu(limited)
+
+
+def test_a_calibration_of_another_gpu_with_changes(tmp_path: Path) -> None:
+    """RTX 4090 reaches all of its peak; everything else is as on the H200."""
+    own, source = load_gpu("RTX4090").calibration, load_gpu("H200").calibration
+    assert own.gemm_peak == 1.05 and replace(own, gemm_peak=source.gemm_peak) == source
+    text = (DATA / "gpus" / "rtx-4090.toml").read_text()
+    (tmp_path / "x.toml").write_text(text.replace('of = "H200-SXM"', 'of = "RTX3090"'))
+    with pytest.raises(PhantoraError, match="calibration must be a table, or the name of a GPU that has one"):
+        load_gpu(str(tmp_path / "x.toml"))
+
+
+def test_prices_have_a_source_and_a_date() -> None:
+    prices = rental_prices()
+    assert {"H100-SXM", "H200-SXM", "B200-SXM", "GB200"} <= {price.gpu for price in prices}
+    for price in prices:
+        assert load_gpu(price.gpu).name == price.gpu and 0.1 < price.dollars < 30
+        assert price.source.startswith("https://") and re.fullmatch(r"20\d\d-\d\d(-\d\d)?", price.date)
+
+
+def test_the_rate_of_a_gpu_is_the_median_of_its_prices(tmp_path: Path) -> None:
+    row = (
+        '[[price]]\nprovider = "{}"\noffer = "x"\ngpu = "H100-SXM"\n'
+        'dollars = {}\nterms = "{}"\nsource = "a"\ndate = "b"\n'
+    )
+    path = tmp_path / "prices.toml"
+    path.write_text(
+        "".join(row.format(*each) for each in (("a", 2, "on-demand"), ("b", 4.5, "on-demand"), ("a", 1, "spot")))
+    )
+    rate = rate_of("H100", rental_prices(path))
+    assert rate is not None and (rate.dollars, rate.low, rate.high) == (3.25, 2.0, 4.5)
+    assert str(rate_of("H100", rental_prices(path), "spot")) == "$1.00"
+    assert rate_of("H200", rental_prices(path)) is None and rate_of("H100", rental_prices(path), provider="c") is None
+    path.write_text(row.format("a", 2, "forever"))
+    with pytest.raises(PhantoraError, match=r"prices.toml:6: price.0.terms: 'forever' is none of on-demand"):
+        rental_prices(path)
 
 
 def test_host_profile_has_every_call() -> None:
