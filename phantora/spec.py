@@ -71,7 +71,7 @@ def _value(kind: Any, value: Any) -> Any:
 
 @dataclass(frozen=True)
 class RankSpec(_Json):
-    """Settings of every rank of a run: first the user's, then the place of the run, which ``phantora/run`` and
+    """Settings of every rank of a run: first the user's, then the place of the run, which ``phantora/runs`` and
     ``phantora/launch`` fill in."""
 
     seed: int = 0

@@ -127,8 +127,11 @@ def main(parent: int, fd: int, modules: Sequence[str]) -> None:
     process.die_with_parent(parent)
     gc.disable()
     for name in modules:
-        with suppress(ImportError):  # its user reports it
+        try:
             importlib.import_module(name)
+        except ModuleNotFoundError as error:  # an optional package: what needs it names it
+            if not error.name or error.name.partition(".")[0] == phantora.__name__:
+                raise
     gc.enable()
     gc.collect()
     gc.freeze()

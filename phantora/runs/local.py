@@ -45,7 +45,7 @@ def run(
     """Runs `spec` to its end. A run that fails is a result. Raises PhantoraError for what cannot be run at all.
 
     Call it in the main thread of a process of its own: it handles signals, and ends every child process that is left
-    (``phantora.runs.process`` starts one).
+    (``phantora.run_process`` starts one).
     """
     return _Run(prepare(spec), console or _plain_console(), follow).run(logged)
 

@@ -27,7 +27,7 @@ from phantora.sweeps.task import Command, Read, Task, evaluate
 BASE_BYTES, RANK_BYTES = 1 << 30, 150 << 20
 BUSY = 2  # times the cores: ranks wait for each other, and a run's start and end keep one core busy
 TERMINATE_SECONDS = 10.0
-IMPORTED = ("phantora.cli.main", "phantora.runs.imported")
+PRELOADED = ("phantora.runs.preload", "phantora.sweeps.result")
 """Imports of the process that forks the processes of runs."""
 
 Process = subprocess.Popen[bytes] | Forked
@@ -141,7 +141,7 @@ class Pool:
         """A point with variables of its own begins with them: they may change what is imported."""
         if command.environment:
             return start(command, self._with_server())
-        self._zygote = self._zygote or Zygote(IMPORTED)
+        self._zygote = self._zygote or Zygote(PRELOADED)
         with _output_of(command) as output:
             none = os.open(os.devnull, os.O_WRONLY)
             try:

@@ -477,3 +477,47 @@ def test_large_objects_travel_and_one_too_large_for_nccl_is_refused_by_name(tmp_
     assert done.returncode == 1 and done.stdout.count("all true") == 2, done.stderr
     assert "rank 1: a pickled object came as zeros: NCCL carries 64 MiB" in done.stderr
     assert "new_group(backend='gloo')" in done.stderr and "Traceback" not in done.stderr
+
+
+STEPS = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("nccl")
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+weight = torch.zeros(1024, 1024, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([weight], 0.1)
+for _ in range(4):
+    (weight @ weight).sum().backward()
+    dist.all_reduce(weight.grad)
+    optimizer.step()
+    torch.cuda.synchronize()
+dist.destroy_process_group()
+"""
+FORKED_RUN = """
+import sys
+import phantora.runs.preload, phantora.sweeps.result
+before = set(sys.modules)
+from phantora.runs.__main__ import main
+from phantora.spec import OutputSpec, RunSpec
+spec = RunSpec("train.py", cluster="1x2xH100", output=OutputSpec("run.arrow"))
+open("spec.json", "w").write(spec.to_json())
+assert main("spec.json", "result.json") == 0
+import phantora.sweeps.measure
+phantora.sweeps.measure.measure("run.arrow")
+print("late", *sorted(name for name in set(sys.modules) - before if name.startswith("phantora.")))
+"""
+
+
+def test_the_process_that_forks_runs_has_imported_their_modules(tmp_path: Path) -> None:
+    """All but those with which such a process begins."""
+    (tmp_path / "train.py").write_text(STEPS)
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED_RUN],
+        cwd=tmp_path,
+        env=runs.environment(shared=True) | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    begin = ["phantora.runs.__main__", "phantora.sweeps.measure", "phantora.without_pandas"]
+    assert done.stdout.splitlines()[-1].split() == ["late", *begin]

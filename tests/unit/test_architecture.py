@@ -305,7 +305,11 @@ def test_no_constant_is_defined_twice() -> None:
 
 
 NUMBER = re.compile(r"(?<![\w.])(0[xX][\da-fA-F]+|\d+(?:\.\d+)?(?:e-?\d+)?)[uUlLfF]*(?![\w.])")
-TABLES = ("stub/abi/", "phantora/profile/operator_grid.py", "stub/cupti/")  # NVIDIA's numbers; shapes of known models
+TABLES = (
+    "stub/abi/",
+    "phantora/profile/operator_grid.py",
+    "stub/cuda/cupti/",
+)  # NVIDIA's numbers; shapes of known models
 
 
 def numbers(path: Path) -> Iterator[float]:
@@ -356,6 +360,40 @@ def test_the_map_names_what_is_there() -> None:
     bases = (ROOT, ROOT / "phantora")
     assert len(paths) > 40
     assert sorted(path for path in paths if not any((base / path).exists() for base in bases)) == []
+
+
+PATH = re.compile(r"(?<![\w/.~-])(?:phantora|stub|tests|validation|viewers)(?:/[\w*-]+)+(?:\.\w+)?")
+DOTTED = re.compile(r"(?<![\w/.\"'-])phantora(?:\.[a-z][a-z_]*)+")
+OTHERS = ("phantora/phantora/", "phantora/cost/families/rope.py")
+GROUPS = ("phantora.exports", "phantora.gpus", "phantora.shims")
+"""The repository's address and a file that a recipe adds; entry points."""
+
+
+def is_there(path: str) -> bool:
+    return any(ROOT.glob(path)) or any(ROOT.glob(f"{path}.*"))
+
+
+def stale_names(text: str) -> Iterator[str]:
+    """Paths in `text` that do not exist, and modules of phantora."""
+    for name in PATH.findall(text):
+        if not name.startswith(OTHERS) and not re.search(r"[A-Z]{4}", name) and not is_there(name):  # ``x/NAME.py``
+            yield name
+    for name in DOTTED.findall(text):
+        parts = name.split(".")
+        depth = max(n for n in range(1, len(parts)) if (ROOT / "/".join(parts[:n])).is_dir())
+        names = ROOT.joinpath(*parts[:depth], "__init__.py")
+        known = name in GROUPS or not names.exists() or parts[depth] in names.read_text()
+        if not known and not is_there("/".join(parts[: depth + 1])):
+            yield name
+
+
+def test_files_and_modules_that_texts_name_exist() -> None:
+    """In code, comments and pages, but not in tests, which name what is not there, nor in the changelog."""
+    assert list(stale_names("`phantora/run`, ``phantora.runs.process``")) == ["phantora/run", "phantora.runs.process"]
+    pages = (ROOT / "CONTRIBUTING.md", ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
+    code = (path for path in sources(CODE) if path.relative_to(ROOT).parts[0] != "tests")
+    stale = {str(path.relative_to(ROOT)): list(stale_names(path.read_text())) for path in (*code, *pages)}
+    assert {path: names for path, names in stale.items() if names} == {}
 
 
 def test_the_map_has_the_allowed_imports() -> None:

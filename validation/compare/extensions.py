@@ -1,7 +1,7 @@
 """Operators of extensions and custom operators, simulated next to measured.
 
     phantora trace --cluster 1x1xH100 -o ext.arrow -m validation.probes.extension_kernels --once
-    python -m validation.compare.extensions ext.arrow [benchmarks/device/results/extensions_h100.jsonl] [--predict FILE]
+    python -m validation.compare.extensions ext.arrow [extensions.jsonl] [--predict FILE]
 
 A case's time is the sum of its kernels'; measured: the mean of cold and warm L2. ``--predict`` writes what was
 simulated as JSON lines, which can be given in the log's place.

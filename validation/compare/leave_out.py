@@ -3,7 +3,7 @@
     python -m validation.compare.leave_out [--gpu H200] [--other H100] [--seed N] [--worst N] [--family WORD] \
         [--moved SHARE]
     # hides these
-    python -m validation.compare.leave_out --gpu H100 --table benchmarks/device/results/products_h100.parquet 
+    python -m validation.compare.leave_out --gpu H100 --table FILE.parquet
 
 First a random fifth of the shipped table of --gpu is hidden and predicted from the rest; then the whole
 table is predicted from that of --other. Each distinct operator counts once. Errors are of the operator's

@@ -1,6 +1,6 @@
 """Shares of a stream's speed that Transformer Engine's kernels reach, from measured ones; half of the cases held out.
 
-    python -m validation.fits.transformer_engine [benchmarks/device/results/te_operators_h100.jsonl] [--gpu H100]
+    python -m validation.fits.transformer_engine [te_operators.jsonl] [--gpu H100]
 
 Kernels of every other pair of cases (forward, and forward with backward) give each kind of
 `phantora/cost/families/transformer_engine.py` its share (the median); the rest are priced with it. A kernel takes the
