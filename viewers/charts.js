@@ -2,11 +2,10 @@
 // Charts of the report: where MFU goes, the roofline, the tree of modules.
 
 // What takes the share of the GPU's peak that steps of these `times` do not reach: [name, share, color of], most first.
-function losses(times, details) {
-  const all = times.time || 1;
-  const kernels = details.classes.filter((c) => c.name !== "communication");
-  const sum = (rows, pick) => rows.reduce((total, row) => total + pick(row), 0);
-  const busy = sum(kernels, (c) => c.time) || 1, withFlops = sum(kernels.filter((c) => c.flops > 0), (c) => c.time) / busy;
+function losses(times, report) {
+  const all = times.time || 1, steady = report.steady;
+  const without = report.losses.filter((loss) => !loss.flops).reduce((total, loss) => total + loss.share, 0);
+  const withFlops = report.losses.length ? 1 - without / (steady.compute / steady.time) : 0;
   const compute = times.compute / all, stall = (...names) => names.reduce((total, name) => total + (times.stalls[name] || 0), 0) / all;
   return [
     ["kernels with flops, below peak", compute * withFlops - times.mfu, "compute"],
@@ -23,7 +22,7 @@ function showWaterfall(times, of, report) {
   if (!times || times.mfu === null) return fill("waterfall", element("p", { className: "soft", textContent: "The log does not know the GPU's peak." }));
   const colors = { "": "transparent", peak: "var(--color-end)", MFU: "var(--better)" }, rows = [["peak", { peak: 1 }, "100.0%"]];
   let left = 1;
-  for (const [name, share, concept] of losses(times, report.details)) {
+  for (const [name, share, concept] of losses(times, report)) {
     left -= share;
     colors[name] = `var(--color-${concept})`;
     rows.push([name, { "": Math.max(0, left), [name]: share }, signed(percent)(-share)]);

@@ -16,16 +16,18 @@ from phantora.trace.analysis.assumptions import assumptions
 from phantora.trace.analysis.collectives import Collectives
 from phantora.trace.analysis.communicators import groups
 from phantora.trace.analysis.critical_path import CriticalPaths
+from phantora.trace.analysis.delays import delays, losses
 from phantora.trace.analysis.energy import EnergySums
 from phantora.trace.analysis.exposure import Exposures
 from phantora.trace.analysis.findings import findings
 from phantora.trace.analysis.fit import fit
 from phantora.trace.analysis.fold_imbalance import FoldImbalance
 from phantora.trace.analysis.host_memory import host_memory
+from phantora.trace.analysis.host_waits import HostWaits
 from phantora.trace.analysis.hosts import other_hosts
 from phantora.trace.analysis.links import Links
 from phantora.trace.analysis.memory import highest_peak, memory
-from phantora.trace.analysis.occupancy import NextRow, first_row, occupancy, times
+from phantora.trace.analysis.occupancy import NextRow, first_row, idle_time, occupancy, times
 from phantora.trace.analysis.phases import phases
 from phantora.trace.analysis.races import races
 from phantora.trace.analysis.report import (
@@ -33,6 +35,7 @@ from phantora.trace.analysis.report import (
     Details,
     Exposure,
     Headline,
+    HostBound,
     RankReport,
     Report,
     SharedGpu,
@@ -72,6 +75,7 @@ _SHORT_COLUMNS = (
     "shape",
     "comm",
     "error",
+    "last_rank",
 )
 _COLUMNS = (*_SHORT_COLUMNS, "stream", "id", "algorithm", "seq")
 _SHORT_KINDS = (*DEVICE_KINDS, "sync", "power")
@@ -151,7 +155,7 @@ def steady_times(log: Log, steps: Steps) -> dict[str, Any]:
         for position in np.flatnonzero(window.span.present).tolist():
             begin, stop = int(window.span.start[position]), int(window.span.end[position])
             o = occupancy(window.of_rank(position), max(begin, 0), stop)
-            parts.append(times(o, log.metadata.launch_latency_ns, gap, following[position]))
+            parts.append(times(o, idle_time(o, log.metadata.launch_latency_ns, gap, following[position])))
             following[position] = first_row(o) or following[position]
         if window.span.steady:
             found.append(mean_times(parts, None))
@@ -204,6 +208,7 @@ class _Pass:
         self.energy = EnergySums(log, ranks)
         self.unmeasured = UnmeasuredOperators(log, self.annotations)
         self.exposures = Exposures(log)
+        self.host_waits = HostWaits(self.annotations)
         if details:
             self.collectives = Collectives(ranks)
             self.links = Links(log)
@@ -241,7 +246,8 @@ class _Pass:
         o = occupancy(rows, max(begin, 0), end)
         following = self.following[position]
         gap = max(self.meta.kernel_gap_ns, self.meta.crowded_gap_ns)
-        self.times[window.index, position] = times(o, self.meta.launch_latency_ns, gap, following)
+        idle = idle_time(o, self.meta.launch_latency_ns, gap, following)
+        self.times[window.index, position] = times(o, idle)
         self.following[position] = first_row(o) or following
         if len(o.device["end"]):
             inside = (o.device["end"] > begin) & (o.device["start"] < end)
@@ -250,6 +256,7 @@ class _Pass:
                 self.last[position] = max(self.last[position], min(end, int(o.device["end"][inside].max())))
         if window.span.steady:
             self.exposures.add(o)
+            self.host_waits.add(position, idle)
 
     def _add_flops(self, window: Window, own: npt.NDArray[np.bool_]) -> None:
         """Flops count where their kernel ends: in the step that its iteration's work makes up."""
@@ -261,9 +268,11 @@ class _Pass:
         peak = self.meta.peak()
         ranks = [self._rank(position, peak) for position in range(len(self.ranks))]
         totals = _totals(ranks, peak)
-        steady = mean_times(_middle_half([s.times for s in _steady(totals)]), peak)
+        parts = [s.times for s in _steady(totals)]
+        steady = mean_times(parts if self.meta.real else _middle_half(parts), peak)
         if self.steps.predicted:
             steady = _settled(self.log, steady, peak)
+        exposure = self._exposure(steady)
         report = Report(
             path=self.log.path,
             complete=self.log.complete,
@@ -278,7 +287,10 @@ class _Pass:
             steady=steady,
             by_class=_shares([rank.by_class for rank in ranks]),
             by_provenance=_shares([rank.by_provenance for rank in ranks]),
-            exposure=self._exposure(steady),
+            exposure=exposure,
+            host_waits=self.host_waits.report(steady),
+            delays=delays(steady, exposure, self.exposures.late, self._waits_unknown()),
+            losses=losses(steady, self.work.kernel_classes(), peak),
             unmeasured=self.unmeasured.report(),
             assumptions=assumptions(self.log),
             races=races(self.log),
@@ -307,29 +319,40 @@ class _Pass:
         throughput = self.volume.report(steady.time)
         return Headline(
             step_time=steady.time,
+            waits=_waits(totals, steady) if self.meta.real else None,
             lowest=times[0],
             highest=times[-1],
             steps=0 if self.steps.starting else len(times),
             mean=_mean(totals, steady.time),
             settled=not self.steps.predicted,
             short=self.steps.short_ns,
-            error=bar[0] if bar else None,
-            error_above=bar[1] if bar else None,
+            error=bar.below if bar else None,
+            error_above=bar.above if bar else None,
+            widest=bar.widest if bar else "",
             uneven=uneven,
             hosts=hosts,
-            mfu=steady.mfu,
+            mfu=steady.mfu if steady.flops or "shapes" not in self.meta.missing else None,
             throughput=throughput,
             energy=self.energy.report(steady.time, throughput),
             apart=apart,
         )
 
     def _exposure(self, steady: Times) -> list[Exposure]:
-        """The headline's exposed communication, shared out as in all steady steps of the run."""
+        """The headline's exposed transfers and waits, shared out as in all steady steps of the run."""
         counted = sum(1 for (index, _) in self.times if self.spans[index].steady)
         found = self.exposures.report(self.log, self.groups, max(1, counted))
-        total = sum(e.exposed for e in found)
-        scale = steady.exposed / total if total else 1.0
-        return [replace(e, exposed=scale * e.exposed, late_rank=scale * e.late_rank) for e in found]
+        moved, waited = sum(e.transfer for e in found), sum(e.late_rank for e in found)
+        transfer = steady.stalls.get("transfer", 0.0)
+        moving = transfer / moved if moved else 1.0
+        waiting = (steady.exposed - transfer) / waited if waited else 1.0
+        return [
+            replace(e, exposed=moving * e.transfer + waiting * e.late_rank, late_rank=waiting * e.late_rank)
+            for e in found
+        ]
+
+    def _waits_unknown(self) -> bool:
+        """True for the traces of some ranks of a real run: when the others arrived is unknown."""
+        return self.meta.real and len(self.meta.ranks) < self.meta.world_size
 
     def _host_time(self) -> float:
         """ns that a host works for a steady step: the slowest rank's median."""
@@ -399,8 +422,7 @@ class _Pass:
         if details.fit is not None and of_host is not None:
             details.fit.fits &= not of_host.short
             details.fit.says.append(of_host.verdict())
-        step = "the run" if report.step_source == "run" else "a step"
-        details.findings = findings(report.steady, report.exposure, details, step)
+        details.findings = findings(report, details)
         return details
 
 
@@ -480,6 +502,17 @@ def _totals(ranks: list[RankReport], peak: float | None) -> list[StepTimes]:
 
 def _steady(totals: list[StepTimes]) -> list[StepTimes]:
     return [step for step in totals if not step.note]
+
+
+_WAITS, _LONGER = 0.2, 1.5  # of a step, and times the typical step: a step that waits for its host
+
+
+def _waits(totals: list[StepTimes], steady: Times) -> HostBound | None:
+    """The steps that are longer than others because their GPU waits for the host; None if there are none."""
+    own = [step.times for step in _steady(totals)]
+    typical = sorted(times.time for times in own)[(len(own) - 1) // 2]
+    found = [times for times in own if times.time > _LONGER * typical and times.host > _WAITS * times.time]
+    return HostBound(len(found), len(own), steady.host / steady.time) if found else None
 
 
 _ONCE = ("start-up", "recompile", "autotuning", "waits", SETTLING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +19,7 @@ from phantora.trace.schema import COMMUNICATION_KINDS
 Ints = npt.NDArray[np.int64]
 
 _COMMUNICATION = kind_mask(COMMUNICATION_KINDS)
-_KERNEL = code("kernel")
+_KERNEL, _COLLECTIVE = code("kernel"), code("collective")
 # Operators that prepare others do not show what waits.
 _TRIVIAL = re.compile(r"aten::(fill_|zero_|copy_|_to_copy|clone|_foreach_(copy_|zero_)).*")
 Key = tuple[int, int, int]  # communicator, name, operator that waited (-1 none)
@@ -31,6 +32,8 @@ class Exposures:
         words = log.words("op")
         self._trivial = np.array([bool(_TRIVIAL.fullmatch(word)) for word in words] + [False])
         self._sums: dict[Key, list[float]] = {}
+        self.late: dict[int, float] = defaultdict(float)
+        """ns of exposed waits by the rank that came last; -1 where the log does not tell."""
 
     def add(self, o: Occupancy) -> None:
         """Adds the exposed communication of one rank's step (ns)."""
@@ -54,6 +57,10 @@ class Exposures:
         operators = np.where(device["op"][kernels] >= 0, device["op"][kernels], -1)
         by = np.where(waited, np.append(operators, -1)[following], -1).astype(np.int64)
         name, comm = device["name"][owner].astype(np.int64), device["comm"][owner].astype(np.int64)
+        late_rows = np.flatnonzero(waiting & (device["kind"][owner] == _COLLECTIVE))
+        lasts, waits = group((device["last_rank"][owner[late_rows]].astype(np.int64),))
+        for (last,), time in zip(lasts, np.bincount(waits, length[late_rows], len(lasts)).tolist(), strict=True):
+            self.late[last] += time
         keys, place = group((comm, name, by))
         total, late = np.bincount(place, length), np.bincount(place, length * waiting)
         for (c, n, w), time, wait in zip(keys, total.tolist(), late.tolist(), strict=True):

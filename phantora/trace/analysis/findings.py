@@ -3,34 +3,44 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 
-from phantora.trace.analysis.communicators import collective_kind
-from phantora.trace.analysis.report import Details, Exposure, Report, Times
-from phantora.trace.analysis.units import duration, percent, size
+from phantora.trace.analysis.communicators import collective_kind, ranges
+from phantora.trace.analysis.host_waits import most_in
+from phantora.trace.analysis.report import Details, Report, StepTimes
+from phantora.trace.analysis.settled_steps import SETTLING
+from phantora.trace.analysis.units import duration, percent, rate, size
+from phantora.trace.schema import REAL
 
 _WORTH_SAYING = 0.01  # of a step
+_BEFORE = ("start-up", SETTLING)
+_APART = 0.2  # of the time of all steps
 
 
-def findings(steady: Times, exposure: Sequence[Exposure], details: Details, step: str = "a step") -> list[str]:
-    """Sentences about the steps reported on, for the causes that take at least one per cent of them.
-    `step` is what these are called."""
+def findings(report: Report, details: Details) -> list[str]:
+    """Sentences about the steps reported on, for the causes that take at least one per cent of them, and about what
+    these steps leave out."""
+    steady, exposure = report.steady, report.exposure
     whole, stalls = steady.time, steady.stalls
     if not whole:
         return []
+    step = "the run" if report.step_source == "run" else "a step"
     found: list[tuple[float, str]] = []
 
-    def emit(time: float, text: str) -> None:
+    def emit(time: float, text: str, **more: str) -> None:
         if time >= _WORTH_SAYING * whole:
-            found.append((time, text.format(time=duration(time), share=percent(time, whole), step=step)))
+            found.append((time, text.format(time=duration(time), share=percent(time, whole), step=step, **more)))
 
-    emit(stalls["host"], "Host-bound: for {time} of {step} ({share}) the GPU waits for the host to launch.")
+    emit(
+        stalls["host"],
+        "Host-bound: for {time} of {step} ({share}) the GPU waits for the host to launch{where}.",
+        where=most_in(report),
+    )
     emit(
         stalls["synchronisation"],
         "Synchronisation: for {time} of {step} ({share}) the GPU is idle because the host had waited for it.",
     )
     emit(stalls["pipeline bubble"], "Pipeline bubble: for {time} of {step} ({share}) ranks wait for their partners.")
-    emit(stalls["copy"], "Copies: for {time} of {step} ({share}) the GPU only copies.")
+    emit(stalls["copy"], "Copies: for {time} of {step} ({share}) the GPU only copies{most}.", most=_copies(details))
     emit(
         stalls["dependency"],
         "Dependencies: for {time} of {step} ({share}) launched kernels wait for other streams' events.",
@@ -59,7 +69,34 @@ def findings(steady: Times, exposure: Sequence[Exposure], details: Details, step
             "Exposed transfers: communication that no compute hides takes {time} of {step} ({share}), most in "
             f"{kind} of {group} ({duration(most)}{by}){_calls(kind, group, details)}.",
         )
-    return [text for _, text in sorted(found, key=lambda item: -item[0])]
+    return [*(text for _, text in sorted(found, key=lambda item: -item[0])), *_apart(report)]
+
+
+def _copies(details: Details) -> str:
+    """Direction, size and rate of the copies that take most time."""
+    copies = [work for work in details.kernels if work.name.startswith("Memcpy") and work.bytes and work.time]
+    if not copies:
+        return ""
+    most = max(copies, key=lambda work: work.time)
+    return f", most by {most.name}, {size(most.bytes / most.count)} a call at {rate(most.bytes / most.time * 1e9)}"
+
+
+def _apart(report: Report) -> list[str]:
+    """Steps set apart that take more than a fifth of the time of all steps, less a simulated run's own start-up."""
+    whole = sum(step.times.time for step in report.steps)
+    by_note: dict[str, list[StepTimes]] = defaultdict(list)
+    for one in report.steps:
+        if one.note and (report.metadata["host_mode"] == REAL or one.note not in _BEFORE):
+            by_note[one.note].append(one)
+    found = []
+    for note, own in by_note.items():
+        time = sum(one.times.time for one in own)
+        if time > _APART * whole:
+            which = f"step{'s' * (len(own) > 1)} {ranges(tuple(one.number for one in own))}"
+            found.append(
+                f"Excluded: {note} ({which}) takes {duration(time)}, {percent(time, whole)} of all steps' time."
+            )
+    return found
 
 
 _HIDES = {

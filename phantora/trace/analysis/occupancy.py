@@ -75,12 +75,10 @@ def occupancy(rows: Columns, begin: int, end: int) -> Occupancy:
     return Occupancy(begin, end, device, syncs, cut, *cut.active)
 
 
-def times(o: Occupancy, latency: int, gap: int, following: NextRow | None) -> Times:
-    """The split of the stretch's time; flops and memory are left to others. `latency` and `gap` are the
-    run's launch latency and kernel gap."""
+def times(o: Occupancy, idle: Idle) -> Times:
+    """The split of the stretch's time; flops and memory are left to others."""
     cut, communication = o.sweep, o.communication
     either = o.compute | communication
-    nothing = ~(either | o.copy)
     result = Times(
         time=o.end - o.begin,
         compute=cut.time(o.compute),
@@ -88,7 +86,7 @@ def times(o: Occupancy, latency: int, gap: int, following: NextRow | None) -> Ti
         overlapped=cut.time(o.compute & communication),
         exposed=cut.time(communication & ~o.compute),
         copy=cut.time(o.copy & ~either),
-        idle=cut.time(nothing),
+        idle=float((idle.end - idle.start).sum()),
         waiting=float(_waits(o).sum()),
     )
     late = o.late & ~o.transfer & ~o.compute
@@ -97,7 +95,7 @@ def times(o: Occupancy, latency: int, gap: int, following: NextRow | None) -> Ti
         "late rank": cut.time(late),
         "pipeline bubble": cut.time(o.bubble & ~(o.late | o.transfer | o.compute)),
         "copy": result.copy,
-        **_idle_causes(o, nothing, latency, gap, following),
+        **{cause: idle.time(cause) for cause in idle.causes},
     }
     return result
 
@@ -111,8 +109,24 @@ def _waits(o: Occupancy) -> Ints:
     return wait
 
 
-def _idle_causes(o: Occupancy, nothing: Mask, latency: int, gap: int, following: NextRow | None) -> dict[str, float]:
-    """Idle time by what kept the next row from starting earlier."""
+@dataclass
+class Idle:
+    """Intervals in which nothing runs on a rank's GPU, ns, with what kept the next row from starting earlier."""
+
+    start: Ints
+    end: Ints
+    causes: dict[str, Mask]
+
+    def time(self, cause: str) -> float:
+        """ns of the intervals with this cause."""
+        mask = self.causes[cause]
+        return float((self.end[mask] - self.start[mask]).sum())
+
+
+def idle_time(o: Occupancy, latency: int, gap: int, following: NextRow | None) -> Idle:
+    """Idle intervals of a stretch. `latency` and `gap` are the run's launch latency and kernel gap; `following` is the
+    first row after it."""
+    nothing = ~(o.compute | o.communication | o.copy)
     a, b = o.sweep.start[nothing], o.sweep.end[nothing]
     filled = np.flatnonzero(o.device["end"] > o.device["start"])
     order = filled[np.argsort(o.device["start"][filled], kind="stable")]
@@ -131,7 +145,6 @@ def _idle_causes(o: Occupancy, nothing: Mask, latency: int, gap: int, following:
         before = np.searchsorted(ends[:-1], launch, "right") - 1  # -1 finds the sentinel
         synced = late & (ends[before] >= a)
     brief = ~last & ~late & ((launch + latency > a) | (start - a <= gap))
-    length = (b - a).astype(np.float64)
     causes = {
         "host": late & ~synced,
         "synchronisation": synced,
@@ -139,7 +152,7 @@ def _idle_causes(o: Occupancy, nothing: Mask, latency: int, gap: int, following:
         "dependency": ~(last | late | brief),
         "end": last,
     }
-    return {cause: float(length[mask].sum()) for cause, mask in causes.items()}
+    return Idle(a, b, causes)
 
 
 def first_row(o: Occupancy) -> NextRow | None:

@@ -14,6 +14,9 @@ _LONGER = 1.005  # than the typical step, or nothing in it is worth a note
 _MORE, _FEWER = 1.02, 0.9  # kernels than the typical step's
 _CHECKPOINT = 1 << 20  # bytes to the host beyond the typical step's
 _HICCUP = 1.5  # times as long with the same work
+_USUAL = 1.05  # times the shortest or longest of the others: a first step within is like them
+CUT = "cut"
+"""The note of a real trace's first or last step that the trace does not have as a whole."""
 
 
 @dataclass
@@ -45,8 +48,12 @@ class Content:
 Timed = tuple[int, float]  # number of a step, ns
 
 
-def notes(steps: Mapping[int, Sequence[Timed]], contents: Mapping[int, Sequence[Content]]) -> dict[int, str]:
-    """Reason by number of each outlier step; both arguments by rank. The first of several steps pays for start-up."""
+def notes(
+    steps: Mapping[int, Sequence[Timed]], contents: Mapping[int, Sequence[Content]], real: bool = False
+) -> dict[int, str]:
+    """Reason by number of each outlier step; both arguments by rank. The first of several steps pays for start-up. A
+    `real` trace may begin and end anywhere, so its first step counts if it is like the others; and what its steps wait
+    for is part of the run."""
     numbers = sorted({number for own in steps.values() for number, _ in own})
     if len(numbers) < 2:
         return {}
@@ -59,17 +66,26 @@ def notes(steps: Mapping[int, Sequence[Timed]], contents: Mapping[int, Sequence[
     means = table[:4] / np.maximum(table[4], 1)
     # Of two in the middle the lower: the mean of a steady step and one that waits is like neither.
     typical = np.percentile(means[:, 1:], 50, axis=1, method="lower").tolist()
-    found = {numbers[0]: "start-up"}
+    found: dict[int, str] = {}
     for number, own_means in zip(numbers[1:], means[:, 1:].T.tolist(), strict=True):
-        note = _note(own_means, typical)
+        note = _note(own_means, typical, waits=not real)
         if note:
             found[number] = note
+    if real and numbers[-1] in found and means[1, -1] < _FEWER * typical[1]:
+        found[numbers[-1]] = CUT
+    others = [time for number, time in zip(numbers[1:], means[0, 1:].tolist(), strict=True) if number not in found]
+    first = _note(means[:, 0].tolist(), typical, waits=False) if real else "start-up"
+    if not first and others and not min(others) / _USUAL <= means[0, 0] <= max(others) * _USUAL:
+        first = "start-up"
+    if first:
+        found[numbers[0]] = CUT if means[1, 0] < _FEWER * typical[1] and real else "start-up"
     if len(found) == len(numbers):  # then none of the notes means anything
-        return {numbers[0]: "start-up"}
+        return {} if real else {numbers[0]: "start-up"}
     return found
 
 
-def _note(own: Sequence[float], typical: Sequence[float]) -> str:
+def _note(own: Sequence[float], typical: Sequence[float], waits: bool) -> str:
+    """`waits`: a step that takes longer with the same work is an outlier."""
     time, kernels, backward, to_host = own
     if kernels < _FEWER * typical[1]:
         return "less work"
@@ -81,6 +97,6 @@ def _note(own: Sequence[float], typical: Sequence[float]) -> str:
     if kernels > _MORE * typical[1]:
         trains = typical[2] > 0
         notes.append("evaluation" if trains and backward <= _MORE * typical[2] else "more work")
-    if not notes and time > _HICCUP * typical[0]:
+    if waits and not notes and time > _HICCUP * typical[0]:
         notes.append("waits")
     return ", ".join(notes)

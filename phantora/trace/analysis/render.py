@@ -26,7 +26,16 @@ from phantora.trace.analysis.report import (
     UnmeasuredOperator,
     Work,
 )
-from phantora.trace.analysis.summary import achieved_rate, counted, energy, lines, rounded, step_with_bar, who
+from phantora.trace.analysis.summary import (
+    achieved_rate,
+    counted,
+    energy,
+    host_bound,
+    lines,
+    rounded,
+    step_with_bar,
+    who,
+)
 from phantora.trace.analysis.units import cut, duration, percent, rate, short_name, size
 from phantora.trace.schema import REAL
 
@@ -201,7 +210,7 @@ def _headline(report: Report, console: Console) -> None:
             of = "with start-up: no step is steady"
         if not h.settled:
             of = "settled, by the power model: the run ends before"
-        parts = [f"[bold]{step_with_bar(h)}[/bold] a step, {of}"]
+        parts = [f"[bold]{step_with_bar(h)}[/bold] a step, {of if h.waits is None else host_bound(report)}"]
     if h.short:
         parts.append(f"the GPUs' clocks still settle for {duration(h.short)}")
     if h.mfu is not None:
@@ -310,7 +319,8 @@ def _workspaces(report: Report, console: Console) -> None:
 
 
 def _details(report: Report, details: Details, console: Console) -> None:
-    _stalls(report.steady, console)
+    _delays(report, console)
+    _losses(report, console)
     _exposure(report, console)
     _collectives(report, details, console)
     _links(report, details, console)
@@ -323,14 +333,25 @@ def _details(report: Report, details: Details, console: Console) -> None:
     _memory(details, console)
 
 
-def _stalls(steady: Times, console: Console) -> None:
-    rows = sorted(((cause, time) for cause, time in steady.stalls.items() if time), key=lambda row: -row[1])
-    if not rows:
+def _delays(report: Report, console: Console) -> None:
+    if not report.delays:
         return
     table = _table("\nTime without compute, per step", "cause", "time", "share", "what it is")
     table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
-    for cause, time in rows:
-        table.add_row(cause, duration(time), percent(time, steady.time), CAUSES[cause])
+    whole = report.steady.time
+    for delay in report.delays:
+        table.add_row(cut(delay.name, 30), duration(delay.time), percent(delay.time, whole), CAUSES[delay.cause])
+    console.print(table)
+
+
+def _losses(report: Report, console: Console) -> None:
+    """The rows of LOST."""
+    if not report.losses:
+        return
+    table = _table("\nLoss of MFU by kernels, as shares of the peak", "class", "share", "why")
+    table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
+    for loss in report.losses[:_MOST_ROWS]:
+        table.add_row(loss.name, f"{100 * loss.share:.1f}%", "below peak" if loss.flops else "no flops")
     console.print(table)
 
 

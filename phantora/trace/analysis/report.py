@@ -139,6 +139,53 @@ class Exposure:
     late_rank: Ns
     """Part of it in which the last rank had not arrived."""
 
+    @property
+    def transfer(self) -> float:
+        """ns in which data moves."""
+        return self.exposed - self.late_rank
+
+
+@dataclass
+class Delay:
+    """Time without compute by one cause. Mean per rank and step."""
+
+    name: str
+    """``late rank 3``, ``host``, ``all_gather``."""
+    cause: str
+    """Key of :data:`CAUSES`."""
+    time: Ns
+
+
+@dataclass
+class HostWait:
+    """Time that the GPU waits for the host while an annotation is open there. Mean per rank and step."""
+
+    name: str
+    """``DataLoader``, ``Optimizer.step``, the user's own; empty outside of annotations."""
+    time: Ns
+
+
+@dataclass
+class HostBound:
+    """Steps of a real run that are longer than others because the GPU waits for the host."""
+
+    steps: int
+    of: int
+    """Number of steady steps."""
+    share: float
+    """Share of the time of all steady steps in which the GPU waits for the host."""
+
+
+@dataclass
+class Loss:
+    """Share of the GPU's peak that the kernels of a class do not reach."""
+
+    name: str
+    """Class of work."""
+    flops: bool
+    """Its kernels have flops; else all of their time is lost."""
+    share: float
+
 
 @dataclass
 class Work:
@@ -400,6 +447,8 @@ class Headline:
     step_time: Ns
     """Time of a settled step, as ``steady.time``: the mean over the steady steps and the ranks; if the run ends before
     its GPUs' power limiters settle, that of the settled steps by the power model (``settling.py``)."""
+    waits: HostBound | None
+    """None in logs of simulated runs, and where no steps stand out."""
     lowest: Ns
     highest: Ns
     steps: int
@@ -417,6 +466,8 @@ class Headline:
     `error_above` times it in 9 cases of 10."""
     error_above: float | None
     """Larger where a slower host would be the limit."""
+    widest: str
+    """What widens the error bar most: ``host``, ``fold``, or a class of work and its provenance, ``gemm, scaled``."""
     uneven: Ns | None
     """ns by which the step may be longer since ranks that are no processes have other parts of an optimizer; None where
     none have. The error bar holds it."""
@@ -478,6 +529,13 @@ class Report:
     by_provenance: dict[str, float]
     exposure: list[Exposure] = field(default_factory=list)
     """Exposed communication, largest first; its sum is ``steady.exposed``."""
+    host_waits: list[HostWait] = field(default_factory=list)
+    """The GPUs' waits for their hosts by annotation, longest first; their sum is ``steady.host``."""
+    delays: list[Delay] = field(default_factory=list)
+    """Time without compute by cause, largest first; its sum is ``steady.time - steady.compute``."""
+    losses: list[Loss] = field(default_factory=list)
+    """What kernels lose of the GPU's peak, largest first: with `delays` over the step's time and the MFU they make up
+    1. Empty where the MFU is unknown."""
     unmeasured: list[UnmeasuredOperator] = field(default_factory=list)
     """The costliest operators that are not measured."""
     assumptions: list[Assumption] = field(default_factory=list)

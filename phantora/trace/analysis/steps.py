@@ -224,7 +224,7 @@ def _steps(log: Log, iterations: Iterations, marks: Marks) -> Steps | None:
     # A run may go on with other work (a long evaluation at its end); what counts is that no optimizer step is missed.
     covered = stepped / optimizers if iterations.source == "optimizer" and optimizers else inside / (busy or 1.0)
     timed = {rank: [(step.number, float(step.end - step.start)) for step in own] for rank, own in found.items()}
-    noted = _compiling(found, marks) | notes(timed, contents)
+    noted = _compiling(found, marks) | notes(timed, contents, log.metadata.real)
     settled = _settle(log, iterations.source, found, noted)
     noted |= settled.notes
     of_rank = {rank: [replace(s, note=noted.get(s.number, "")) for s in own] for rank, own in found.items()}

@@ -9,25 +9,33 @@ from __future__ import annotations
 from math import ceil, log10
 from typing import Any
 
-from phantora.trace.analysis.communicators import collective_kind, ranges
+from phantora.trace.analysis.communicators import ranges
 from phantora.trace.analysis.host_memory import host_memory
-from phantora.trace.analysis.report import Headline, Report, Times, Work
-from phantora.trace.analysis.units import percent
+from phantora.trace.analysis.host_waits import most_in
+from phantora.trace.analysis.report import Headline, Report, Work
+from phantora.trace.analysis.units import cut, percent
+from phantora.trace.schema import REAL
 
 _MOST_CAUSES = 3
+_LINE = 90  # characters behind the word of a line
 _WORTH_NAMING = 0.005  # of a step
 _HOST_DECIDES = 0.12  # of a step
 _PEAK_DECIDED = 0.01  # of a peak
+_OVER_LINKS = ("Memcpy HtoD", "Memcpy DtoH", "Memcpy PtoP")  # copies whose rate is not the memory's
+_WIDE = 0.2  # of a step: then what widens the error bar is named
+_SPREAD = 0.5  # of steps that wait: their mean is given in three digits
 _MORE = 1.1  # times a steady step: then the run's mean step is named
 _UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3))
 
 
 def lines(report: Report) -> list[tuple[str, str]]:
     """A word and its text each."""
-    found = [("FITS", _fits(report)), ("PEAK", _peak(report)), ("STEP", _step(report)), ("HOST", _host(report))]
+    found = [("FITS", _fits(report)), ("PEAK", _peak(report)), ("STEP", _step(report))]
+    found += [("RANGE", _range(report)), ("HOST", _host(report))]
     if report.step_source != "run":
         found.append(("ENERGY", energy(report)))
         found.append(("HELD UP", held_up(report)))
+        found.append(("LOST", lost(report)))
     found.append(("PHASES", _phases(report)))
     found.append(("TRUST", trust(report)))
     return [(word, text) for word, text in found if text]
@@ -73,16 +81,44 @@ def _step(report: Report) -> str:
         parts.append(f"{counted(h.throughput.samples_per_second, h.error)} samples/s")
     if h.mfu is not None:
         parts.append(f"MFU {100 * h.mfu:.1f} %")
+    if h.waits is not None:
+        return f"{parts[0]}, {host_bound(report)}" + "".join(f"   {part}" for part in parts[1:])
     return "   ".join([*parts, *_steps(h)])
+
+
+def host_bound(report: Report) -> str:
+    """``14 of 29 steps wait for the host: 53 % of the time, most in DataLoader``."""
+    waits = report.headline.waits
+    assert waits is not None
+    where = most_in(report)
+    return f"{waits.steps} of {waits.of} steps wait for the host: {100 * waits.share:.0f} % of the time{where}"
+
+
+def _wide(h: Headline) -> bool:
+    return max(h.error or 0.0, h.error_above or 0.0) > _WIDE
+
+
+def _range(report: Report) -> str:
+    """What widens a wide error bar, and the command that narrows it."""
+    h = report.headline
+    if not _wide(h) or h.widest in ("", "host"):  # HOST tells of the host
+        return ""
+    bar = f"-{100 * (h.error or 0.0):.0f} % +{100 * (h.error_above or 0.0):.0f} %"
+    if h.widest == "fold":
+        return f"{bar}: ranks differ; narrower with more of them as processes (--real-ranks)"
+    return f"{bar}: prices of {h.widest}; narrower with --missing FILE, then phantora profile FILE"
 
 
 def _host(report: Report) -> str:
     """Line for a step that the host decides: the range of the step is one of hosts."""
     hosts, time = report.headline.hosts, report.headline.step_time
+    if report.metadata["host_mode"] == REAL:  # it has no range
+        return ""
     by_host = report.steady.host if hosts is None else hosts.high - hosts.low
     if not time or by_host < _HOST_DECIDES * time:
         return ""
-    remedy = "" if hosts is None or hosts.measured else "; see phantora profile host"
+    measured = hosts is not None and hosts.measured
+    remedy = "" if measured else "; narrower with phantora profile host, then --host FILE"
     pace = float(report.metadata.get("extra", {}).get("host", {}).get("pace", 1.0))
     slowest = f"; slowest rank x {pace:.2f} (rank_spread)" if pace > 1.005 else ""
     return f"limits the step and its range{slowest}{remedy}"
@@ -91,6 +127,9 @@ def _host(report: Report) -> str:
 def step_with_bar(h: Headline) -> str:
     """``27.0 ms (26.3 to 28.6)``."""
     step = rounded(h.step_time, h.error)
+    if h.waits is not None:
+        _, scale = _unit(h.step_time)
+        return f"{rounded(h.step_time, _SPREAD)} ({h.lowest / scale:.0f} to {h.highest / scale:.0f})"
     if h.error is None or h.error_above is None:
         return step
     _, scale = _unit(h.step_time)
@@ -128,13 +167,29 @@ def energy(report: Report) -> str:
 
 
 def held_up(report: Report) -> str:
-    """Exposed communication, the host and what else takes at least half a per cent of a step; most first."""
-    steady = report.steady
-    exposed = "exposed " + (collective_kind(report.exposure[0].collective) if report.exposure else "communication")
-    causes = {exposed: steady.exposed, "host": steady.host, "copies": steady.copy, "dependencies": _other(steady)}
-    named = sorted(((ns, name) for name, ns in causes.items() if ns >= _WORTH_NAMING * steady.time), reverse=True)
-    text = ", ".join(f"{name} {_share(ns, steady.time)}" for ns, name in named[:_MOST_CAUSES])
+    """The causes of time without compute that take at least half a per cent of a step; most first."""
+    whole = report.steady.time
+    named = [delay for delay in report.delays if delay.time >= _WORTH_NAMING * whole]
+    text = ", ".join(f"{cut(delay.name, 30)} {_share(delay.time, whole)}" for delay in named[:_MOST_CAUSES])
     return text or "nothing: the GPUs compute all the time"
+
+
+def lost(report: Report) -> str:
+    """What kernels lose of the GPU's peak: ``32 % kernels without flops (copy 11.8), 22 % below peak (gemm 21.5)``."""
+    texts = (_lost(report, *most) for most in ((2, 2), (2, 1), (1, 1)))
+    return next((text for text in texts if len(text) <= _LINE), "")
+
+
+def _lost(report: Report, most_without: int, most_below: int) -> str:
+    parts = []
+    kinds = ((False, "kernels without flops", most_without), (True, "below peak", most_below))
+    for flops, what, most in kinds:
+        own = [loss for loss in report.losses if loss.flops == flops and loss.share >= _WORTH_NAMING]
+        whole = sum(loss.share for loss in report.losses if loss.flops == flops)
+        if own and whole >= _WORTH_NAMING:
+            named = ", ".join(f"{loss.name} {100 * loss.share:.1f}" for loss in own[:most])
+            parts.append(f"{100 * whole:.0f} % {what} ({named})")
+    return ", ".join(parts)
 
 
 def _phases(report: Report) -> str:
@@ -145,10 +200,6 @@ def _phases(report: Report) -> str:
         who = f"{role.name} (ranks {ranges(tuple(role.ranks))}): " if len(report.phases) > 1 else ""
         texts.append(f"{who}{parts}; GPU idle {_share(role.idle, role.time)}")
     return "   ".join(texts)
-
-
-def _other(steady: Times) -> float:
-    return steady.stalls.get("dependency", 0.0)
 
 
 def trust(report: Report) -> str:
@@ -187,6 +238,8 @@ def achieved_rate(work: Work, metadata: dict[str, Any]) -> tuple[str, str]:
     arithmetic, memory = work.at_peak / work.time, moved / bandwidth if bandwidth else 0.0
     if work.cls == "communication" and moved:  # its bytes cross links, of which several kinds have a part
         return f"{moved / 1e9:.0f} GB/s", "-"
+    if moved and (not bandwidth or work.name.startswith(_OVER_LINKS)):
+        return f"{moved / 1e9:.3g} GB/s", "-"
     if not max(arithmetic, memory):
         return "-", "-"
     achieved = f"{flops / 1e12:.0f} TFLOP/s" if arithmetic >= memory else f"{moved / 1e9:.0f} GB/s"

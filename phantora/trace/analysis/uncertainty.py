@@ -62,6 +62,8 @@ class Prices:
     """Error if the errors of all operators are independent."""
     known: tuple[float, float] = (0.0, 0.0)
     """Error of classes for which the log has the share in common; they are in none of the two above."""
+    widest: str = ""
+    """Class and provenance of the prices that contribute most: ``gemm, scaled``."""
 
     def bar(self, share: float = TOGETHER) -> tuple[float, float]:
         """`share` of the variance is common to a class and provenance."""
@@ -70,6 +72,16 @@ class Prices:
             for known, both, each in zip(self.known, self.together, self.alone, strict=True)
         )
         return below, above
+
+
+@dataclass(frozen=True)
+class Bar:
+    """Relative error bar of a step: the true one lies within it 9 times in 10."""
+
+    below: float
+    above: float
+    widest: str
+    """What contributes most: ``host``, ``fold``, or a class of work and its provenance, ``gemm, scaled``."""
 
 
 class Uncertainty:
@@ -114,21 +126,24 @@ class Uncertainty:
 
     def report(
         self, steady: Times, host_time: float, hosts: tuple[float, float] | None = None, uneven: float = 0.0
-    ) -> tuple[float, float] | None:
-        """Relative error bar, downwards and upwards, of the step that `steady` describes: the true one lies within it 9
-        times in 10. `host_time` in ns: what the host works for a step. `hosts`: how much shorter and longer it is on
-        other hosts, where the run was simulated on them. `uneven` in ns: by how much ranks that are no processes may
-        make it longer."""
+    ) -> Bar | None:
+        """Error bar of the step that `steady` describes. `host_time` in ns: what the host works for a step. `hosts`:
+        how much shorter and longer it is on other hosts, where the run was simulated on them. `uneven` in ns: by how
+        much ranks that are no processes may make it longer."""
         if not steady.time or not self._count:
             return None
-        below, above = (hypot(part, COMMON) for part in self.prices(steady).bar())
+        prices = self.prices(steady)
+        below, above = (hypot(part, COMMON) for part in prices.bar())
+        parts = {prices.widest: max(below, above), "fold": uneven / steady.time}
         above = hypot(above, uneven / steady.time)
         if hosts is not None:
-            return hypot(below, hosts[0]), hypot(above, hosts[1])
+            return _bar(hypot(below, hosts[0]), hypot(above, hosts[1]), parts | {"host": max(hosts)})
         stalls = defaultdict(float, steady.stalls)
         idle = (stalls["host"] + stalls["synchronisation"]) / steady.time
         bound = _SLOWER_HOST * host_time / steady.time - 1
-        return hypot(below, _FASTER_HOST * idle), max(above + (_SLOWER_HOST - 1) * idle, bound)
+        longer = max((_SLOWER_HOST - 1) * idle, bound - above)
+        parts["host"] = max(_FASTER_HOST * idle, longer)
+        return _bar(hypot(below, _FASTER_HOST * idle), above + longer, parts)
 
     def prices(self, steady: Times) -> Prices:
         """Error by prices of the step that `steady` describes."""
@@ -149,4 +164,11 @@ class Uncertainty:
         known = (shares * together[:, stated] + (1 - shares) * alone[:, stated]).sum(axis=1)
         rest = (part[:, ~stated].sum(axis=1) for part in (together, alone))
         (low, high), (below, above), (least, most) = (np.sqrt(part).tolist() for part in (known, *rest))
-        return Prices((below, above), (least, most), (low, high))
+        largest = int(together.max(axis=0).argmax())
+        cls, provenance = divmod(largest, len(self._provenances) + 1)
+        names = (words[place - 1] for words, place in ((self._classes, cls), (self._provenances, provenance)) if place)
+        return Prices((below, above), (least, most), (low, high), ", ".join(names))
+
+
+def _bar(below: float, above: float, parts: dict[str, float]) -> Bar:
+    return Bar(below, above, max(parts, key=lambda name: parts[name]))

@@ -9,13 +9,14 @@ import numpy.typing as npt
 
 from phantora.trace.analysis.annotations import Annotations
 from phantora.trace.analysis.report import Work
-from phantora.trace.analysis.windows import Window, kind_mask
+from phantora.trace.analysis.windows import Window, code, kind_mask
 from phantora.trace.reader import Log
 from phantora.trace.schema import COMMUNICATION_KINDS, DEVICE_KINDS
 
 Floats = npt.NDArray[np.float64]
 
 _DEVICE, _COMMUNICATION = kind_mask(DEVICE_KINDS), kind_mask(COMMUNICATION_KINDS)
+_KERNEL = code("kernel")
 _FIRST_TENSOR = re.compile(r"(\w+)\[")
 _NARROW = {"float4": "float4", "float8": "float8", "i8": "int8"}
 """Formats of arithmetic with a peak of their own, by how dtypes begin."""
@@ -65,6 +66,8 @@ class WorkSums:
         self._modules = _By(annotations.names, *sizes)
         self._annotations = annotations
         self._peaks = _peaks(log)
+        self._kernel_time: Floats = np.zeros(1 + sizes[0])
+        self._kernel_flops: Floats = np.zeros(1 + sizes[0])
         self.rank_class: Floats = np.zeros((ranks, 1 + sizes[0]))
         self.rank_provenance: Floats = np.zeros((ranks, 1 + sizes[1]))
 
@@ -80,6 +83,9 @@ class WorkSums:
         self._operators.add(rows["op"].astype(np.int64), time, rows)
         self._by_class.add(rows["cls"].astype(np.int64), time, rows)
         self._modules.add(self._annotations.at(rows["rank"], rows["launch"]), time, rows)
+        kernel = rows["kind"] == _KERNEL
+        for sums, weights in ((self._kernel_time, time), (self._kernel_flops, rows["flops"])):
+            sums += np.bincount(rows["cls"][kernel].astype(np.int64) + 1, weights[kernel], len(sums))
         rank = rows["rank"].astype(np.int64)
         for column, table in (("cls", self.rank_class), ("provenance", self.rank_provenance)):
             key = rank * table.shape[1] + rows[column] + 1
@@ -91,6 +97,11 @@ class WorkSums:
             _named(self._classes, self.rank_class[position]),
             _named(self._provenances, self.rank_provenance[position]),
         )
+
+    def kernel_classes(self) -> dict[str, tuple[float, float]]:
+        """ns and flops of kernels by class, communication and copies of the driver left out."""
+        columns = zip(["unknown", *self._classes], self._kernel_time.tolist(), self._kernel_flops.tolist(), strict=True)
+        return {name: (time, flops) for name, time, flops in columns if time}
 
     def kernels(self) -> list[Work]:
         """The kernels that take the most time."""

@@ -1,0 +1,66 @@
+"""Time without compute by cause, and the share of the GPU's peak that each kind of work loses.
+
+These rows are the table *Time without compute*, and the lines HELD UP and LOST of a summary.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from phantora.trace.analysis.communicators import collective_kind
+from phantora.trace.analysis.report import Delay, Exposure, Loss, Times
+
+_NAMES = {"copy": "copies", "dependency": "dependencies", "launch gap": "launch gaps"}
+_MOST = 0.5  # of the lateness, for a rank to be named alone
+
+
+def delays(steady: Times, exposure: Sequence[Exposure], late: Mapping[int, float], waits: bool = False) -> list[Delay]:
+    """The rows of a steady step, longest first; their sum is ``steady.time - steady.compute``. `late`: ns that ranks
+    came last, on any scale. `waits`: the log does not tell when the last rank arrived, so transfers include waits."""
+    found: list[Delay] = []
+    for cause, time in steady.stalls.items():
+        if cause == "transfer":
+            found += _transfers(time, exposure, waits)
+        elif cause == "late rank":
+            found += _late_ranks(time, late)
+        else:
+            found.append(Delay(_NAMES.get(cause, cause), cause, time))
+    return sorted((delay for delay in found if delay.time > 0), key=lambda delay: (-delay.time, delay.name))
+
+
+def _transfers(time: float, exposure: Sequence[Exposure], waits: bool) -> list[Delay]:
+    """A row for each kind of collective, on all communicators."""
+    by_kind: dict[str, float] = defaultdict(float)
+    for e in exposure:
+        by_kind[collective_kind(e.collective) or "communication"] += e.transfer
+    whole = sum(by_kind.values())
+    more = " with waits" if waits else ""
+    if not whole:
+        return [Delay("communication" + more, "transfer", time)]
+    return [Delay(kind + more, "transfer", time * own / whole) for kind, own in by_kind.items()]
+
+
+def _late_ranks(time: float, late: Mapping[int, float]) -> list[Delay]:
+    """The rank that causes most of the lateness, and the others."""
+    whole = sum(late.values())
+    rank = max(late, key=lambda rank: late[rank], default=-1)
+    if not whole or rank < 0 or late[rank] < _MOST * whole:
+        return [Delay("late ranks", "late rank", time)]
+    own = time * late[rank] / whole
+    return [Delay(f"late rank {rank}", "late rank", own), Delay("other late ranks", "late rank", time - own)]
+
+
+def losses(steady: Times, classes: Mapping[str, tuple[float, float]], peak: float | None) -> list[Loss]:
+    """What kernels lose of the GPU's peak, largest first; with the shares of time without compute and the MFU they make
+    up 1. `classes`: time and flops of kernels by class, on any scale. Empty where the MFU is unknown."""
+    whole = sum(time for time, _ in classes.values())
+    flops = sum(own for _, own in classes.values())
+    if not whole or not flops or not steady.mfu or not peak:
+        return []
+    compute = steady.compute / steady.time
+    found = [
+        Loss(name, bool(own), compute * time / whole - steady.mfu * own / flops)
+        for name, (time, own) in classes.items()
+    ]
+    return sorted((loss for loss in found if loss.share), key=lambda loss: (-loss.share, loss.name))

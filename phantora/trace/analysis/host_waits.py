@@ -1,0 +1,60 @@
+"""What the host does while its GPU waits for it, by annotation."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import numpy.typing as npt
+
+from phantora.trace.analysis.annotations import MODULE, Annotations, innermost
+from phantora.trace.analysis.occupancy import Idle
+from phantora.trace.analysis.report import HostWait, Report, Times
+
+Ints = npt.NDArray[np.int64]
+_DATALOADER = "enumerate(DataLoader)"
+
+
+class HostWaits:
+    """Adds up over ranks and stretches."""
+
+    def __init__(self, annotations: Annotations) -> None:
+        modules = {i for i, name in enumerate(annotations.names) if name.startswith(MODULE)}
+        self._names = annotations.names
+        self._changes = [innermost([span for span in own if span[2] not in modules]) for own in annotations.spans]
+        self._sums: dict[int, float] = defaultdict(float)
+
+    def add(self, position: int, idle: Idle) -> None:
+        """Adds the waits of the rank at `position` for its host."""
+        late = idle.causes["host"] | idle.causes["synchronisation"]
+        start, end = idle.start[late], idle.end[late]
+        moments, names = self._changes[position]
+        first, last = np.searchsorted(moments, start, "right"), np.searchsorted(moments, end, "left")
+        pieces = last - first + 1  # stretches of one annotation in each interval
+        place = np.repeat(np.arange(len(start)), pieces)
+        piece = np.arange(len(place)) - np.repeat(np.cumsum(pieces) - pieces, pieces) + first[place]
+        edges = np.concatenate([[np.iinfo(np.int64).min], moments, [np.iinfo(np.int64).max]])
+        length = np.minimum(end[place], edges[piece + 1]) - np.maximum(start[place], edges[piece])
+        found, where = np.unique(names[piece], return_inverse=True)
+        for name, time in zip(found.tolist(), np.bincount(where, length, len(found)).tolist(), strict=True):
+            self._sums[name] += time
+
+    def report(self, steady: Times) -> list[HostWait]:
+        """The waits of a steady step, shared out as in all of them."""
+        by_family: dict[str, float] = defaultdict(float)
+        for name, time in self._sums.items():
+            by_family[_family(self._names[name]) if name >= 0 else ""] += time
+        whole = sum(by_family.values())
+        found = [HostWait(name, steady.host * time / whole) for name, time in by_family.items() if time]
+        return sorted(found, key=lambda wait: (-wait.time, wait.name))
+
+
+def _family(name: str) -> str:
+    """The name without what tells one call or one class from another."""
+    return "DataLoader" if name.startswith(_DATALOADER) else name.partition("#")[0]
+
+
+def most_in(report: Report) -> str:
+    """``, most in DataLoader``: the annotation that is open for most of the time."""
+    most = report.host_waits[0] if report.host_waits else None
+    return f", most in {most.name}" if most and most.name and most.time > 0.5 * report.steady.host else ""

@@ -1,0 +1,140 @@
+"""HELD UP, LOST, RANGE and the steps that wait: lines of a summary against logs whose numbers are known."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from phantora.trace.analysis.analyze import analyze
+from phantora.trace.analysis.report import Report
+from phantora.trace.analysis.summary import lines
+from phantora.trace.reader import open_log
+from phantora.trace.schema import REAL
+from tests.support.fakelog import METADATA, PEAK, FakeRun, Kind
+
+US = 1000
+STEP = 1000 * US
+
+
+def report_of(run: FakeRun, folder: Path) -> Report:
+    return analyze(open_log(run.write(folder / "run.arrow")))
+
+
+def sharded(folder: Path, late: int) -> Report:
+    """Steps of 1 ms on two ranks: a product of 500 us, on rank `late` of 700; an all-gather of 100 us and a
+    reduce-scatter of 50, exposed. On the other rank the first waits 200 us."""
+    run = FakeRun()
+    product = run.price("gemm", "measured", 2e11)
+    rest = run.price("elementwise", "interpolated", error=0.6)
+    moved = run.price("communication", "measured")
+    for comm in (0, 1):
+        for rank in (0, 1):
+            run.add(Kind.COMMUNICATOR, rank, 0, 0, "dp", comm=comm, sig=run.signature("ranks", "0,1"))
+    for step in range(3):
+        t = step * STEP
+        for rank in (0, 1):
+            ready = t + 700 * US
+            own = 700 if rank == late else 500
+            common = {"launch": t, "stream": 0}
+            run.add(Kind.KERNEL, rank, t, t + own * US, "gemm", price=product, **common)
+            run.add(
+                Kind.COLLECTIVE,
+                rank,
+                t + own * US,
+                t + 800 * US,
+                "ncclDevKernel_AllGather_RING_LL",
+                launch=t,
+                stream=7,
+                comm=0,
+                seq=step,
+                ready=ready,
+                last_rank=late,
+                price=moved,
+            )
+            run.add(
+                Kind.COLLECTIVE,
+                rank,
+                t + 800 * US,
+                t + 850 * US,
+                "ncclDevKernel_ReduceScatter_RING_LL",
+                launch=t,
+                stream=7,
+                comm=1,
+                seq=step,
+                ready=t + 800 * US,
+                last_rank=late,
+                price=moved,
+            )
+            run.add(Kind.KERNEL, rank, t + 850 * US, t + STEP, "add", price=rest, **common)
+            run.add(Kind.ANNOTATION, rank, t, t + STEP, f"ProfilerStep#{step + 1}")
+    return report_of(run, folder)
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_each_delay_has_its_own_share(tmp_path: Path, late: int) -> None:
+    report = sharded(tmp_path, late)
+    found = dict(lines(report))
+    assert found["HELD UP"] == f"all_gather 10.0 %, late rank {late} 10.0 %, reduce_scatter 5.0 %"
+    assert sum(delay.time for delay in report.delays) == report.steady.time - report.steady.compute == 250 * US
+
+
+def test_losses_and_delays_explain_the_mfu(tmp_path: Path) -> None:
+    report = sharded(tmp_path, 1)
+    mfu = 2e11 / (STEP * 1e-9 * PEAK)
+    delays = sum(delay.time for delay in report.delays) / report.steady.time
+    assert report.headline.mfu == pytest.approx(mfu)
+    assert [(loss.name, loss.flops) for loss in report.losses] == [("gemm", True), ("elementwise", False)]
+    assert sum(loss.share for loss in report.losses) + delays + mfu == pytest.approx(1)
+    below = 100 * (0.6 - mfu)
+    assert dict(lines(report))["LOST"] == (
+        f"15 % kernels without flops (elementwise 15.0), {below:.0f} % below peak (gemm {below:.1f})"
+    )
+
+
+def test_a_wide_bar_names_its_largest_cause(tmp_path: Path) -> None:
+    run = FakeRun()
+    price = run.price("elementwise", "scaled", error=0.6)
+    for step in range(3):
+        t = step * STEP
+        run.add(Kind.KERNEL, 0, t, t + STEP, "add", launch=t, price=price)
+        run.add(Kind.ANNOTATION, 0, t, t + STEP, f"ProfilerStep#{step + 1}")
+    text = dict(lines(report_of(run, tmp_path)))["RANGE"]
+    assert "prices of elementwise, scaled; narrower with --missing FILE, then phantora profile FILE" in text
+    assert "RANGE" not in dict(lines(sharded(tmp_path, 0)))
+
+
+def loading(folder: Path, slow: set[int], first: float = 1.0) -> Report:
+    """A real run of ten steps of 1 ms; in the steps `slow` the GPU waits 2 ms more for the DataLoader. The first takes
+    `first` times as long."""
+    run = FakeRun(replace(METADATA, host_mode=REAL, world_size=1, ranks_per_host=1, peak_flops={}))
+    t = 0
+    for step in range(10):
+        begin = t
+        if step in slow:
+            t += 2 * STEP
+        loader = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+        run.add(Kind.ANNOTATION, 0, begin, t + 5 * US, loader)
+        length = round(STEP * (first if step == 0 else 1.0))
+        run.add(Kind.KERNEL, 0, t + 10 * US, t + length, "gemm", launch=t + 5 * US)
+        t += length
+        run.add(Kind.ANNOTATION, 0, t - 10 * US, t - 1, "Optimizer.step#SGD.step")
+    return report_of(run, folder)
+
+
+def test_steps_of_a_real_run_that_wait_count(tmp_path: Path) -> None:
+    report = loading(tmp_path, {4, 6, 9})
+    assert report.headline.apart == {}  # the first step is like the others
+    assert report.headline.step_time == pytest.approx(1.6 * STEP, rel=0.01)
+    found = dict(lines(report))
+    assert found["STEP"].startswith("1.60 ms (1 to 3), 3 of 10 steps wait for the host: 38 % of the time, most in Data")
+    assert found["HELD UP"].startswith("host 38.1 %")
+    assert report.details is not None and "most in DataLoader" in report.details.findings[0]
+
+
+def test_a_first_step_unlike_the_others_is_set_apart_with_its_share(tmp_path: Path) -> None:
+    report = loading(tmp_path, set(), first=5.0)
+    assert report.headline.apart == {"start-up": [1]}
+    assert report.details is not None
+    assert "Excluded: start-up (step 1) takes 4.99 ms, 35.7% of all steps' time." in report.details.findings
