@@ -4,7 +4,7 @@
 | --- | --- |
 | ``phantora.exports`` | a ``phantora.trace.export.registry.Format`` |
 | ``phantora.importers`` | a ``phantora.importers.Reader`` |
-| ``phantora.shims`` | a ``phantora.launch.shims.Shim`` |
+| ``phantora.shims`` | a ``phantora.rank.shims.Shim`` |
 | ``phantora.gpus`` | the path of a folder of GPU files (.toml) |
 """
 

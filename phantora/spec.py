@@ -77,21 +77,21 @@ class RankSpec(_Json):
     seed: int = 0
     """Seeds `random` and NumPy of rank r with seed + r, so that runs repeat."""
     data_loading: str = "free"
-    """Cost of a DataLoader's batch, as ``phantora.launch.patches.loading`` reads it."""
+    """Cost of a DataLoader's batch, as ``phantora.rank.patches.loading`` reads it."""
     disk: str = "1GB/s"
-    """Rate of the disk of checkpoints, as ``phantora.launch.patches.disk`` reads it."""
+    """Rate of the disk of checkpoints, as ``phantora.rank.patches.disk`` reads it."""
     threads: int = 0
     """OMP_NUM_THREADS of the user; 0: not set."""
     moe_routing: str = "balanced"
-    """Tokens per expert, as ``phantora.launch.routing`` reads it."""
+    """Tokens per expert, as ``phantora.rank.routing`` reads it."""
     assume: tuple[str, ...] = ()
-    """``KEY=VALUE``: what takes the place of unknown values (``phantora.launch.assume``)."""
+    """``KEY=VALUE``: what takes the place of unknown values (``phantora.rank.assume``)."""
     modules: bool = False
     """Log which ``nn.Module`` runs."""
     quiet: bool = False
     """Print no notes."""
     check: str = ""
-    """``races``: report accesses to memory that nothing orders (``phantora.launch.patches.races``)."""
+    """``races``: report accesses to memory that nothing orders (``phantora.rank.patches.races``)."""
     devices: int = 1
     """GPUs that a rank sees: its host's, or, of several hosts, those that the job has there."""
     session: str = ""
@@ -105,9 +105,9 @@ class RankSpec(_Json):
     pieces: str = ""
     """A file for how many pieces of an optimizer each rank has; rank 0 writes it before it ends."""
     failures: str = ""
-    """A file to which a rank that fails appends a line (``phantora.launch.failures``)."""
+    """A file to which a rank that fails appends a line (``phantora.rank.failures``)."""
     tasks: str = ""
-    """A file for the clocks at which Ray's tasks are submitted and end (``phantora.launch.shims.ray``)."""
+    """A file for the clocks at which Ray's tasks are submitted and end (``phantora.rank.shims.ray``)."""
     joined: bool = False
     """The process was started by a rank: it sees GPUs, and every GPU belongs to another process."""
     place: int = -1

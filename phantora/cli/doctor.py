@@ -30,7 +30,7 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
     from phantora import stubs
     from phantora.cli.printed import Machine
     from phantora.json_data import encode
-    from phantora.launch.process import addresses_are_fixed
+    from phantora.process import addresses_are_fixed
 
     report = stubs.doctor()
     machine = Machine(addresses_are_fixed(), table_distances(report.torch or "", report.cuda or ""))

@@ -98,7 +98,7 @@ class Status:
 
 def _busy_with() -> str:
     """Activity of ranks outside of their GPUs, as their processes show it."""
-    from phantora.launch.process import descendants
+    from phantora.process import descendants
 
     names = set()
     for pid in descendants(os.getpid()):

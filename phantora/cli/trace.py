@@ -23,9 +23,9 @@ from phantora.cli.options import (
     what_if_options,
 )
 from phantora.errors import PhantoraError
-from phantora.launch.assume import KEYS
-from phantora.launch.assume import OPTION as ASSUME
-from phantora.launch.patches import disk, loading
+from phantora.rank.assume import KEYS
+from phantora.rank.assume import OPTION as ASSUME
+from phantora.rank.patches import disk, loading
 from phantora.spec import COMMAND, MODULE, SCRIPT, RunSpec
 
 # Options that may also stand behind the script.

@@ -1,6 +1,5 @@
-"""Processes of a run, and the Python inside them.
+"""Processes of a run, outside of its ranks: they are started, watched, shown and ended here.
 
-Outside: `supervisor` and `command` start and end a run, `forkserver` forks its ranks, `output` shows their output.
-Inside: `rank` becomes a rank, `hook` joins from a command, `clock` is Python's virtual time. `patches` changes torch
-and libraries, `shims` frameworks, `fold` the groups of folded runs.
+`plan` has the processes, `environment` their variables. `supervisor` and `command` start and end a run, `forkserver`
+forks its ranks, `output` shows their output. Python inside a rank is in `phantora/rank`.
 """

@@ -1,4 +1,4 @@
-"""Runs a command whose processes join the simulation by themselves (see `phantora.launch.hook`)."""
+"""Runs a command whose processes join the simulation by themselves (see `phantora.rank.hook`)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from phantora import process
 from phantora.errors import PhantoraError, Reason, cause_of, limit_of_processes, reason_of
-from phantora.launch import process
 from phantora.launch.ending import (
     Ending,
     Outcome,

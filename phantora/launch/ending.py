@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from phantora.errors import PhantoraError, Reason, cause_of, limit_of_processes
-from phantora.launch.failures import Failure
+from phantora.rank.failures import Failure
 
 _OURS = "phantora: "
 TERMINATE_SECONDS = 3.0

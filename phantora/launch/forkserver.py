@@ -38,9 +38,10 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 import phantora
+from phantora import process
 from phantora.errors import PhantoraError, limit_of_processes
-from phantora.launch import deep_ep, process
-from phantora.launch.rank import RankTask, become_rank
+from phantora.rank import deep_ep
+from phantora.rank.main import RankTask, become_rank
 from phantora.spec import VARIABLE
 
 MESSAGE_BYTES = 1 << 17
@@ -110,7 +111,7 @@ def load_base(stubs: str | None, devices: int, imports: tuple[str, ...]) -> Base
     gc.disable()
     library = None
     if stubs:
-        from phantora.launch.stub_loader import find_stubs, load_stubs
+        from phantora.rank.stub_loader import find_stubs, load_stubs
 
         library = load_stubs(find_stubs(stubs))
         library.ph_assume_devices(devices)
@@ -214,7 +215,7 @@ class ForkServer:
             _settle()
         self._library = base.library
         if wanted.stubs:
-            from phantora.launch.stub_loader import find_stubs, install_tracer
+            from phantora.rank.stub_loader import find_stubs, install_tracer
 
             install_tracer(find_stubs(wanted.stubs))
         gc.enable()

@@ -11,8 +11,8 @@ from pathlib import Path
 from phantora.errors import PhantoraError
 from phantora.fold.mesh import Fold
 from phantora.fold.ranges import format_ranks
-from phantora.launch.fold.groups import ENVIRONMENT
 from phantora.launch.shared_imports import shared_imports
+from phantora.rank.fold.groups import ENVIRONMENT
 from phantora.spec import MODULE, VARIABLE, RankSpec, RunSpec
 
 MASTER_ADDRESS = "127.0.0.1"
@@ -131,22 +131,6 @@ def refuse_shares(inherited: Mapping[str, str]) -> None:
         )
     if named := [name for name in _SHARES if name in inherited]:
         raise PhantoraError(f"{named[0]} gives processes a part of a GPU: shares of MPS are not simulated; unset it")
-
-
-def server_environment(inherited: Mapping[str, str]) -> dict[str, str]:
-    """The environment of the fork server, which every rank starts from."""
-    environment = dict(inherited)
-    environment["PHANTORA"] = "1"
-    environment.setdefault("OMP_NUM_THREADS", "1")  # as torchrun does
-    environment.setdefault("PYTHONHASHSEED", "0")  # the order of sets decides what some frameworks launch first
-    environment.setdefault("MALLOC_ARENA_MAX", "1")
-    # A thread of pyarrow's allocator would not survive the fork.
-    environment.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
-    # Inductor compiles in the rank: its worker processes would look for a real GPU.
-    environment["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
-    # It names GPUs of this machine; the ranks see those of the simulated host.
-    environment.pop("CUDA_VISIBLE_DEVICES", None)
-    return environment
 
 
 def rank_log_dir(plan: Plan, rank: int) -> Path:

@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import phantora
+from phantora import process
 from phantora.errors import PhantoraError
-from phantora.launch import process
+from phantora.launch.environment import server_environment
 from phantora.launch.forkserver import MESSAGE_BYTES, command
-from phantora.launch.plan import server_environment
 
 VARIABLE = "PHANTORA_FORK_SERVER"
 """Path of the socket on which the server listens."""

@@ -20,8 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from phantora import process
 from phantora.errors import PhantoraError, Reason, reason_of
-from phantora.launch import process
 from phantora.launch.ending import (
     Ending,
     Outcome,
@@ -33,10 +33,10 @@ from phantora.launch.ending import (
     error_message,
     signals_received,
 )
+from phantora.launch.environment import follower_environment, server_environment
 from phantora.launch.forkserver import MESSAGE_BYTES, command
-from phantora.launch.hook import follower_environment
 from phantora.launch.output import Console, Outputs, Stream
-from phantora.launch.plan import STDERR, Plan, rank_environment, server_environment
+from phantora.launch.plan import STDERR, Plan, rank_environment
 from phantora.launch.shared_forkserver import ForkedServer, connected, surroundings
 
 GRACE_SECONDS = 2.0

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import phantora
+from phantora import process
 from phantora.errors import PhantoraError
-from phantora.launch import process
 from phantora.launch.forkserver import MESSAGE_BYTES
 
 _BOOTSTRAP = (

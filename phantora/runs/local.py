@@ -13,12 +13,12 @@ from phantora.errors import PhantoraError, Reason
 from phantora.fold.syntax import describe
 from phantora.hardware import load_calibration
 from phantora.hardware.gpus import memory_chosen
-from phantora.launch import failures
 from phantora.launch.command import run_command
 from phantora.launch.ending import Outcome
 from phantora.launch.output import Console
 from phantora.launch.supervisor import RankSupervisor
 from phantora.outputs import unnamed
+from phantora.rank import failures
 from phantora.result import RunReport, RunResult, few
 from phantora.runs import fold as folding
 from phantora.runs.assemble import About, Recorded, Simulation, assemble, host_facts
@@ -132,7 +132,7 @@ class _Run:
         return supervisor.run(simulation.session, simulation.simulator), simulation
 
     def _run_command(self) -> tuple[Outcome, Simulation]:
-        from phantora.launch.hook import command_environment
+        from phantora.launch.environment import command_environment
 
         stub_set = self._stubs()
         simulation = self._assemble(stub_set)

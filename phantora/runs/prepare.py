@@ -10,11 +10,11 @@ from pathlib import Path
 
 from phantora.errors import PhantoraError, Reason
 from phantora.hardware import Cluster, load_calibration, load_cluster
-from phantora.launch.assume import parse_assumptions
-from phantora.launch.patches import disk, loading
 from phantora.launch.plan import Plan, refuse_shares
-from phantora.launch.routing import parse_routing
 from phantora.launch.selfstart import starts_its_ranks
+from phantora.rank.assume import parse_assumptions
+from phantora.rank.patches import disk, loading
+from phantora.rank.routing import parse_routing
 from phantora.runs import fold as folding
 from phantora.runs.outputs import Outputs
 from phantora.runs.preflight import preflight

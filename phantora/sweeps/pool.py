@@ -16,9 +16,9 @@ from typing import BinaryIO, Protocol
 
 from phantora.errors import PhantoraError, cause_of
 from phantora.fold.syntax import parse_fold
-from phantora.launch.process import die_with_parent
 from phantora.launch.shared_forkserver import VARIABLE, WarmServer
 from phantora.launch.zygote import Forked, Zygote
+from phantora.process import die_with_parent
 from phantora.spec import AUTO, OFF
 from phantora.sweeps.result import Result
 from phantora.sweeps.task import Command, Read, Task, evaluate

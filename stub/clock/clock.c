@@ -1,4 +1,4 @@
-// Virtual time for Python: the functions that phantora.launch.clock puts in the place of
+// Virtual time for Python: the functions that phantora.rank.clock puts in the place of
 // time.time, perf_counter, monotonic and their _ns forms.
 //
 // They are called through CPython's method protocol (METH_NOARGS), which costs a fifth of a ctypes

@@ -48,9 +48,19 @@ static const char *const waiting[] = {
     "/queue.py",         "/selectors.py",        "/socket.py", "/subprocess.py",
 };
 
+static bool ends_with(const char *text, const char *end) {
+  size_t length = strlen(text), tail = strlen(end);
+  return length >= tail && !strcmp(text + length - tail, end);
+}
+
+static bool is_ours(const char *file) {  // Python of phantora in a rank
+  return strstr(file, "/phantora/rank/") || strstr(file, "/phantora/launch/") ||
+         ends_with(file, "/phantora/process.py");
+}
+
 static bool is_free(const char *file) {
   if (!strncmp(file, "<frozen importlib", 17) || !strncmp(file, "<frozen zipimport", 17) ||
-      strstr(file, "/importlib/") || strstr(file, "/phantora/launch/"))
+      strstr(file, "/importlib/") || is_ours(file))
     return true;
   if (!strstr(file, "/python3") || strstr(file, "-packages/")) return false;  // modules of the same names
   for (size_t i = 0; i < sizeof waiting / sizeof *waiting; i++)
@@ -91,11 +101,6 @@ static const struct {
     {"/os.py", "makedirs"},  // of 3.10
     {"/pathlib.py", "mkdir"},
 };
-
-static bool ends_with(const char *text, const char *end) {
-  size_t length = strlen(text), tail = strlen(end);
-  return length >= tail && !strcmp(text + length - tail, end);
-}
 
 static bool lies_in(const char *file, const char *place) {
   return ends_with(place, "/") ? strstr(file, place) != NULL : ends_with(file, place);
@@ -189,7 +194,7 @@ static ph_code facts_of(ph_pyobject *code) {
     facts.flags |= FREE;
   }
   // Changes to a module after its import are our work, not the script's.
-  bool ours = function && path && !strcmp(function, "excluded") && ends_with(path, "/phantora/launch/importhook.py");
+  bool ours = function && path && !strcmp(function, "excluded") && ends_with(path, "/phantora/rank/importhook.py");
   bool any_time = charged && (!strcmp(function, "__eq__") || !strcmp(function, "__del__"));
   if (ours || any_time || (path && function && depends_on_others(path, function))) facts.flags |= COVERS;
   if (file) Py_DecRef(file);

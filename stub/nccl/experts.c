@@ -1,4 +1,4 @@
-// Exchanges of tokens between experts, which are no calls of NCCL: phantora/launch/deep_ep makes them.
+// Exchanges of tokens between experts, which are no calls of NCCL: phantora/rank/deep_ep makes them.
 #include "nccl/internal.h"
 
 // A kernel of `kind` (enum ph_coll, of experts) on `sms` SMs: this rank's `tokens`, in `rows` of `row_bytes`, go to

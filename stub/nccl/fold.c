@@ -4,7 +4,7 @@
 
 #include "nccl/internal.h"
 
-#define PREFIX "phantora:"  // of phantora/launch/fold/groups.py
+#define PREFIX "phantora:"  // of phantora/rank/fold/groups.py
 
 bool folded_run(void) { return ph_shared() && ph_shared()->folded > 0; }
 

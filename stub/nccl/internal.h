@@ -112,7 +112,7 @@ bool folded_run(void);
 // The network that the program asks for, or NULL: a folded run has its lists of members there.
 const char *config_network(const ncclConfig_t *config);
 bool folded_member(const struct ncclComm *comm, int rank);
-// Takes the members' global ranks from the name that phantora.launch.fold.groups gave the group. Fails if there are
+// Takes the members' global ranks from the name that phantora.rank.fold.groups gave the group. Fails if there are
 // none.
 ncclResult_t learn_members(ncclComm_t comm, const ncclConfig_t *config);
 // The same for a part of another one, which is then as large as its list.

@@ -1,7 +1,7 @@
 // NVTX ranges and marks of the program become annotation rows.
 //
 // NVTX is headers only: at its first call in a library it loads the tool that NVTX_INJECTION64_PATH names (this one,
-// see phantora/launch/stub_loader.py), calls InitializeInjectionNvtx2 and lets it fill tables of function pointers. So
+// see phantora/rank/stub_loader.py), calls InitializeInjectionNvtx2 and lets it fill tables of function pointers. So
 // ranges of torch.cuda.nvtx, of the nvtx package and of C++ extensions are seen in the same way. The layouts are those
 // of NVTX 3 (nvtxTypes.h). Ranges cost no virtual time: without a tool they cost next to none.
 #include "rank/rank.h"
@@ -89,7 +89,7 @@ static const char *message_of(const attributes *a, char *into) {
 }
 
 static bool silent;
-// For a framework that marks each of its functions (phantora/launch/shims/deepspeed.py).
+// For a framework that marks each of its functions (phantora/rank/shims/deepspeed.py).
 PH_EXPORT void phantora_silence_ranges(void) { silent = true; }
 
 static void emit(const char *name, int64_t start) {

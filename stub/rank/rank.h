@@ -19,7 +19,7 @@ extern "C" {
 
 // ---------------------------------------------------------------- connection
 // Maps the shared area (an open fd) and takes the place of `rank`. Called once per rank, after
-// fork, by phantora.launch. Returns 0, or -1 with errno. Installs an atfork handler: a forked
+// fork, by phantora.rank. Returns 0, or -1 with errno. Installs an atfork handler: a forked
 // child (a DataLoader worker) is detached and sees no device.
 int ph_connect(int fd, int rank, int local_rank, int devices);
 void ph_assume_devices(int devices); // what a process that will only fork ranks says they see
@@ -42,7 +42,7 @@ int ph_join(int gpu);  // 0, or -1 when it may not; says why on stderr
 bool ph_shares(void);  // do several processes share GPUs?
 int ph_home(void);  // its host's number of the GPU of this rank then
 void ph_joined_detach(void);  // in a forked child: it is no rank
-void ph_exit(int status);  // sends RANK_EXIT; called by phantora.launch as the rank ends
+void ph_exit(int status);  // sends RANK_EXIT; called by phantora.rank as the rank ends
 bool ph_connected(void);
 bool ph_null_mode(void);  // record nothing, answer at once
 void ph_assert_fails(const char *text);  // a kernel's assertion; the host learns of it when it next waits for the GPU

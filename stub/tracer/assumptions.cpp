@@ -33,7 +33,7 @@ void note_assumption(const std::string &what) {
 
 std::string short_name(const Operator &op) { return op.name.substr(op.name.rfind(':') + 1); }
 
-// ---------------------------------------------------------------- what is assumed (phantora/launch/assume.py)
+// ---------------------------------------------------------------- what is assumed (phantora/rank/assume.py)
 struct Assumed {
   bool spread = true;  // choices: different ones, in turn; else always the first
   double mask = 0;     // share of true elements
@@ -371,14 +371,14 @@ void note_read(const Frame &f) {
 
 }  // namespace tracer
 
-// phantora/launch/assume.py: a tensor of one number of the dtype `type` lies at `data`.
+// phantora/rank/assume.py: a tensor of one number of the dtype `type` lies at `data`.
 extern "C" __attribute__((visibility("default"))) void phantora_give_loss(void *data, int type) {
   ph_touch(data, c10::elementSize(static_cast<at::ScalarType>(type)));
   tracer::PlainCalls plain;
   tracer::give_loss_at(data, static_cast<at::ScalarType>(type));
 }
 
-// phantora/launch/patches/block_masks.py: what was assumed, of the Python code that runs.
+// phantora/rank/patches/block_masks.py: what was assumed, of the Python code that runs.
 extern "C" __attribute__((visibility("default"))) void phantora_assumed(const char *text, size_t length) {
   if (ph_connected()) tracer::note_assumption(std::string(text, length));
 }

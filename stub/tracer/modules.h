@@ -1,4 +1,4 @@
-// The module of the program that runs, forward and backward, by phantora/launch/patches/modules.py.
+// The module of the program that runs, forward and backward, by phantora/rank/patches/modules.py.
 #pragma once
 #include <ATen/record_function.h>
 

@@ -4,7 +4,7 @@
 
 namespace tracer {
 
-void assume_lengths(const std::string &length, const std::string &end);  // as phantora/launch/assume.py checked them
+void assume_lengths(const std::string &length, const std::string &end);  // as phantora/rank/assume.py checked them
 void note_lookup(const Frame &f);  // an embedding reads the tokens of prompts, or the last token of each sequence
 void note_comparison(const Frame &f);  // tokens are compared with the number that ends a sequence
 // The operator samples a token for each row from unknown numbers: `result` becomes those tokens. False: it does not.

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from phantora.hardware import REFERENCE_HOST
-from phantora.launch.routing import parse_routing
+from phantora.rank.routing import parse_routing
 from phantora.trace.reader import open_log
 from tests.support.headline import same_headline
 from tests.support.runs import SAMPLES, Run, records, trace

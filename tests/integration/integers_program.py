@@ -140,7 +140,7 @@ def flex_attention_block_masks_by_pieces() -> None:
     import torch.nn.attention.flex_attention as flex
 
     from phantora import stubs
-    from phantora.launch.patches import block_masks
+    from phantora.rank.patches import block_masks
 
     create = flex.create_block_mask
     block_masks.install(stubs.ensure().tracer)

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from phantora.errors import PhantoraError
-from phantora.launch.assume import parse_assumptions
+from phantora.rank.assume import parse_assumptions
 from phantora.spec import VARIABLE, RankSpec
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.assumptions import HOST_THREADS, Assumption, assumed
@@ -20,7 +20,7 @@ from phantora.trace.analysis.render import render
 from phantora.trace.reader import open_log
 from tests.support import ringdump, runs
 
-INSTALL = """from phantora.launch import assume
+INSTALL = """from phantora.rank import assume
 ctypes.CDLL(str(stubs.ensure().tracer)).phantora_tracer_install()
 assume.install(stubs.ensure().tracer)
 """
@@ -199,7 +199,7 @@ def test_losses_of_a_programs_own(stub_set: Any) -> None:
     """Made of other operators than torch's losses, and scaled for mixed precision: known once backward() is called."""
     text = (
         "from pathlib import Path\n"
-        "from phantora.launch import assume\n"
+        "from phantora.rank import assume\n"
         "assume.install(Path(stubs.ensure().tracer))\n"
         "model = torch.nn.Linear(2000, 10, device='cuda')\n"
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"

@@ -139,7 +139,7 @@ def test_graph_trees_of_torch_compile(tmp_path: Path) -> None:
 
 CALLABLES = """
 import json, numpy as np, torch, torch.nn as nn
-from phantora.launch.shims.values import write
+from phantora.rank.shims.values import write
 model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64)).cuda()
 graphed = torch.cuda.make_graphed_callables(model, (torch.randn(8, 64, device="cuda", requires_grad=True),))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -7,7 +7,7 @@ import pytest
 from phantora.errors import PhantoraError
 from phantora.hardware.hosts import load_host
 from phantora.jobs.answer import checkpoint_cost
-from phantora.launch.patches.disk import parse
+from phantora.rank.patches.disk import parse
 from phantora.trace.reader import open_log
 from tests.support.runs import Run, trace
 
@@ -31,7 +31,7 @@ copied = torch.zeros(4 << 20); measure("copy", lambda: copied.copy_(x))
 measure("many", lambda: torch._foreach_mul_(many, 2.0))
 measure("few", lambda: x[:1000].mul_(2))
 measure("rows", lambda: x.view(-1, 1024)[torch.tensor([1, 2, 3])])
-from phantora.launch.shims.deepspeed import _CPUAdam
+from phantora.rank.shims.deepspeed import _CPUAdam
 measure("DeepSpeedCPUAdam", lambda: _CPUAdam.adam_update(*[None] * 8, x))
 torch.set_num_threads(3)
 measure("three threads", lambda: x.mul_(2))

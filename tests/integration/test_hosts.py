@@ -97,7 +97,7 @@ def test_the_probe_runs_under_the_stubs(tmp_path: Path) -> None:
 
 EXCLUDED = """
 import time
-from phantora.launch.importhook import excluded
+from phantora.rank.importhook import excluded
 def one(i): return i + 1
 def work(_): sum(one(i) for i in range(2000))
 excluded(work, time); work(time)  # both are warm

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from phantora.launch.hook import PROGRAMS
+from phantora.launch.environment import PROGRAMS
 from tests.support.runs import trace
 
 PROGRAM = """

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from phantora.launch.patches import static_runtime
+from phantora.rank.patches import static_runtime
 from phantora.stubs import StubSet
 from tests.support.runs import records, trace
 

@@ -89,7 +89,7 @@ THREADS = """
 import threading
 import time
 import torch
-from phantora.launch.patches import tuning
+from phantora.rank.patches import tuning
 
 functions = [eval(f"lambda: len(str({number})) + {number}") for number in range(3000)]  # a loop of one costs nothing
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from phantora.launch.shims.values import write
+from phantora.rank.shims.values import write
 
 CHECKS: dict[str, Callable[[], None]] = {}
 

@@ -161,7 +161,7 @@ def _signature(path: Path) -> None:
 
 
 def _routing(path: Path) -> None:
-    from phantora.launch.routing import parse_routing
+    from phantora.rank.routing import parse_routing
 
     parse_routing.__wrapped__(str(path)).counts(0, 8, 1024, 2)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phantora.launch.clock import Runtime
+from phantora.rank.clock import Runtime
 
 
 class Clock:

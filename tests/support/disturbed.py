@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phantora.errors import PhantoraError
-from phantora.launch.process import children_by_parent
+from phantora.process import children_by_parent
 from phantora.run_process import PHANTORA
 from phantora.trace.reader import Batch, Log, open_log
 from phantora.trace.schema import KINDS

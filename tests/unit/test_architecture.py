@@ -31,8 +31,9 @@ ALLOWED = {
     "calibration": {"cost", "hardware", "trace"},
     "sim": {"cost", "fold", "hardware", "trace", "wire"},
     "profile": {"cost", "hardware", "ttir", "wire"},
-    "launch": {"fold", "stubs", "ttir", "wire"},
-    "runs": {"cost", "fold", "hardware", "launch", "profile", "sim", "stubs", "trace", "wire"},
+    "rank": {"fold", "stubs", "ttir", "wire"},
+    "launch": {"fold", "rank"},
+    "runs": {"cost", "fold", "hardware", "launch", "profile", "rank", "sim", "stubs", "trace", "wire"},
     "view": {"trace"},
     "jobs": {"trace", "wire"},
     "sweeps": {"fold", "hardware", "launch", "trace", "view", "wire"},
@@ -193,10 +194,10 @@ MOST_PARAMETERS = 8
 MANY_PARAMETERS = {
     "phantora/api.py: run",
     "phantora/api.py: sweep",  # of users, by keyword
-    "phantora/launch/shims/deepspeed.py: multi_tensor_adam",  # DeepSpeed's signature
+    "phantora/rank/shims/deepspeed.py: multi_tensor_adam",  # DeepSpeed's signature
     # DeepEP's signatures
-    "phantora/launch/deep_ep/buffer.py: dispatch",
-    "phantora/launch/deep_ep/hybrid.py: dispatch_with_permute",
+    "phantora/rank/deep_ep/buffer.py: dispatch",
+    "phantora/rank/deep_ep/hybrid.py: dispatch_with_permute",
 }
 
 
@@ -216,7 +217,7 @@ def test_no_function_has_many_parameters() -> None:
 def test_no_parameter_of_the_core_is_an_untyped_dictionary() -> None:
     found = [
         f"{path.relative_to(ROOT)}: {node.name}({one.arg})"
-        for package in ("launch", "runs", "sim")
+        for package in ("launch", "rank", "runs", "sim")
         for path in (ROOT / "phantora" / package).rglob("*.py")
         for node in ast.walk(tree(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)

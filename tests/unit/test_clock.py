@@ -50,7 +50,7 @@ PRELUDE = """
 import ctypes, sys, time
 real_monotonic, real_time = time.monotonic, time.time
 from pathlib import Path
-from phantora.launch import clock
+from phantora.rank import clock
 rank = ctypes.CDLL(sys.argv[1] + "/librank.so", mode=ctypes.RTLD_GLOBAL)
 rank.fake_connect.argtypes = [ctypes.c_int64, ctypes.c_int, ctypes.c_int]
 clock.install(Path(sys.argv[1]) / clock.LIBRARY, rank)
@@ -167,7 +167,7 @@ def test_polling_loop_does_not_run_away(libraries: Path) -> None:
         libraries,
         """
         import threading
-        from phantora.launch.clock import POLL_SLEEPS
+        from phantora.rank.clock import POLL_SLEEPS
         connect()
         done = threading.Event()
         threading.Timer(0.3, done.set).start()

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from phantora.hardware import load_cluster
-from phantora.launch.deep_ep.buffer import low_latency_sms
-from phantora.launch.deep_ep.routes import Routes, drawn
+from phantora.rank.deep_ep.buffer import low_latency_sms
+from phantora.rank.deep_ep.routes import Routes, drawn
 from phantora.sim.collectives import CollectiveModel, CollectivePrice, Rows
 from phantora.wire.layout import NCCL_DTYPE_NAMES, Coll
 

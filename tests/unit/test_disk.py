@@ -7,8 +7,8 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
-from phantora.launch.clock import NEXT_TO_PYTHON
-from phantora.launch.patches.disk import Checkpoints, parse
+from phantora.rank.clock import NEXT_TO_PYTHON
+from phantora.rank.patches.disk import Checkpoints, parse
 from phantora.wire.layout import Api
 from tests.support.clock import Clock
 

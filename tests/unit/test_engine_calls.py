@@ -17,7 +17,7 @@ from phantora.cost.float8 import WAYS, Way, as_tables_have_it, product, way_of
 from phantora.cost.machine import Machine
 from phantora.cost.types import OperatorSignature, TensorSpec
 from phantora.hardware import load_gpu
-from phantora.launch.patches.engine_calls import Calls, clearing
+from phantora.rank.patches.engine_calls import Calls, clearing
 
 MODEL = model_for(load_gpu("H100"))
 

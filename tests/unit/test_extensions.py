@@ -16,7 +16,7 @@ PROGRAM = """
 import sys
 from phantora.hardware import load_gpu
 from phantora.importers import import_traces
-from phantora.launch.shims import shims
+from phantora.rank.shims import shims
 from phantora.trace.export import export
 from phantora.trace.reader import open_log
 

@@ -12,7 +12,7 @@ import pytest
 
 from phantora.errors import PhantoraError, Reason, cause_of
 from phantora.launch.ending import Outcome
-from phantora.launch.failures import Failure, message_of
+from phantora.rank.failures import Failure, message_of
 from phantora.runs.prepare import check_script
 
 IN_ANOTHER_PROCESS = """

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phantora.launch.fold.pieces import pieces
+from phantora.rank.fold.pieces import pieces
 
 
 def test_a_parameter_across_a_border_is_a_piece_of_both() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from phantora.launch import front_end
-from phantora.launch.clock import _make_sleep
-from phantora.launch.shims import ray as shim
+from phantora.rank import front_end
+from phantora.rank.clock import _make_sleep
+from phantora.rank.shims import ray as shim
 from phantora.spec import VARIABLE, RankSpec
 from tests.support.clock import Clock
 

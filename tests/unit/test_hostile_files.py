@@ -11,8 +11,8 @@ import pytest
 from phantora.errors import PhantoraError
 from phantora.hardware import load_cluster
 from phantora.hardware.hosts import load_host
-from phantora.launch.routing import parse_routing
 from phantora.launch.shared_forkserver import WarmServer
+from phantora.rank.routing import parse_routing
 from phantora.trace.schema import RunMetadata
 from phantora.wire import layout, records
 from tests.robustness import fuzz

@@ -13,7 +13,7 @@ from phantora.wire.names import ASIDE
 
 PROGRAM = """
 import _thread, sys
-from phantora.launch.patches import tuning
+from phantora.rank.patches import tuning
 def spin():
     print("spins", flush=True)
     while True: pass

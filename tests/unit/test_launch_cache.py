@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from phantora.launch.patches import launch_cache
+from phantora.rank.patches import launch_cache
 from phantora.ttir.parse import Unreadable
 
 

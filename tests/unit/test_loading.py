@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch._utils import ExceptionWrapper
 
 from phantora.errors import PhantoraError
-from phantora.launch.patches.loading import Cost, Fetched, Loading, Workers, parse
+from phantora.rank.patches.loading import Cost, Fetched, Loading, Workers, parse
 from tests.support.clock import Clock
 
 MS = 1_000_000

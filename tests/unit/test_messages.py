@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phantora.launch.messages import tell
+from phantora.rank.messages import tell
 from phantora.spec import VARIABLE, RankSpec
 
 

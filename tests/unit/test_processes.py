@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from phantora import process
 from phantora.cli.doctor import doctor
 from phantora.hardware import device_fields, load_cluster
-from phantora.launch import hook, process
+from phantora.rank import hook
 from phantora.wire.session import Session, SessionConfig
 
 

@@ -17,8 +17,8 @@ from phantora.cli.main import cli
 from phantora.cost import KernelLaunch, OperatorSignature, TensorSpec, model_for
 from phantora.errors import PhantoraError
 from phantora.hardware import gpus, load_gpu
-from phantora.launch import shims
-from phantora.launch.routing import FRAMEWORK, parse_routing
+from phantora.rank import shims
+from phantora.rank.routing import FRAMEWORK, parse_routing
 from phantora.spec import VARIABLE, RankSpec
 from phantora.trace.export import registry
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phantora.errors import PhantoraError
-from phantora.launch import shims
-from phantora.launch.routing import Routing, parse_routing
+from phantora.rank import shims
+from phantora.rank.routing import Routing, parse_routing
 from phantora.spec import VARIABLE, RankSpec
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from phantora.errors import PhantoraError
 from phantora.fold.ranges import format_ranks
-from phantora.launch.routing import Routing
-from phantora.launch.shims import Shim, missing, shims, transformer_engine
+from phantora.rank.routing import Routing
+from phantora.rank.shims import Shim, missing, shims, transformer_engine
 from phantora.spec import VARIABLE, RankSpec
 
 

@@ -14,9 +14,9 @@ from phantora.errors import PhantoraError
 from phantora.fold.ranges import format_ranks
 from phantora.hardware import load_cluster
 from phantora.hardware.topology import Flow
-from phantora.launch.patches import symmetric
-from phantora.launch.routing import Routing
-from phantora.launch.shims.torchtitan import ASYNC_TP
+from phantora.rank.patches import symmetric
+from phantora.rank.routing import Routing
+from phantora.rank.shims.torchtitan import ASYNC_TP
 from phantora.sim.collectives import CollectiveModel
 from phantora.sim.engine import library as native
 from phantora.spec import VARIABLE, RankSpec

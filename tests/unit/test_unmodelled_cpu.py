@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phantora.launch.patches.unmodelled_cpu import note
+from phantora.rank.patches.unmodelled_cpu import note
 
 MS = 1_000_000
 

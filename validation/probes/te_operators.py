@@ -4,7 +4,7 @@
     phantora trace --cluster 1x1xH100 -o te.arrow -m validation.probes.te_operators --once
 
 A line per case with its kernels in order: name, ns with cold and with warm L2 (medians of CUPTI's times), and with each
-call of the extension `transformer_engine_torch` that launched some: its signature as `phantora/launch/patches/engine_calls.py`
+call of the extension `transformer_engine_torch` that launched some: its signature as `phantora/rank/patches/engine_calls.py`
 writes it, from which `validation/fits/transformer_engine.py` takes the shares of kinds of kernels. The log of the second form has an annotation per case;
 `validation/compare/extensions.py LOG OUT/te_operators.jsonl` puts both next to each other.
 
@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from phantora.launch.patches import engine_calls
+from phantora.rank.patches import engine_calls
 from validation.probes.sections import Case, Probe
 
 NUMBERS: dict[bytes, int] = {}

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from phantora.hardware import load_cluster, load_gpu
-from phantora.launch.deep_ep.buffer import low_latency_sms
+from phantora.rank.deep_ep.buffer import low_latency_sms
 from phantora.sim.collectives import CollectiveModel, Rows
 from phantora.sim.collectives.experts import Kernel
 from phantora.wire.layout import NCCL_DTYPE_NAMES, Coll

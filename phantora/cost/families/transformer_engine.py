@@ -1,6 +1,6 @@
 """Transformer Engine's own kernels, one by one: each passes over its tensors in the way that its name gives.
 
-Calls of the extension are operators (``phantora/launch/patches/engine_calls.py``). Products and attention within
+Calls of the extension are operators (``phantora/rank/patches/engine_calls.py``). Products and attention within
 them are calls of libraries, priced as torch's (:mod:`phantora.cost.library_operators`). Names of kernels:
 Transformer Engine 2.20.
 """

@@ -16,7 +16,7 @@ from phantora.wire.names import TUNING
 Ints = npt.NDArray[np.int64]
 _IGNORED = ("nccl:", "ProfilerStep")  # names of single calls and of whole steps
 MODULE = "module: "
-"""Begins the names of annotations that tell which nn.Module runs (``phantora.launch.patches.modules``)."""
+"""Begins the names of annotations that tell which nn.Module runs (``phantora.rank.patches.modules``)."""
 
 
 class Annotations:

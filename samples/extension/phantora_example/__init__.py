@@ -8,8 +8,8 @@ from types import ModuleType
 
 from phantora.importers import Reader
 from phantora.importers.rank import CODES, ROW, RankTrace, RowBuilder, Vocabulary
-from phantora.launch.routing import Routing
-from phantora.launch.shims import Shim
+from phantora.rank.routing import Routing
+from phantora.rank.shims import Shim
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.export.registry import Format
 from phantora.trace.export.selection import Progress, Selection

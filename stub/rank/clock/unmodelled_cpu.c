@@ -1,6 +1,6 @@
 // CPU time of the script that the modelled host clock does not know: code in C between two calls (NumPy, SciPy, an
 // environment's physics), loops within a function. It moves no clock, since it differs from run to
-// run; phantora/launch/patches/unmodelled_cpu.py tells the user when a step has much of it.
+// run; phantora/rank/patches/unmodelled_cpu.py tells the user when a step has much of it.
 //
 // Only long stretches without a call of ours are looked at. Reading a thread's CPU time takes up to a microsecond, so a
 // thread reads it at the end of a call only when its last reading is old.

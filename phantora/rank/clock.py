@@ -1,0 +1,338 @@
+"""Virtual time for Python.
+
+``time.time``, ``monotonic``, ``perf_counter``, their ``_ns`` forms, ``sleep``, ``clock_gettime``,
+the forms of ``localtime`` & co. that mean "now" and ``datetime.now`` follow the rank's host clock
+once the process is connected to a simulator; before, and in null mode, they give real time.
+``process_time`` and ``thread_time`` stay real: they count what this process burns.
+
+Code that waits for something real (threads, sockets, locks on files) must not see that a
+minute passed while nothing could happen, so the modules in `REAL_TIME` keep the real functions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import gc
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from phantora.errors import PhantoraError
+from phantora.rank.importhook import after_import
+
+LIBRARY = "libphantora_clock.so"
+REAL_TIME = (
+    "asyncio",
+    "concurrent",
+    "filelock",
+    "http",
+    "multiprocessing",
+    "queue",
+    "ray",
+    "requests",
+    "select",
+    "selectors",
+    "socket",
+    "socketserver",
+    "ssl",
+    "subprocess",
+    "threading",
+    "torch.distributed.elastic",
+    "torch.multiprocessing",
+    "urllib",
+    "urllib3",
+    "zmq",
+)
+_METH_NOARGS = 4
+# A loop that polls with sleep() waits for something outside the simulation. After this many sleeps
+# with nothing in between it really sleeps, longer each time, so that virtual time does not run away
+# meanwhile: a loop with a deadline of minutes gets its minutes.
+POLL_SLEEPS = 10
+POLL_REAL_SECONDS = 0.01
+POLL_GAP_NS = 1_000_000
+
+
+class _MethodDef(ctypes.Structure):
+    """CPython's PyMethodDef (stable ABI)."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+NEXT_TO_PYTHON = 8.6
+"""Time of operators next to a thread that runs Python all the time, over that without: 134,400 small operators a second
+alone, 15,600 next to it (``host_memory.jsonl`` of 4 H200, torch.save of 4,096 tensors of 4 KiB)."""
+
+
+@dataclass
+class Runtime:
+    """Functions of the rank runtime (``stub/rank/rank.h``) that the clock needs."""
+
+    connected: Callable[[], bool]
+    null_mode: Callable[[], bool]
+    moves_clock: Callable[[], bool]
+    now: Callable[[], int]
+    advance: Callable[[int], None]
+    sleep: Callable[[int], None]
+    bytes_ns: Callable[[int, int], int]
+    """ns of a cost per GiB (a place in ``wire.layout.Api``) and bytes; 0 where the host clock is not modelled."""
+    times_ns: Callable[[int, int], int]
+    """The same of a cost per time, and times."""
+    contend: Callable[[int, float, int, float], None]
+    """Until the first moment (ns) the host's work takes the first factor longer, then until the second the other."""
+    hold: Callable[[int, bool], None]
+    """The rank takes this many bytes of the host's memory; are they pinned?"""
+    follows: Callable[[], int]
+    """For a process without a GPU a ``ph_front`` of ``rank.h``: 0 if its clock is this machine's."""
+    latest: Callable[[], int]
+    """The latest clock of all ranks (ns)."""
+    reach: Callable[[int], None]
+    """The clock is at least this from now on (ns)."""
+
+    def is_virtual(self) -> bool:
+        """True if this process sees virtual time: not with ``--null``, and not before it is connected or follows
+        ranks."""
+        return bool(self.connected() and not self.null_mode()) or self.follows() != 0
+
+    @classmethod
+    def of(cls, library: ctypes.CDLL) -> Runtime:
+        """The runtime of a loaded stub library, its functions' types declared."""
+        library.ph_connected.restype = ctypes.c_bool
+        library.ph_null_mode.restype = ctypes.c_bool
+        library.ph_moves_clock.restype = ctypes.c_bool
+        library.ph_now.restype = ctypes.c_int64
+        for move in (library.ph_advance, library.ph_sleep, library.ph_reach):
+            move.argtypes = [ctypes.c_int64]
+            move.restype = None
+        for cost in (library.ph_bytes_ns, library.ph_times_ns):
+            cost.argtypes, cost.restype = [ctypes.c_int, ctypes.c_size_t], ctypes.c_int64
+        library.ph_host_memory.argtypes, library.ph_host_memory.restype = [ctypes.c_int64, ctypes.c_bool], None
+        library.ph_contend.argtypes = [ctypes.c_int64, ctypes.c_double] * 2
+        library.ph_contend.restype = None
+        library.ph_latest_clock.restype = ctypes.c_int64
+        return cls(
+            library.ph_connected,
+            library.ph_null_mode,
+            library.ph_moves_clock,
+            library.ph_now,
+            library.ph_advance,
+            library.ph_sleep,
+            library.ph_bytes_ns,
+            library.ph_times_ns,
+            library.ph_contend,
+            library.ph_host_memory,
+            library.ph_follows,
+            library.ph_latest_clock,
+            library.ph_reach,
+        )
+
+
+@dataclass
+class Installed:
+    """The replaced functions, which `REAL_TIME` modules get."""
+
+    library: ctypes.PyDLL
+    replaced: dict[int, Any] = field(default_factory=dict)  # id of our function -> real function
+    real: ModuleType = field(default_factory=lambda: ModuleType("time"))
+    keep: list[Any] = field(default_factory=list)  # PyMethodDef structures must outlive their functions
+
+
+_installed: Installed | None = None
+
+
+def install(clock_library: Path, rank: ctypes.CDLL) -> None:
+    """Replaces the functions of ``time`` and ``datetime``; call it before torch is imported.
+
+    `clock_library` is the built ``stub/clock/clock.c``; `rank` the rank runtime, loaded globally.
+    """
+    global _installed
+    if _installed is not None:
+        return
+    try:
+        library = ctypes.PyDLL(str(clock_library))
+    except OSError as error:
+        raise PhantoraError(f"cannot load {clock_library}: {error}; run `phantora doctor`") from error
+    runtime = Runtime.of(rank)
+    state = Installed(library)
+    state.real.__dict__.update({k: v for k, v in vars(time).items() if k != "__spec__"})
+    new: dict[str, Any] = {}
+    for name, symbol in (
+        ("time", "ph_py_time"),
+        ("time_ns", "ph_py_time_ns"),
+        ("monotonic", "ph_py_monotonic"),
+        ("monotonic_ns", "ph_py_monotonic_ns"),
+        ("perf_counter", "ph_py_monotonic"),
+        ("perf_counter_ns", "ph_py_monotonic_ns"),
+    ):
+        new[name] = _builtin(library, name, symbol, state)
+    new["sleep"] = _make_sleep(runtime, state.real.sleep)
+    new.update(_calendar(runtime, state.real, new["time"]))
+    new.update(_clock_gettime(runtime, state.real, new))
+    for name, function in new.items():
+        state.replaced[id(function)] = getattr(time, name)
+        setattr(time, name, function)
+    _patch_datetime(runtime, new["time"], state)
+    for name, module in list(sys.modules.items()):
+        if _keeps_real_time(name):
+            _give_real_time(module, state)
+    after_import(_keeps_real_time, lambda module: _give_real_time(module, state))
+    _installed = state
+
+
+def count_frames() -> None:
+    """Charges the Python frames of a connected rank to its host clock (``stub/clock/frames.c``)."""
+    if _installed is None:
+        return
+    count = _installed.library.ph_count_frames
+    count.restype = ctypes.c_bool
+    if not count():
+        raise PhantoraError(
+            f"Python {sys.version.split()[0]} has no hook that counts frames: use CPython 3.10 or newer, or "
+            "--host-time measured"
+        )
+
+
+def _builtin(library: ctypes.PyDLL, name: str, symbol: str, state: Installed) -> Any:
+    """A built-in function object around a C function of `library`."""
+    doc = f"{name}() of a simulated rank: the host clock of the simulated machine."
+    method = _MethodDef(
+        name.encode(), ctypes.cast(getattr(library, symbol), ctypes.c_void_p), _METH_NOARGS, doc.encode()
+    )
+    state.keep += [method, library]
+    create = ctypes.pythonapi.PyCFunction_NewEx
+    create.restype = ctypes.py_object
+    create.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.py_object]
+    return create(ctypes.addressof(method), None, "time")
+
+
+def _make_sleep(runtime: Runtime, real_sleep: Callable[[float], None]) -> Callable[[float], None]:
+    last_end = -POLL_GAP_NS
+    in_a_row = 0
+
+    def sleep(seconds: float, /) -> None:
+        """sleep(seconds) of a simulated rank: moves its host clock and costs no real time."""
+        nonlocal last_end, in_a_row
+        if runtime.follows():
+            _sleep_in_front(runtime, real_sleep, seconds)
+            return
+        if not runtime.is_virtual() or not runtime.moves_clock():
+            real_sleep(seconds)
+            return
+        duration = int(seconds * 1e9)  # raises for what is not a number, as the real one does
+        if duration < 0:
+            raise ValueError("sleep length must be non-negative")
+        in_a_row = in_a_row + 1 if runtime.now() - last_end < POLL_GAP_NS else 0
+        if in_a_row > POLL_SLEEPS:
+            real_sleep(min(duration * 1e-9, POLL_REAL_SECONDS * (in_a_row - POLL_SLEEPS)))
+        runtime.sleep(duration)
+        last_end = runtime.now()
+
+    return sleep
+
+
+def _sleep_in_front(runtime: Runtime, real_sleep: Callable[[float], None], seconds: float) -> None:
+    """A sleep of a process that uses no GPU counts if no rank goes on meanwhile; else it waits for one."""
+    before = runtime.latest()
+    real_sleep(seconds)
+    if runtime.latest() == before:
+        runtime.reach(runtime.now() + int(seconds * 1e9))
+
+
+def _calendar(runtime: Runtime, real: ModuleType, now: Callable[[], float]) -> dict[str, Any]:
+    """``localtime()`` and friends without an argument mean now."""
+
+    def of_seconds(name: str) -> Any:
+        function = getattr(real, name)
+
+        def call(seconds: float | None = None, /) -> Any:
+            return function(now() if seconds is None and runtime.is_virtual() else seconds)
+
+        call.__name__ = call.__qualname__ = name
+        call.__doc__ = function.__doc__
+        return call
+
+    def asctime(*args: Any) -> Any:
+        return real.asctime(*(args or (real.localtime(now()),)))
+
+    def strftime(format: str, *args: Any) -> Any:
+        return real.strftime(format, *(args or (real.localtime(now()),)))
+
+    return {
+        "localtime": of_seconds("localtime"),
+        "gmtime": of_seconds("gmtime"),
+        "ctime": of_seconds("ctime"),
+        "asctime": asctime,
+        "strftime": strftime,
+    }
+
+
+def _clock_gettime(runtime: Runtime, real: ModuleType, new: Mapping[str, Any]) -> dict[str, Any]:
+    wall = {real.CLOCK_REALTIME}
+    steady = {real.CLOCK_MONOTONIC, real.CLOCK_MONOTONIC_RAW, getattr(real, "CLOCK_BOOTTIME", real.CLOCK_MONOTONIC)}
+
+    def clock_gettime(clock: int, /) -> Any:
+        if runtime.is_virtual() and clock in wall | steady:
+            return new["time" if clock in wall else "monotonic"]()
+        return real.clock_gettime(clock)
+
+    def clock_gettime_ns(clock: int, /) -> Any:
+        if runtime.is_virtual() and clock in wall | steady:
+            return new["time_ns" if clock in wall else "monotonic_ns"]()
+        return real.clock_gettime_ns(clock)
+
+    return {"clock_gettime": clock_gettime, "clock_gettime_ns": clock_gettime_ns}
+
+
+def _type_dict(cls: type) -> dict[str, Any]:
+    """The dictionary behind the read-only view ``cls.__dict__``."""
+    (namespace,) = (d for d in gc.get_referents(cls.__dict__) if isinstance(d, dict))
+    return namespace
+
+
+def _patch_datetime(runtime: Runtime, now_seconds: Callable[[], float], state: Installed) -> None:
+    """Makes ``datetime.now`` and ``utcnow`` virtual (``today`` and ``date.today`` call ``time.time``).
+
+    The methods are replaced inside the type: a subclass under the same name would break every
+    ``type(x) is datetime`` and every registry keyed by the type (pickle, yaml, orjson).
+    """
+    namespace = _type_dict(datetime.datetime)
+    real_now, real_utcnow = namespace["now"], namespace["utcnow"]
+
+    def now(cls: type[datetime.datetime], tz: datetime.tzinfo | None = None) -> datetime.datetime:
+        if runtime.is_virtual():
+            return cls.fromtimestamp(now_seconds(), tz)
+        return real_now.__get__(None, cls)(tz)  # type: ignore[no-any-return]
+
+    def utcnow(cls: type[datetime.datetime]) -> datetime.datetime:
+        if runtime.is_virtual():
+            return cls.fromtimestamp(now_seconds(), datetime.timezone.utc).replace(tzinfo=None)
+        return real_utcnow.__get__(None, cls)()  # type: ignore[no-any-return]
+
+    namespace["now"] = classmethod(now)
+    namespace["utcnow"] = classmethod(utcnow)
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(datetime.datetime))
+
+
+def _keeps_real_time(name: str) -> bool:
+    return any(name == root or name.startswith(root + ".") for root in REAL_TIME)
+
+
+def _give_real_time(module: ModuleType, state: Installed) -> None:
+    """Replaces ``import time`` and ``from time import ...`` in `module` by the real things."""
+    namespace = getattr(module, "__dict__", None)
+    if namespace is None:
+        return
+    for name, value in list(namespace.items()):
+        if value is time:
+            namespace[name] = state.real
+        elif id(value) in state.replaced:
+            namespace[name] = state.replaced[id(value)]

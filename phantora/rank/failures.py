@@ -1,0 +1,144 @@
+"""The failure of a rank as data: a line of JSON in a file of the run, whose path is in the rank's :class:`RankSpec`.
+
+A rank writes it; the terminal's process reads it with :func:`read`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import sysconfig
+import traceback
+from argparse import ArgumentParser
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from phantora.errors import Reason, reason_of
+from phantora.spec import rank_spec
+
+_LONGEST = 500  # characters of a message
+_OTHERS = (
+    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")),
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
+    "<frozen ",
+    "<string>",
+)
+_COMPILER = re.compile(
+    r"\AError building extension[\s\S]*?^(\S+: (?:fatal )?error: .*|\S*ld: cannot find .*)$", re.MULTILINE
+)
+_PACKAGES = re.compile(r"/(?:site|dist)-packages/")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The error that ended a rank's script. `rank` is -1 for a process that is no rank."""
+
+    rank: int
+    kind: str
+    """The exception's class."""
+    message: str
+    place: str
+    """``train.py:6``, the innermost line of the user's own code; "" if there is none."""
+    reason: Reason
+    refused: str = ""
+    """The last call that got an error because it is not simulated: often the cause."""
+
+    def __str__(self) -> str:
+        who = f"rank {self.rank}" if self.rank >= 0 else "the command"
+        where = f" at {self.place}" if self.place else ""
+        message = f": {self.message}" if self.message else ""
+        refused = f"; not simulated, with an error: {self.refused}" if self.refused else ""
+        return f"{who}{where}: {self.kind}{message}{refused}"
+
+
+_library: list[ctypes.CDLL] = []
+
+
+def install(library: ctypes.CDLL) -> None:
+    """Takes the failed assertions of kernels, and the calls that are not simulated, from the rank runtime."""
+    for function in (library.ph_failed_assertion, library.ph_refused):
+        function.argtypes, function.restype = [], ctypes.c_char_p
+    _library[:] = [library]
+
+
+def _with_assertion(message: str) -> str:
+    """The call whose kernel failed, of an error that a later call raised."""
+    text = _library[0].ph_failed_assertion() if _library and "device-side assert" in message else None
+    return f"{message} ({text.decode(errors='replace')})" if text else message
+
+
+def note(error: BaseException) -> None:
+    """Appends the error of this process to the run's file, if it has one."""
+    path = rank_spec().failures
+    if not path:
+        return
+    rank = os.environ.get("RANK", "")
+    message = _with_assertion(message_of(error))[:_LONGEST]
+    failure = Failure(
+        int(rank) if rank.isdigit() else -1,
+        type(error).__name__,
+        message,
+        _place(error),
+        reason_of(error),
+        _refused_call(),
+    )
+    with suppress(OSError), open(path, "a", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(failure)) + "\n")
+
+
+def message_of(error: BaseException) -> str:
+    """One line. Of an error in another process (torch.multiprocessing, RPC) it is that process's last exception."""
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        why = _refused(error) or (str(error.__context__) if error.__context__ else "")
+        return ", ".join(filter(None, (str(error.code), *why.strip().splitlines()[:1])))
+    if isinstance(error, AssertionError) and not str(error) and error.__traceback__:
+        return traceback.extract_tb(error.__traceback__)[-1].line or ""
+    compiler = _COMPILER.search(str(error))
+    if compiler is not None:
+        return compiler[1]
+    _, found, raised = str(error).strip().rpartition("Traceback (most recent call last):\n")
+    lines = [line for line in raised.splitlines() if any(map(str.isalnum, line))] or [""]  # not torchrun's ======
+    return next((line for line in lines if not line[0].isspace()), lines[-1]) if found else lines[0]
+
+
+def _refused_call() -> str:
+    text = _library[0].ph_refused() if _library else None
+    return text.decode(errors="replace") if text else ""
+
+
+def _refused(error: SystemExit) -> str:
+    """What argparse has against the arguments that it was given."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code is ArgumentParser.error.__code__:
+            return str(frame.f_locals["message"])
+    return ""
+
+
+def read(path: Path) -> list[Failure]:
+    """All that were noted, in the order of real time."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    found = []
+    for line in lines:
+        with suppress(ValueError, TypeError):  # cut off: its process was killed while it wrote
+            values = json.loads(line)
+            found.append(Failure(**{**values, "reason": Reason(values["reason"])}))
+    return found
+
+
+def _place(error: BaseException) -> str:
+    if isinstance(error, SyntaxError) and error.filename:
+        return _shown(error.filename, error.lineno)
+    frames: Sequence[traceback.FrameSummary] = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not (frame.filename.startswith(_OTHERS) or _PACKAGES.search(frame.filename))]
+    return _shown(own[-1].filename, own[-1].lineno) if own else ""
+
+
+def _shown(filename: str, line: int | None) -> str:
+    """Relative to the current folder where it lies in it."""
+    relative = os.path.relpath(filename)
+    name = os.path.basename(filename) if relative.startswith(os.pardir) else relative
+    return f"{name}:{line}" if line else name

@@ -1,0 +1,295 @@
+"""Cost of a batch of torch's DataLoader (``--data-loading``; docs/data-loading.md).
+
+What a dataset does (decode, augment, tokenize) runs for real, in worker processes or in the script itself. None of it
+is a CUDA call, so the modelled host clock knows only its Python frames, and only without workers. Here each batch gets
+a time, given or measured. In virtual time it is there no earlier than the worker that makes it could have made it.
+Without a time the batches are measured as well, and a run that would wait for its data prints a note at its end.
+
+It runs in a rank. The terminal's process calls :func:`parse` alone, to check the option.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import statistics
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from phantora.errors import PhantoraError
+from phantora.rank.clock import NEXT_TO_PYTHON, Runtime
+from phantora.rank.importhook import on_import
+from phantora.rank.messages import report_at_end, tell
+from phantora.spec import rank_spec
+from phantora.units import NS
+
+OPTION = "--data-loading"
+FREE, MEASURED = "free", "measured"
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)")
+_LOADERS = "torch.utils.data.dataloader"
+_STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
+_FETCHERS = "torch.utils.data._utils.fetch"
+_BEFORE, _WORKERS = "_phantora_before", "_phantora_workers"  # kept with a fetcher (its last batch), an iterator
+_SAMPLES = 512  # batches of a loader that are looked at for the note
+_NOTED = 1.1  # a step that would be longer by more than this is worth one
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cost of a batch: `ns`, or `factor` times this machine's CPU time, or nothing."""
+
+    factor: float = 0.0
+    ns: int = 0
+
+    def of(self, measured: int) -> int:
+        """Nanoseconds of a batch that took `measured` ns of CPU here."""
+        return self.ns or int(measured * self.factor)
+
+    @property
+    def counts(self) -> bool:
+        """True if a batch costs anything."""
+        return self.factor > 0 or self.ns > 0
+
+
+def parse(text: str) -> Cost:
+    """``free``, ``measured``, ``measured:FACTOR`` or a time of a batch (``12ms``, ``800us``). Raises PhantoraError."""
+    kind, colon, factor = text.partition(":")
+    if text == FREE:
+        return Cost()
+    if kind == MEASURED:
+        try:
+            value = float(factor) if colon else 1.0
+        except ValueError:
+            value = 0.0
+        if 0 < value < float("inf"):
+            return Cost(factor=value)
+    if (match := _TIME.fullmatch(text)) is not None and (ns := int(float(match[1]) * NS[match[2]])) > 0:
+        return Cost(ns=ns)
+    raise PhantoraError(
+        f"{OPTION} {text}: give free, measured, measured:FACTOR, or the time of a batch, for example 12ms"
+    )
+
+
+@dataclass
+class Fetched:
+    """A batch on its way from its worker, with the CPU time that it took, ns."""
+
+    data: Any
+    cpu_ns: int
+
+    def pin_memory(self, device: Any = None) -> Fetched:
+        """Called by torch's pinning thread for data of a class of its own."""
+        from torch.utils.data._utils.pin_memory import pin_memory
+
+        return Fetched(pin_memory(self.data, device), self.cpu_ns)  # type: ignore[no-untyped-call]
+
+
+@dataclass
+class Seen:
+    """Costs of the batches of equal loaders, and times of their requests."""
+
+    cpu_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    apart_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    """Virtual time from one batch to the next."""
+    charged_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    """Host-clock charges while the script itself made a batch."""
+
+
+@dataclass
+class Workers:
+    """The worker processes of one iterator, in virtual time."""
+
+    asked: defaultdict[int, deque[int]] = field(default_factory=lambda: defaultdict(deque))
+    """Times at which each worker was asked for the batches that it has not delivered."""
+    free: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
+    """Times at which each worker is done with the delivered batches."""
+    last: int | None = None
+    held: int = 0
+    """Bytes of the batches that they have ready at most, in shared memory."""
+
+    def delivers(self, worker: int, cost: int) -> int:
+        """Time at which `worker` has the batch that it was asked for first."""
+        queue = self.asked[worker]
+        self.free[worker] = max(self.free[worker], queue.popleft() if queue else 0) + cost
+        return self.free[worker]
+
+
+class Loading:
+    """Gives the batches of this rank their time."""
+
+    def __init__(self, cost: Cost, runtime: Runtime, exclude: Callable[[bool], object] = bool) -> None:
+        """`exclude` is called when the script itself begins to make a batch, and when it has."""
+        self._cost = cost
+        self._runtime = runtime
+        self._exclude = exclude
+        self._seen: defaultdict[tuple[str, int], Seen] = defaultdict(Seen)
+
+    def meet(self, module: ModuleType) -> None:
+        """Changes `module`, one of torch's or torchdata's, that was imported just now."""
+        if module.__name__ == _FETCHERS:
+            for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
+                self._time_fetches(getattr(module, name))
+            return
+        prefix = "_" if module.__name__ == _LOADERS else "_Stateful"
+        if loader := getattr(module, f"{prefix[1:]}DataLoader", None):
+            # The warning compares workers with the CPUs of this machine, not with those of the simulated host.
+            loader.check_worker_number_rationality = lambda _: None
+        self._time_workers(getattr(module, f"{prefix}MultiProcessingDataLoaderIter"))
+
+    def _time_fetches(self, fetcher: Any) -> None:
+        fetch = fetcher.fetch
+
+        def timed(this: Any, index: Any) -> Any:
+            from torch.utils.data import get_worker_info
+
+            if get_worker_info() is not None:
+                before = time.process_time_ns()
+                data = fetch(this, index)
+                return Fetched(data, time.process_time_ns() - before)
+            if not self._runtime.is_virtual() or not self._runtime.moves_clock():
+                return fetch(this, index)
+            began, before = self._runtime.now(), time.thread_time_ns()
+            self._exclude(True)
+            try:
+                data = fetch(this, index)
+            finally:
+                self._exclude(False)
+            self._made_here(this, began, time.thread_time_ns() - before)
+            return data
+
+        fetcher.fetch = timed
+
+    def _made_here(self, fetcher: Any, began: int, cpu_ns: int) -> None:
+        """The script itself made a batch: what the clock did not count of it is added."""
+        charged = self._runtime.now() - began
+        self._runtime.advance(max(0, self._cost.of(cpu_ns) - charged) if self._cost.counts else 0)
+        seen = self._seen[type(fetcher.dataset).__name__, 0]
+        now, before = self._runtime.now(), vars(fetcher).get(_BEFORE)
+        if before is not None:
+            seen.cpu_ns.append(cpu_ns)
+            seen.charged_ns.append(charged)
+            seen.apart_ns.append(now - before)
+        vars(fetcher)[_BEFORE] = now
+
+    def _time_workers(self, iterator: Any) -> None:
+        from torch._utils import ExceptionWrapper
+
+        put, process, reset = iterator._try_put_index, iterator._process_data, iterator._reset
+        shutdown = iterator._shutdown_workers
+
+        def timed_put(this: Any) -> None:
+            index = this._send_idx
+            put(this)
+            if this._send_idx > index and self._runtime.is_virtual():
+                worker = this._task_info[index][0]
+                vars(this).setdefault(_WORKERS, Workers()).asked[worker].append(self._runtime.now())
+
+        def timed_process(this: Any, data: Any, worker: int, *rest: Any) -> Any:
+            workers = vars(this).setdefault(_WORKERS, Workers())
+            if isinstance(data, Fetched):
+                data = self._delivered(this, workers, worker, data)
+            elif not isinstance(data, ExceptionWrapper) and self._cost.counts and self._runtime.is_virtual():
+                self._delivered(this, workers, worker, Fetched(None, 0))
+            return process(this, data, worker, *rest)
+
+        def fresh_reset(this: Any, *arguments: Any, **options: Any) -> None:
+            before = vars(this).get(_WORKERS, Workers())
+            vars(this)[_WORKERS] = Workers(held=before.held)  # what was asked for in an earlier epoch is dropped
+            reset(this, *arguments, **options)
+
+        def releasing_shutdown(this: Any) -> None:
+            workers = vars(this).get(_WORKERS)
+            if workers is not None and workers.held:
+                self._runtime.hold(-workers.held, False)
+                workers.held = 0
+            shutdown(this)
+
+        iterator._try_put_index, iterator._process_data, iterator._reset = timed_put, timed_process, fresh_reset
+        iterator._shutdown_workers = releasing_shutdown
+
+    def _delivered(self, iterator: Any, workers: Workers, worker: int, batch: Fetched) -> Any:
+        """The batch itself; the clock waits until its worker has it."""
+        if not self._runtime.is_virtual():
+            return batch.data
+        if self._cost.factor and not batch.cpu_ns:
+            raise PhantoraError(
+                f"{OPTION} measured: what this DataLoader's workers do cannot be measured, since they are not forked; "
+                f"give the time of a batch, for example {OPTION} 12ms"
+            )
+        self._pinned(iterator, batch.data)
+        ready = workers.delivers(worker, self._cost.of(batch.cpu_ns))
+        now = self._runtime.now()
+        if self._cost.counts and ready > now:
+            self._runtime.advance(ready - now)
+            now = ready
+        dataset = type(getattr(iterator, "_dataset", None)).__name__
+        seen = self._seen[dataset, int(getattr(iterator, "_num_workers", 1))]
+        if workers.last is not None:
+            seen.cpu_ns.append(batch.cpu_ns)
+            seen.apart_ns.append(now - workers.last)
+        workers.last = now
+        if not workers.held:
+            workers.held = _bytes(batch.data) * len(workers.asked) * int(getattr(iterator, "_prefetch_factor", 0) or 0)
+            self._runtime.hold(workers.held, False)
+        return batch.data
+
+    def _pinned(self, iterator: Any, data: Any) -> None:
+        """The loader's thread copies the next batch to pinned memory meanwhile, and has Python's lock."""
+        from phantora.wire.layout import Api
+
+        if self._cost.counts and getattr(iterator, "_pin_memory", False):
+            until = self._runtime.now() + self._runtime.bytes_ns(Api.PIN_BATCH_GIB, _bytes(data))
+            self._runtime.contend(until, NEXT_TO_PYTHON, until, 1.0)
+
+    def notes(self) -> list[str]:
+        """Notes for a user whose run would have waited for data."""
+        if self._cost.counts:
+            return []
+        notes = (_note(name, workers, seen) for (name, workers), seen in self._seen.items())
+        return [note for note in notes if note is not None]
+
+    def report(self) -> None:
+        """Prints the notes, in the first rank."""
+        for note in self.notes():
+            tell(note)
+
+
+def _bytes(data: Any) -> int:
+    """Bytes of the tensors in a batch."""
+    if isinstance(data, Mapping):
+        return sum(map(_bytes, data.values()))
+    if isinstance(data, (list, tuple)):
+        return sum(map(_bytes, data))
+    size = getattr(data, "nbytes", 0)
+    return size if isinstance(size, int) else 0
+
+
+def _note(dataset: str, workers: int, seen: Seen) -> str | None:
+    if len(seen.apart_ns) < 2:
+        return None
+    cpu, apart = statistics.median(seen.cpu_ns), statistics.median(seen.apart_ns)
+    if workers:
+        needed = cpu / workers
+        who = f"one of {workers} workers" if workers > 1 else "the worker"
+    else:
+        needed = apart + cpu - statistics.median(seen.charged_ns)
+        who = "the script"
+    if needed <= apart * _NOTED:
+        return None
+    return (
+        f"{who} takes {cpu / 1e6:.3g} ms of this machine's CPU for a batch of {dataset}, which is not counted: the "
+        f"simulated script takes one every {apart / 1e6:.3g} ms, a host as fast as this gives one every "
+        f"{needed / 1e6:.3g} ms; {OPTION} measured counts it"
+    )
+
+
+def install() -> None:
+    """Times the DataLoaders of this rank."""
+    library = ctypes.CDLL(None)
+    loading = Loading(parse(rank_spec().data_loading), Runtime.of(library), library.ph_unmodelled_exclude)
+    on_import((_FETCHERS, _LOADERS, _STATEFUL), loading.meet)
+    report_at_end(library, loading.report)

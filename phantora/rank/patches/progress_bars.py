@@ -1,0 +1,21 @@
+"""Switches tqdm's monitor off: a thread that wakes every ten seconds of real time and draws bars more often.
+
+The host time of its work would depend on real time.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from phantora.rank.importhook import on_import
+
+_MODULE = "tqdm.std"
+
+
+def _meet(module: ModuleType) -> None:
+    module.tqdm.monitor_interval = 0  # tqdm's own switch
+
+
+def install() -> None:
+    """Before or after tqdm was imported."""
+    on_import((_MODULE,), _meet)

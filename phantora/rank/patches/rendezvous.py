@@ -1,0 +1,39 @@
+"""Lets rank 0 serve a TCPStore at an address of the script's own (``init_method="tcp://..."``, another MASTER_PORT).
+
+Ranks have TORCHELASTIC_USE_AGENT_STORE, as under torchrun. With it, torch expects that every store is already served,
+which is true of the run's own store only.
+"""
+
+from __future__ import annotations
+
+import os
+from types import ModuleType
+from typing import Any
+
+from phantora.rank.importhook import on_import
+
+_MODULE = "torch.distributed.rendezvous"
+_VARIABLE = "TORCHELASTIC_USE_AGENT_STORE"
+
+
+def install(served_port: str) -> None:
+    """`served_port`: of the store that has a process of its own."""
+
+    def wrap(module: ModuleType) -> None:
+        create = module._create_c10d_store
+
+        def create_store(hostname: str, port: int, *args: Any, **kwargs: Any) -> Any:
+            if str(port) == served_port:  # first: a look at the environment would be charged as the script's own work
+                return create(hostname, port, *args, **kwargs)
+            before = os.environ.get(_VARIABLE)
+            if before is None:
+                return create(hostname, port, *args, **kwargs)
+            os.environ[_VARIABLE] = "False"
+            try:
+                return create(hostname, port, *args, **kwargs)
+            finally:
+                os.environ[_VARIABLE] = before
+
+        module._create_c10d_store = create_store  # type: ignore[attr-defined]
+
+    on_import((_MODULE,), wrap)

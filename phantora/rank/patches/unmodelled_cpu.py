@@ -1,0 +1,54 @@
+"""A note on the script's own CPU time, where steps have much of it that the modelled host clock does not know.
+
+The clock counts CUDA calls, operators and Python frames (docs/virtual-time.md). Code in C between them (NumPy, SciPy,
+an environment's physics) and loops within one function cost nothing there, operators on CPU tensors the bytes that they
+move.
+``stub/rank/clock/unmodelled_cpu.c`` measures what they take on this machine.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import statistics
+from collections.abc import Sequence
+
+from phantora.rank.messages import report_at_end, tell
+
+_WINDOWS = 5  # what happens once, as compiling, is in one of them
+_NOTED = 0.1  # of a step
+
+
+def note(steps: Sequence[tuple[int, int]]) -> str | None:
+    """Note for the user; None if the clock counted most of the steps' time.
+
+    `steps` has for each step, in ns: the CPU time that was not counted, and the step's virtual time. The first is not
+    looked at. Evenly many others lie in each of up to five windows; the median window counts.
+    """
+    steps = steps[1:]
+    if len(steps) < 2:
+        return None
+    size = -(-len(steps) // _WINDOWS)
+    windows = [steps[at : at + size] for at in range(0, len(steps), size)]
+    spent = statistics.median_low(sum(cpu for cpu, _ in window) / len(window) for window in windows)
+    takes = statistics.median(sum(time for _, time in window) / len(window) for window in windows)
+    if spent <= takes * _NOTED:
+        return None
+    return (
+        f"code of the script that is no operator on a GPU (NumPy, simulators) takes "
+        f"{spent / 1e6:.3g} ms of this machine's CPU for each optimizer step, which is not counted: "
+        f"the simulated script takes one every {takes / 1e6:.3g} ms; --host-time measured counts it"
+    )
+
+
+def install() -> None:
+    """Prints the note when the process ends, in the first rank."""
+    library = ctypes.CDLL(None)
+
+    def report() -> None:
+        pairs = ctypes.POINTER(ctypes.c_int64)()
+        library.ph_unmodelled_steps.restype = ctypes.c_size_t
+        count = library.ph_unmodelled_steps(ctypes.byref(pairs))
+        if (text := note([(pairs[2 * i], pairs[2 * i + 1]) for i in range(count)])) is not None:
+            tell(text)
+
+    report_at_end(library, report)
