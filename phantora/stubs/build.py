@@ -342,8 +342,23 @@ def _engine(work: Path, include: list[str], common: tuple[str, ...]) -> _Part:
     return _Part("libphantora_engine.so", library_key(engine_sources(), *common, interface), make)
 
 
+IDENTITY = ("lib/libtorch_cuda.so", "lib/libtorch_cpu.so", "lib/libc10.so", "lib/libc10_cuda.so", "version.py")
+"""Files of torch that name it by their content."""
+
+
 def installed(torch: Torch) -> str:
-    """Names an installed torch: its folder, and the size and time of its largest library."""
+    """Names an installed torch by its content: the same wheel has one name in all environments.
+
+    A wheel's RECORD has the SHA-256 of its files. Without it (a torch built in place) the folder and the size and time
+    of the largest library are the name.
+    """
+    sizes = [(torch.directory / name).stat().st_size for name in IDENTITY if (torch.directory / name).exists()]
+    for record in sorted(torch.directory.parent.glob("torch-*.dist-info/RECORD")):
+        wanted = {f"{torch.directory.name}/{name}" for name in IDENTITY}
+        rows = (line.split(",") for line in record.read_text().splitlines())
+        hashes = {row[0]: row[1] for row in rows if row[0] in wanted and row[1:] and row[1]}
+        if hashes.keys() == wanted:
+            return " ".join([*(hashes[name] for name in sorted(wanted)), *map(str, sizes)])
     stamp = (torch.libraries / "libtorch_cuda.so").stat()
     return f"{torch.directory} {stamp.st_size} {stamp.st_mtime_ns}"
 

@@ -24,8 +24,8 @@ KEPT_SECONDS = 30 * 24 * 3600
 
 
 def cache_key(torch: Torch) -> str:
-    """Names a build: by torch's version and place, the sources and the wire layout."""
-    facts = f"{build.installed(torch)} {sources.source_digest()}"
+    """Names a build: by the content of torch, the versions of NVIDIA's libraries, the sources and the wire layout."""
+    facts = f"{build.installed(torch)} {' '.join(build.defines(torch))} {sources.source_digest()}"
     return f"torch-{torch.version}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
 
 

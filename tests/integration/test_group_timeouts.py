@@ -92,6 +92,46 @@ def test_nothing_is_late_while_a_process_ends(tmp_path: Path) -> None:
     assert "timeout" not in run.err
 
 
+ANY = f"""
+import ctypes, os, time
+import torch, torch.distributed as dist
+from datetime import timedelta
+rank = int(os.environ["RANK"])
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl", timeout=timedelta(seconds={LIMIT.total_seconds()}))
+ctypes.CDLL(None).ph_watchdog_pulse(ctypes.c_int64(200_000_000))  # watchdogs look often
+x = torch.ones(4, device="cuda")
+dist.all_reduce(x)
+torch.cuda.synchronize()
+if rank == 1:  # longer than the limit, in real time alone
+    begun = os.times().elapsed
+    while os.times().elapsed - begun < 2.5:
+        sum(range(100_000))
+dist.all_reduce(x)
+torch.cuda.synchronize()
+time.sleep(100)  # longer in virtual time alone
+begun = os.times().elapsed
+for _ in range(8):  # rounds of a watchdog take no real time
+    dist.all_reduce(x)
+    torch.cuda.synchronize()
+    time.sleep(1)
+assert os.times().elapsed - begun < 6, "the watchdog was waited for"
+print("all in time", flush=True)
+if rank == 1:
+    os._exit(0)
+dist.all_reduce(x)  # nobody joins
+torch.cuda.synchronize()
+"""
+
+
+def test_limits_go_by_virtual_time_in_each_torch(tmp_path: Path) -> None:
+    """ProcessGroupNCCL, and from torch 2.15 on ProcessGroupNCCL2."""
+    (tmp_path / "program.py").write_text(ANY)
+    done = trace(tmp_path, "--cluster", "1x2xH100", "program.py", check=False)
+    assert done.out.count("all in time") == 2, done.err[-4000:]
+    assert "timeout" in done.err and done.status != 0
+
+
 GROUPS = """
 import os, torch, torch.distributed as dist
 dist.init_process_group("nccl")

@@ -116,6 +116,26 @@ def test_missing_compiler_is_named_with_its_package(
         stubs.ensure()
 
 
+def test_the_same_wheel_in_another_folder_has_the_same_key(tmp_path: Path) -> None:
+    """A second environment finds the libraries that were compiled for the first; another torch does not."""
+    files = [*build.IDENTITY, *(f"include/{name}" for name in ("a.h",))]
+
+    def wheel(place: Path, content: str) -> find.Torch:
+        for name in files:
+            path = place / "torch" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+        record = place / "torch-9.0.dist-info" / "RECORD"
+        record.parent.mkdir()
+        record.write_text("".join(f"torch/{name},sha256={content},{len(content)}\n" for name in files))
+        return find.Torch("9.0", "13.0", place / "torch")
+
+    first, second, third = (wheel(tmp_path / str(i), text) for i, text in enumerate(("one", "one", "two")))
+    assert build.installed(first) == build.installed(second) != build.installed(third)
+    (third.directory.parent / "torch-9.0.dist-info" / "RECORD").unlink()
+    assert str(third.directory) in build.installed(third)
+
+
 def test_changed_source_changes_the_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     torch = find.find_torch()
     before = cache.cache_key(torch)

@@ -91,6 +91,7 @@ class Launches:
         self, kernel: Kernel, grid: tuple[int, int, int], given: Sequence[Any], launch: Callable[[], Any]
     ) -> Any:
         """Calls `launch`, whose kernel gets the arguments `given` (those that the IR's function has)."""
+        given = [_unwrapped(value) for value in given]
         text, stores = self._kind(kernel, grid, given)
         done = self._announcer.around(text, launch, given, kernel.written)
         for place in kernel.written:
@@ -291,6 +292,28 @@ def _make_finite(memory: Memory, word: Any, bits: int) -> None:
     words = np.ctypeslib.as_array((ctypes.c_char * memory.span).from_address(memory.address)).view(word)
     exponent = word((1 << bits) - 1) << word(8 * words.itemsize - 1 - bits)
     words[(words & exponent) == exponent] = 0
+
+
+class _Wrapped:
+    """A tensor inside a wrapper, which gives the address: the tensor's own data_ptr() would copy a copy-on-write one."""
+
+    def __init__(self, wrapper: Any, tensor: Any) -> None:
+        self._tensor, self.data_ptr = tensor, wrapper.data_ptr
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tensor, name)
+
+
+def _unwrapped(value: Any) -> Any:
+    """Arguments that have an address and are no tensors: torch's ConstTensorWrapper (``_tensor``), Triton's
+    TensorWrapper (``base``). Others are pointers of which nothing is known: None."""
+    if not hasattr(value, "data_ptr") or hasattr(value, "is_cuda"):
+        return value
+    for name in ("_tensor", "base"):
+        tensor = getattr(value, name, None)
+        if hasattr(tensor, "is_cuda"):
+            return _Wrapped(value, tensor)
+    return None
 
 
 def _few_integers(value: Any) -> bool:

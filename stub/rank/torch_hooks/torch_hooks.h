@@ -15,7 +15,15 @@ void ph_watchdog_rounds_of_wait(void);  // the same in a wait of torch's that sl
 bool ph_watchdog_sees(int64_t *moment);
 // The system clock of the calling thread: `now`, or the moment until which a watchdog has just waited.
 int64_t ph_watchdog_moment(int64_t now);
+// Time that the calling watchdog did not wait, since its rounds came before the end of its waits.
+int64_t ph_watchdog_skipped(void);
 // group_time.c
+typedef enum ph_caller {
+  PH_CALLER_OTHER,
+  PH_CALLER_COUNTS,   // counts a collective's time
+  PH_CALLER_WATCHES,  // the watchdog of ProcessGroupNCCL2
+} ph_caller;
+ph_caller ph_caller_of(uintptr_t address);  // what the function of torch that `address` returns to does
 int64_t ph_stalled(void);      // real ns for which no rank could go on
 int64_t ph_group_clock(void);  // by which the timeouts of collectives are counted
 // imports.c

@@ -19,6 +19,9 @@
 // - the rounds in real time, which show torch's heartbeat monitor that the thread lives, find nothing done.
 // Only where no rank can go on (group_time.c) is a round in real time as any other: nothing is left to depend on it.
 //
+// The watchdogs of torch 2.15's ProcessGroupNCCL2 are the same with a period of 1 s. They have no name of their own:
+// the function that waits shows them, and they get the name.
+//
 // A round looks whether a collective is late before it looks whether it is done. So the clock by which it is late shows
 // the moment of the round before: what was done then is no longer looked at.
 #define _GNU_SOURCE
@@ -38,7 +41,8 @@
 #define GROUP_THREADS "pt_nccl_"  // a process group's
 #define MONITOR_NAME "pt_nccl_heartbt"  // which the watchdog starts
 #define PERIOD_NS 100000000  // torch sleeps so long between rounds (kWatchdogThreadSleepMillis of ProcessGroupNCCL.cpp)
-#define DELAY_NS (PERIOD_NS / 2)  // from a collective's end to the round that finds it done, on average
+#define PERIOD_2_NS 1000000000  // the same of ProcessGroupNCCL2 (timeoutWatchdog of nccl2/ProcessGroupNCCLUtils.cpp)
+#define MARGIN_NS 1000000  // of a skipped wait: clocks are read one after the other
 #define PULSE_NS 30000000000  // a blind round in real time now and then: torch's heartbeat monitor wants a pulse
 #define PATIENCE_NS 5000000000  // a watchdog that takes longer by itself is not waited for
 #define SLICE_NS 1000000
@@ -65,6 +69,9 @@ static watchdog *_Atomic watchdogs;  // in the order in which their groups were 
 static pthread_mutex_t watchdogs_lock = PTHREAD_MUTEX_INITIALIZER;
 #define NEVER (INT64_MIN / 4)  // before everything: nothing is late
 static _Atomic int64_t next_round;
+static _Atomic int64_t period = PERIOD_NS;
+static __thread int64_t skipped;
+static __thread bool second;  // of ProcessGroupNCCL2
 static atomic_bool work;  // is there something that a round could find done? Then the next round is set
 
 // A round keeps what finished collectives held until the group's next collective is enqueued, whose thread then frees
@@ -72,6 +79,7 @@ static atomic_bool work;  // is there something that a round could find done? Th
 static _Atomic int64_t last_found;  // the round that found something done last, by the rank's clock; 0: none
 static __thread bool enqueues;
 static void (*real_enqueue)(void *group, const void *collective);
+static void (*real_enqueue_2)(void *group, const void *collective, void *stream);
 
 static _Atomic int64_t pulse = PULSE_NS;
 static __thread watchdog *own;
@@ -104,7 +112,13 @@ static void leave(void *each) {
   no_stranger();
 }
 
+// From a collective's end to the round that finds it done, on average.
+static int64_t delay(void) { return atomic_load_explicit(&period, memory_order_relaxed) / 2; }
+
+int64_t ph_watchdog_skipped(void) { return skipped; }
+
 static watchdog *adopt(void) {
+  if (second) atomic_store(&period, PERIOD_2_NS);
   pthread_mutex_lock(&watchdogs_lock);
   watchdog *_Atomic *end = &watchdogs;
   for (watchdog *each; !own && (each = atomic_load(end)); end = &each->next)
@@ -113,7 +127,7 @@ static watchdog *adopt(void) {
   if (fresh) own = calloc(1, sizeof *own);
   if (own) {
     own->round = own->before = NEVER;
-    own->found = -PERIOD_NS;
+    own->found = -atomic_load(&period);
     atomic_store(&own->used, true);
     pthread_setspecific(ends, own);
     if (fresh) atomic_store(end, own);
@@ -124,8 +138,12 @@ static watchdog *adopt(void) {
 }
 
 // The watchdog that calls, if its waits are to be taken over.
-static watchdog *taken(void) {
-  if (!is_called(WATCHDOG_NAME)) return NULL;
+static watchdog *taken(uintptr_t caller) {
+  if (!is_called(WATCHDOG_NAME)) {
+    if (ph_caller_of(caller) != PH_CALLER_WATCHES) return NULL;
+    second = true;
+    prctl(PR_SET_NAME, WATCHDOG_NAME);
+  }
   if (ph_recording()) return own ? own : adopt();
   if (!stranger && ph_attached()) {
     stranger = true;
@@ -153,7 +171,7 @@ static void await_strangers(void) {
 void ph_watchdog_work(void) {
   if (atomic_load_explicit(&work, memory_order_relaxed)) return;
   if (!ph_self.borrows_clock) await_strangers();
-  atomic_store(&next_round, ph_now() + DELAY_NS);
+  atomic_store(&next_round, ph_now() + delay());
   atomic_store(&work, true);
 }
 
@@ -167,7 +185,7 @@ bool ph_watchdog_undone(void) {
 // found.
 bool ph_watchdog_early(const ph_event *event) {
   if (!ph_self.borrows_clock || !own || own->finds) return false;
-  int64_t due = event->done_at + DELAY_NS, next = own->found + PERIOD_NS;
+  int64_t due = event->done_at + delay(), next = own->found + atomic_load(&period);
   if (due < next) due = next;
   if (due <= ph_now()) {
     own->finds = true;
@@ -289,8 +307,11 @@ static int watchdog_wait(watchdog *each, pthread_cond_t *cond, pthread_mutex_t *
   atomic_store(&each->idle, 0);
   if (atomic_load(&each->kicked)) {
     // The C++ library looks at its steady clock too: before the time that was asked for, a wait that
-    // ends counts as a false alarm and no round is made.
-    while (wait_until(cond, mutex, clock, &until) == 0) {}
+    // ends counts as a false alarm and no round is made. That of ProcessGroupNCCL2 is put forward instead.
+    struct timespec now;
+    clock_gettime(clock, &now);
+    if (second) skipped += (until.tv_sec - now.tv_sec) * 1000000000 + until.tv_nsec - now.tv_nsec + MARGIN_NS;
+    while (!second && wait_until(cond, mutex, clock, &until) == 0) {}
     each->in_round = true;
     begin_round(each);
     ph_this_thread();
@@ -303,14 +324,14 @@ static int watchdog_wait(watchdog *each, pthread_cond_t *cond, pthread_mutex_t *
 }
 
 static int timedwait(pthread_cond_t *cond, pthread_mutex_t *mutex, const struct timespec *deadline) {
-  watchdog *each = taken();
+  watchdog *each = taken((uintptr_t)__builtin_return_address(0));
   if (each) return watchdog_wait(each, cond, mutex, CLOCK_REALTIME, deadline);
   settle();
   return real_timedwait(cond, mutex, deadline);
 }
 
 static int clockwait(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock, const struct timespec *deadline) {
-  watchdog *each = taken();
+  watchdog *each = taken((uintptr_t)__builtin_return_address(0));
   if (each) return watchdog_wait(each, cond, mutex, clock, deadline);
   settle();
   return real_clockwait(cond, mutex, clock, deadline);
@@ -375,8 +396,8 @@ void ph_watchdog_rounds(void) {
 void ph_sleep(int64_t ns) {
   if (ns <= 0 || ph_rt.null_mode || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
   const int64_t end = ph_now() + ns;
-  for (int64_t step = DELAY_NS; atomic_load(&work) && atomic_load(&watchdogs); step += step / 4) {
-    int64_t next = atomic_load(&next_round) - DELAY_NS + step;
+  for (int64_t step = delay(); atomic_load(&work) && atomic_load(&watchdogs); step += step / 4) {
+    int64_t next = atomic_load(&next_round) - delay() + step;
     if (next > end) break;
     ph_advance(next - ph_now());
     ph_watchdog_rounds();
@@ -387,6 +408,12 @@ void ph_sleep(int64_t ns) {
 static void enqueue(void *group, const void *collective) {
   enqueues = true;
   real_enqueue(group, collective);
+  enqueues = false;
+}
+
+static void enqueue_2(void *group, const void *collective, void *stream) {
+  enqueues = true;
+  real_enqueue_2(group, collective, stream);
   enqueues = false;
 }
 
@@ -410,6 +437,10 @@ const ph_import ph_watchdog_imports[] = {
     {"_ZN4c10d16ProcessGroupNCCL11workEnqueueERKN3c1013intrusive_ptrINS0_8WorkNCCLENS1_6detail34intrusive_target_"
      "default_null_typeIS3_EEEE",
      (void *)enqueue, (void **)&real_enqueue},
+    // c10d::nccl2::ProcessGroupNCCL::enqueueWork
+    {"_ZN4c10d5nccl216ProcessGroupNCCL11enqueueWorkERKN3c1013intrusive_ptrINS0_8WorkNCCLENS2_6detail34intrusive_target_"
+     "default_null_typeIS4_EEEEP11CUstream_st",
+     (void *)enqueue_2, (void **)&real_enqueue_2},
     {NULL, NULL, NULL},
 };
 
@@ -417,6 +448,7 @@ void ph_watchdogs_reset(void) {
   atomic_store(&watchdogs, NULL);
   atomic_store(&work, false);
   atomic_store(&last_found, 0);
+  atomic_store(&period, PERIOD_NS);
   atomic_store(&threads_started, 0);
   atomic_store(&threads_settled, 0);
   own = NULL;
