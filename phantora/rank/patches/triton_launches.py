@@ -295,7 +295,7 @@ def _make_finite(memory: Memory, word: Any, bits: int) -> None:
 
 
 class _Wrapped:
-    """A tensor inside a wrapper, which gives the address: the tensor's own data_ptr() would copy a copy-on-write one."""
+    """A tensor inside a wrapper that gives the address: the tensor's own data_ptr() would copy a copy-on-write one."""
 
     def __init__(self, wrapper: Any, tensor: Any) -> None:
         self._tensor, self.data_ptr = tensor, wrapper.data_ptr
