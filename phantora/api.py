@@ -38,6 +38,7 @@ from phantora.trace.reader import Log, open_log
 from phantora.trace.schema import COMMUNICATION_KINDS
 
 if TYPE_CHECKING:
+    from phantora.dumps.why import Answer
     from phantora.trace.diff.compare import Difference
 
 
@@ -280,6 +281,14 @@ def run(
     if result.reason != Reason.OK or result.log is None:
         raise RunFailed(result)
     return Run(result.log)
+
+
+def why(*paths: str | os.PathLike[str]) -> Answer:
+    """The cause of a hang (dumps of NCCL's flight recorder), of an out-of-memory error (one memory snapshot, or two to
+    compare) or of a slow step (a log), as ``phantora why`` prints it. Raises PhantoraError."""
+    from phantora.dumps.why import why as answer
+
+    return answer([os.fspath(path) for path in paths])
 
 
 def collective_time(cluster: str, op: str, bytes: int, ranks: int | Sequence[int] | None = None) -> float:

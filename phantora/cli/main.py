@@ -26,6 +26,7 @@ from phantora.without_pandas import block_pandas
 COMMANDS = {
     "trace": "phantora.cli.trace",
     "analyze": "phantora.cli.analyze",
+    "why": "phantora.cli.why",
     "diff": "phantora.cli.diff",
     "view": "phantora.cli.view",
     "export": "phantora.cli.export",

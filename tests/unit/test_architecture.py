@@ -27,6 +27,7 @@ ALLOWED = {
     "ttir": set(),
     "cost": {"hardware", "ttir", "wire"},
     "trace": {"fold", "wire"},
+    "dumps": {"trace"},
     "importers": {"cost", "hardware", "trace", "wire"},
     "calibration": {"cost", "hardware", "trace"},
     "sim": {"cost", "fold", "hardware", "trace", "wire"},

@@ -1,0 +1,49 @@
+"""``phantora why``: the cause of a hang, of an out-of-memory error, or of a slow step."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+
+import click
+
+_WIDTH = 100
+_INDENT = 10
+
+
+@click.command(
+    "why",
+    epilog="""Examples:
+
+\b
+  phantora why nccl_trace_rank_*        # a hang, from the dumps of all ranks
+  phantora why oom.pickle               # an out-of-memory error, from a memory snapshot
+  phantora why real.pickle sim.pickle   # which lines hold more memory in reality
+  phantora why run.arrow                # a slow step, from a log
+""",
+)
+@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILES")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+def why(files: tuple[str, ...], as_json: bool) -> None:
+    """Name the cause of a hang, of an out-of-memory error, or of a slow step, in five lines.
+
+    \b
+    nccl_trace_rank_N   dumps of NCCL's flight recorder: TORCH_FR_BUFFER_SIZE=2000 in the job's environment
+    .pickle             memory snapshots: torch.cuda.memory._record_memory_history(), _dump_snapshot(FILE)
+    .arrow              logs of simulated and imported runs
+
+    Files are read without unpickling objects.
+    """
+    import orjson
+
+    from phantora.dumps.why import why as answer
+
+    found = answer(files)
+    if as_json:
+        lines = [{"word": word, "text": text} for word, text in found.lines]
+        click.echo(orjson.dumps({"question": found.question, "lines": lines}, option=orjson.OPT_INDENT_2))
+        return
+    for word, text in found.lines:
+        first, *more = wrap(text, _WIDTH - _INDENT, break_long_words=False, break_on_hyphens=False) or [""]
+        click.echo(f"{word:<{_INDENT}}{first}")
+        for part in more:
+            click.echo(" " * _INDENT + part)

@@ -1,0 +1,143 @@
+"""The cause of an out-of-memory error, or of a peak, from a snapshot of the allocator."""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from phantora.dumps.memory_snapshot import UNKNOWN, Block, Snapshot
+from phantora.trace.analysis.units import size
+
+_PLACES = 3
+_REPEATED = 4  # blocks of one line that stay
+_SPREAD = 0.5  # of the history over which they were allocated
+_KEPT = 0.8  # of the line's blocks stay
+_LOOPS = 0.5  # of the gaps between them contain a freed block
+_WORTH_NAMING = 0.02  # of the peak
+
+
+@dataclass(frozen=True)
+class Growth:
+    """A line whose blocks stay, one after another."""
+
+    place: str
+    bytes: int
+    """Bytes of all of them."""
+    blocks: int
+
+
+def growing(snapshot: Snapshot) -> Growth | None:
+    """The line whose blocks are allocated over at least half of the history and of which at least four of five stay.
+
+    Between most of them other blocks are freed, as each iteration of a loop does. A model's parameters are allocated at
+    once and activations are freed in their step, so neither is found.
+    """
+    if not snapshot.times_us:
+        return None
+    first, last = snapshot.times_us[0], snapshot.times_us[-1]
+    freed = sorted(block.end for block in snapshot.blocks if block.end < snapshot.events)
+    by_place: dict[str, list[Block]] = defaultdict(list)
+    for block in snapshot.blocks:
+        if block.begin >= 0 and block.place != UNKNOWN:
+            by_place[block.place].append(block)
+    found: list[Growth] = []
+    for place, blocks in by_place.items():
+        kept = [block for block in blocks if block.end >= snapshot.events]
+        if len(kept) < _REPEATED or len(kept) < _KEPT * len(blocks):
+            continue
+        numbers = sorted(block.begin for block in kept)
+        loops = sum(bisect(freed, after) > bisect(freed, before) for before, after in pairwise(numbers))
+        if loops < _LOOPS * (len(kept) - 1):
+            continue
+        times = sorted(block.time_us for block in kept)
+        steps = [after - before for before, after in pairwise(times)]
+        if times[-1] - times[0] < _SPREAD * (last - first) or max(steps) > _SPREAD * (times[-1] - times[0]):
+            continue
+        found.append(Growth(place, sum(block.bytes for block in kept), len(kept)))
+    most = max(found, key=lambda one: one.bytes, default=None)
+    return most if most is not None and most.bytes >= _WORTH_NAMING * snapshot.peak else None
+
+
+def answer(snapshot: Snapshot) -> list[tuple[str, str]]:
+    """The cause in at most five lines, a word and its text each."""
+    found = []
+    failed, growth = snapshot.failed, growing(snapshot)
+    unused = sum(snapshot.free_blocks)
+    if failed is not None:
+        found.append(
+            ("OOM", f"{size(failed.bytes)} asked at {failed.place}, {size(failed.free_bytes)} free on the device")
+        )
+    else:
+        found.append(("PEAK", f"{size(snapshot.peak)} allocated; no allocation failed in this history"))
+    event = snapshot.peak_event if failed is None else snapshot.events - 1
+    places = list(snapshot.by_place(event).items())[:_PLACES]
+    if places:
+        found.append(("HELD BY", ", ".join(f"{place} {size(held)}" for place, held in places)))
+    if growth is not None:
+        found.append(
+            ("GROWS", f"{growth.place} keeps {growth.blocks} blocks, {size(growth.bytes)}, none of them freed")
+        )
+    if snapshot.reserved:
+        found.append(("RESERVED", _reserved(snapshot, unused)))
+    found.append(("NEXT", _next(snapshot, growth, unused)))
+    return found
+
+
+def _reserved(snapshot: Snapshot, unused: int) -> str:
+    text = f"{size(snapshot.reserved)}, of which {size(unused)} unallocated"
+    if not snapshot.free_blocks:
+        return text
+    pieces = "one piece" if len(snapshot.free_blocks) == 1 else f"{len(snapshot.free_blocks)} pieces, the largest "
+    text += f" in {pieces}" + (size(snapshot.free_blocks[0]) if len(snapshot.free_blocks) > 1 else "")
+    return text + (": fragmentation" if _fragmented(snapshot, unused) else "")
+
+
+def _fragmented(snapshot: Snapshot, unused: int) -> bool:
+    """True if the failed allocation fits the unused memory as a whole and none of its pieces."""
+    failed = snapshot.failed
+    return failed is not None and unused + failed.free_bytes >= failed.bytes > snapshot.free_blocks[0]
+
+
+def _next(snapshot: Snapshot, growth: Growth | None, unused: int) -> str:
+    if growth is not None:
+        return f"what {growth.place} allocates stays: detach it, use torch.no_grad, or move it to the CPU"
+    if snapshot.free_blocks and _fragmented(snapshot, unused) and not snapshot.expandable:
+        return "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; phantora trace with it shows the memory then"
+    if snapshot.failed is not None:
+        return "phantora fits of the script: the memory that it needs, and the largest batch that fits"
+    return "phantora why REAL.pickle SIMULATED.pickle compares it with `phantora export run.arrow -o SIMULATED.pickle`"
+
+
+@dataclass(frozen=True)
+class PlaceDifference:
+    """Bytes that one line holds at the peak in two snapshots."""
+
+    place: str
+    first: int
+    second: int
+
+
+def differences(first: Snapshot, second: Snapshot) -> list[PlaceDifference]:
+    """Lines at the two peaks, the largest difference first."""
+    one, other = first.by_place(first.peak_event), second.by_place(second.peak_event)
+    found = [PlaceDifference(place, one.get(place, 0), other.get(place, 0)) for place in {**one, **other}]
+    return sorted(found, key=lambda each: (-abs(each.first - each.second), each.place))
+
+
+def compared(first: Snapshot, second: Snapshot) -> list[tuple[str, str]]:
+    """Both peaks and the lines that differ, at most five lines."""
+    found = [("PEAK", f"{size(first.peak)} in {first.path}, {size(second.peak)} in {second.path}")]
+    for each in differences(first, second)[:_PLACES]:
+        if abs(each.first - each.second) >= _WORTH_NAMING * max(first.peak, second.peak):
+            found.append(("DIFFERS", f"{each.place}: {size(each.first)} against {size(each.second)}"))
+    if len(found) == 1:
+        found.append(("DIFFERS", "no line by 2 % of the peak"))
+    return found
+
+
+def lines(snapshots: Sequence[Snapshot]) -> list[tuple[str, str]]:
+    """The answer for one snapshot, or the difference of two."""
+    return answer(snapshots[0]) if len(snapshots) == 1 else compared(snapshots[0], snapshots[1])

@@ -1,0 +1,57 @@
+"""Why is it slow, why did it hang, why is it out of memory: the answer to files of a job, in at most five lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from phantora.dumps import hang, out_of_memory
+from phantora.dumps.flight_recorder import is_dump, read_dumps
+from phantora.dumps.memory_snapshot import read_snapshot
+from phantora.dumps.plain_pickle import is_pickle
+from phantora.errors import PhantoraError
+from phantora.trace.analysis import why as of_log
+from phantora.trace.analysis.analyze import analyze
+from phantora.trace.reader import open_log
+
+HANG, MEMORY, SPEED = "hang", "memory", "speed"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to one question."""
+
+    question: str
+    """``hang``, ``memory`` or ``speed``."""
+    lines: tuple[tuple[str, str], ...]
+    """A word in capitals and its text each."""
+
+    def __str__(self) -> str:
+        return "\n".join(f"{word:<9} {text}" for word, text in self.lines)
+
+
+def why(paths: Sequence[str]) -> Answer:
+    """The answer to `paths`: dumps of NCCL's flight recorder, one or two memory snapshots, or a log.
+
+    Raises PhantoraError for other files, and for files of different kinds.
+    """
+    kinds = {path: _question(path) for path in paths}
+    if len(set(kinds.values())) != 1:
+        found = ", ".join(f"{path} ({kind})" for path, kind in kinds.items())
+        raise PhantoraError(f"these files answer different questions: {found}; give those of one kind")
+    question = kinds[paths[0]]
+    if question == HANG:
+        return Answer(HANG, tuple(hang.answer(read_dumps(paths))))
+    if question == MEMORY:
+        if len(paths) > 2:
+            raise PhantoraError("give one memory snapshot, or two to compare")
+        return Answer(MEMORY, tuple(out_of_memory.lines([read_snapshot(path) for path in paths])))
+    if len(paths) > 1:
+        raise PhantoraError(f"give one log; phantora diff {' '.join(paths)} names the cause of a difference")
+    return Answer(SPEED, tuple(of_log.answer(analyze(open_log(paths[0])))))
+
+
+def _question(path: str) -> str:
+    if is_dump(path):
+        return HANG
+    return MEMORY if is_pickle(path) else SPEED

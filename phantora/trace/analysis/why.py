@@ -1,0 +1,57 @@
+"""``phantora why`` of a log: the cause of a slow step, its place in the timeline and the next experiment."""
+
+from __future__ import annotations
+
+from phantora.trace.analysis.report import Report
+from phantora.trace.analysis.summary import lines
+from phantora.trace.analysis.units import duration
+
+_MOST_FINDINGS = 2
+_SHOWN = ("FITS", "STEP")
+
+
+def answer(report: Report) -> list[tuple[str, str]]:
+    """At most five lines, a word and its text each."""
+    summary = dict(lines(report))
+    found = [(word, summary[word]) for word in _SHOWN if word in summary]
+    details = report.details
+    found += [("WHY", text) for text in (details.findings if details is not None else [])[:_MOST_FINDINGS]]
+    if not any(word == "WHY" for word, _ in found):
+        found.append(("WHY", "the GPUs compute nearly all the time: no delay takes a per cent of the step"))
+    place = _place(report)
+    experiment = _experiment(report)
+    return [*found, ("NEXT", f"{place}{experiment}")]
+
+
+def _cause(report: Report) -> str:
+    """The largest of the step's stalls; "" where compute takes nine tenths."""
+    steady = report.steady
+    cause, most = max(steady.stalls.items(), key=lambda item: item[1], default=("", 0.0))
+    return cause if most > 0.01 * steady.time else ""
+
+
+def _place(report: Report) -> str:
+    """The rank and step of which the largest stall takes most."""
+    cause = _cause(report)
+    steps = [
+        (step.times.stalls.get(cause, 0.0), rank.rank, step)
+        for rank in report.ranks
+        for step in rank.steps
+        if not step.note
+    ]
+    if not cause or not steps:
+        return ""
+    _, rank, step = max(steps, key=lambda item: (item[0], -item[1]))
+    return f"see it on rank {rank} in step {step.number}, from {duration(step.start)} on; "
+
+
+def _experiment(report: Report) -> str:
+    """A command that simulates the run without its largest stall."""
+    cause, log = _cause(report), report.path
+    if cause in ("host", "synchronisation"):
+        return f"phantora replay {log} --host-scale 0.5 has half of the host time"
+    if cause == "late rank":
+        return f"phantora replay {log} --stragglers none, or compare the ranks' work in phantora analyze {log}"
+    if cause in ("transfer", "pipeline bubble"):
+        return f"phantora replay {log} --cluster with faster links, or another layout by phantora sweep"
+    return f"phantora replay {log} --gpu B200 has other kernels' times; phantora analyze {log} lists them"
