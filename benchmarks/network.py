@@ -1,6 +1,6 @@
 """Cost of the network model: python -m benchmarks.network
 
-The solver of sim/engine/network.cpp on three workloads, next to a plain progressive filling in Python that
+The solver of sim/engine/network/network.cpp on three workloads, next to a plain progressive filling in Python that
 solves everything anew at every event (on a smaller one of the same kind, since it takes so long); the first
 price of an all-reduce of 1,024 ranks, with its routes; and what sharing the links adds to a training step of 256
 ranks (network_step.py), next to what the ranks themselves cost under stubs that do nothing.

@@ -36,7 +36,8 @@ def engine_directory() -> Path:
 
 def engine_sources() -> list[Path]:
     """The files of the engine that are compiled."""
-    return [*sources_of(engine_directory()), *sources_of(engine_directory() / "fold")]
+    root = engine_directory()
+    return [path for folder in (root, *sorted(root.iterdir())) if folder.is_dir() for path in sources_of(folder)]
 
 
 def sources_of(folder: Path) -> list[Path]:

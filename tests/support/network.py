@@ -24,7 +24,7 @@ class Class:
 
 
 class Network:
-    """sim/engine/network.cpp through its C interface."""
+    """sim/engine/network/network.cpp through its C interface."""
 
     def __init__(self, library: Path, bandwidths: Sequence[float]) -> None:
         self._lib = lib = ctypes.CDLL(str(library))

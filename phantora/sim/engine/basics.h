@@ -1,6 +1,6 @@
 // Common parts of the engine: constants, atomics, the state of an iteration.
 #pragma once
-#include "network.h"
+#include "network/network.h"
 #include "phantora_engine.h"
 
 #include <linux/futex.h>

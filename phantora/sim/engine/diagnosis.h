@@ -1,6 +1,6 @@
 // Waits of the ranks, in words.
 #pragma once
-#include "communication.h"
+#include "communication/communication.h"
 
 namespace phe {
 

@@ -2,15 +2,15 @@
 //
 // Each rank has one or more GPUs; a GPU has streams, a stream is a queue of items. A GPU advances
 // event by event: an item is admitted when it heads its stream and its launch and dependencies are
-// past, and completes when its work is done (device.h). Kernels share the GPU (rates.h), lose to communication
-// that run with them (interference.h) and to the power limit (power.h). A GPU never passes the moment at which
+// past, and completes when its work is done (gpu/device.h). Kernels share the GPU (gpu/rates.h), lose to communication
+// that run with them (gpu/interference.h) and to the power limit (gpu/power.h). A GPU never passes the moment at which
 // its host, a missing peer of a collective that runs on it, or other traffic on the links could
-// still change what happens (conservative_clock.h; docs/virtual-time.md). Costs are asked from Python once per distinct
-// piece of work and kept (prices.h).
+// still change what happens (time/conservative_clock.h; docs/virtual-time.md). Costs are asked from Python once per
+// distinct piece of work and kept (prices.h).
 #pragma once
-#include "completions.h"
-#include "ingest.h"
-#include "conservative_clock.h"
+#include "time/completions.h"
+#include "ranks/ingest.h"
+#include "time/conservative_clock.h"
 
 namespace phe {
 

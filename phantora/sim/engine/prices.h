@@ -1,7 +1,7 @@
 // Prices: what a distinct piece of work costs, asked from Python once and kept.
 #pragma once
-#include "network.h"
-#include "operation.h"
+#include "network/network.h"
+#include "communication/operation.h"
 
 #include <unordered_map>
 

@@ -2,7 +2,7 @@
 
 #include <string.h>
 
-#include "communication.h"
+#include "communication/communication.h"
 
 namespace phe {
 namespace {

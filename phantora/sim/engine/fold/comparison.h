@@ -1,7 +1,7 @@
 // In a folded run one process represents the ranks between two others. This compares their records one by one. The run
 // ends where the representative matches neither (docs/scale.md).
 #pragma once
-#include "rank_table.h"
+#include "ranks/rank_table.h"
 #include "texts.h"
 
 namespace phe {

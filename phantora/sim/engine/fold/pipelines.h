@@ -3,7 +3,7 @@
 // Pipelines wait for each other once a step. Which one is the slowest depends on what the stages have to do and on how
 // far the power limit holds each of them, so it is found by the loads of a step that is over.
 #pragma once
-#include "rank_table.h"
+#include "ranks/rank_table.h"
 
 namespace phe {
 

@@ -3,7 +3,7 @@
 // Groups that differ only in their place along folded axes are a family. The one at the first place has the most
 // processes. Their bytes give a law, from which the bytes of all others follow.
 #pragma once
-#include "operation.h"
+#include "communication/operation.h"
 
 #include <string>
 #include <tuple>
