@@ -9,25 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from phantora.dumps.frames import Frame, frames_of, own_line
 from phantora.dumps.plain_pickle import load
 from phantora.errors import PhantoraError
 
 SCHEDULED, STARTED, COMPLETED = "scheduled", "started", "completed"
 _NUMBER = re.compile(r"(\d+)(?!.*\d)")
-_LIBRARY = re.compile(r"[/\\](?:site-packages|dist-packages|python3\.\d+|phantora[/\\](?:rank|launch))[/\\]|^<")
 _PEER = re.compile(r"(\d+)(->|<-)(\d+)")
-
-
-@dataclass(frozen=True)
-class Frame:
-    """A line of a stack."""
-
-    file: str
-    line: int
-    function: str
-
-    def __str__(self) -> str:
-        return f"{Path(self.file).name}:{self.line}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,8 +72,7 @@ class Call:
     @cached_property
     def place(self) -> str:
         """The innermost line of the user's own code, ``train.py:41``; "" without a stack."""
-        own = next((frame for frame in self.frames if not _LIBRARY.search(frame.file)), None)
-        return str(own or (self.frames[0] if self.frames else ""))
+        return str(own_line(self.frames) or "")
 
 
 @dataclass(frozen=True)
@@ -168,10 +155,7 @@ def _call(entry: Any) -> Call:
         state=str(entry["state"]),
         created_ns=int(entry.get("time_created_ns") or 0),
         timeout_ms=int(entry.get("timeout_ms") or 0),
-        frames=tuple(
-            Frame(str(frame.get("filename", "")), int(frame.get("line", 0)), str(frame.get("name", "")))
-            for frame in entry.get("frames") or ()
-        ),
+        frames=frames_of(entry.get("frames") or ()),
     )
 
 

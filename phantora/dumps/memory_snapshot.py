@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
+from phantora.dumps.frames import frames_of, own_line
 from phantora.dumps.plain_pickle import load
 from phantora.errors import PhantoraError
 
 UNKNOWN = "before the history"
 """The place of blocks that were allocated before the history begins, or without stacks."""
-_LIBRARY = re.compile(r"[/\\](?:site-packages|dist-packages|python3\.\d+|phantora[/\\](?:rank|launch))[/\\]|^<")
 
 
 @dataclass(frozen=True)
@@ -185,7 +183,4 @@ def _failed(trace: Sequence[dict[str, Any]]) -> OutOfMemory | None:
 
 def place_of(frames: Sequence[Any]) -> str:
     """The innermost Python line of the user's own code, else of any Python code: ``train.py:28``."""
-    python = [frame for frame in frames if str(frame.get("filename", "")).endswith(".py")]
-    own = next((frame for frame in python if not _LIBRARY.search(str(frame["filename"]))), None)
-    chosen = own or (python[0] if python else None)
-    return f"{Path(str(chosen['filename'])).name}:{int(chosen.get('line', 0))}" if chosen else UNKNOWN
+    return str(own_line(frames_of(frames)) or UNKNOWN)

@@ -13,7 +13,7 @@ from phantora.trace.analysis.units import size
 
 _PLACES = 3
 _REPEATED = 4  # blocks of one line that stay
-_SPREAD = 0.5  # of the history over which they were allocated
+_LASTING = 0.5  # of the history over which they were allocated
 _KEPT = 0.8  # of the line's blocks stay
 _LOOPS = 0.5  # of the gaps between them contain a freed block
 _WORTH_NAMING = 0.02  # of the peak
@@ -54,7 +54,7 @@ def growing(snapshot: Snapshot) -> Growth | None:
             continue
         times = sorted(block.time_us for block in kept)
         steps = [after - before for before, after in pairwise(times)]
-        if times[-1] - times[0] < _SPREAD * (last - first) or max(steps) > _SPREAD * (times[-1] - times[0]):
+        if times[-1] - times[0] < _LASTING * (last - first) or max(steps) > _LASTING * (times[-1] - times[0]):
             continue
         found.append(Growth(place, sum(block.bytes for block in kept), len(kept)))
     most = max(found, key=lambda one: one.bytes, default=None)
