@@ -47,7 +47,8 @@ def load_stubs(stub_set: StubSet) -> ctypes.CDLL:
     profiler.install(library)
     failures.install(library)
     runtime = next(path for path in stub_set.libraries if path.name.startswith("libcudart.so"))
-    static_runtime.install(runtime)
+    driver = next(path for path in stub_set.libraries if path.name.startswith("libcuda.so"))
+    static_runtime.install(runtime, driver)
     cupy_sparse.install(library, ctypes.CDLL(str(runtime)))
     return library
 
