@@ -9,11 +9,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from phantora.api import Run, RunFailed, collective_time, run, sweep, why
+    from phantora.api import Run, RunFailed, collective_time, fits, plan, run, sweep, why
     from phantora.api import open_run as open
     from phantora.errors import PhantoraError
 
-__all__ = ["PhantoraError", "Run", "RunFailed", "__version__", "collective_time", "open", "run", "sweep", "why"]
+__all__ = [
+    "PhantoraError",
+    "Run",
+    "RunFailed",
+    "__version__",
+    "collective_time",
+    "fits",
+    "open",
+    "plan",
+    "run",
+    "sweep",
+    "why",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import html
 import os
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,12 +24,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phantora import defaults
 from phantora.errors import PhantoraError, Reason
 from phantora.json_data import encode
+from phantora.options import NO_KEYWORD, with_keywords, with_options
 from phantora.result import RunResult
 from phantora.run_process import run_in_process
-from phantora.spec import AUTO, MODULE, SCRIPT, FoldSpec, LaunchSpec, OutputSpec, RankSpec, RunSpec, WhatIfSpec
+from phantora.spec import FITS, MODULE, OFF, PLAN, SCRIPT, SWEEP, TRACE, FoldSpec, OutputSpec, RunSpec, WhatIfSpec
 from phantora.trace.analysis.analyze import Filters, analyze
 from phantora.trace.analysis.energy import priced
 from phantora.trace.analysis.report import Report
@@ -38,7 +39,11 @@ from phantora.trace.reader import Log, open_log
 from phantora.trace.schema import COMMUNICATION_KINDS
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from phantora.dumps.why import Answer
+    from phantora.keywords import FitsOptions, PlanOptions, RunOptions, SweepOptions
+    from phantora.sweeps.questions import Fits, Offers
     from phantora.trace.diff.compare import Difference
 
 
@@ -186,36 +191,14 @@ def open_run(path: str | os.PathLike[str]) -> Run:
     return Run(path)
 
 
+@with_keywords(TRACE, NO_KEYWORD)
 def run(
     script: str | os.PathLike[str],
     args: Sequence[str] = (),
     *,
-    cluster: str = defaults.CLUSTER,
-    output: str | os.PathLike[str] | None = None,
     module: bool = False,
-    nnodes: int | None = None,
-    nproc_per_node: int | None = None,
-    processes_per_gpu: int = 1,
-    gpu_memory: float | None = None,
-    host: str | None = None,
-    host_time: str = "modelled",
-    data_loading: str = "free",
-    disk: str = "1GB/s",
-    moe_routing: str = "balanced",
-    assume: Sequence[str] = (),
-    degrade: Sequence[str] = (),
-    straggler: Sequence[str] = (),
-    background: Sequence[str] = (),
-    fold: str = AUTO,
-    real_ranks: Sequence[int] = (),
-    seed: int = 0,
-    hang_timeout: float = 30.0,
-    unsupported: str = "error",
-    modules: bool = False,
-    flows: bool = False,
-    recording: bool = True,
-    force: bool = False,
     quiet: bool = True,
+    **options: Unpack[RunOptions],
 ) -> Run:
     """Runs a script on a simulated cluster and opens its log. Each option is that of ``phantora trace``.
 
@@ -227,30 +210,7 @@ def run(
     Args:
         script: Path of the script, or a module's name with `module`.
         args: Arguments of the script.
-        cluster: ``HOSTSxGPUSxMODEL`` or the path of a .toml file.
-        output: Where the log (.arrow) or timeline goes; None: named after the script, in the current folder.
         module: `script` is a module, as in ``python -m``.
-        nnodes: Hosts to use; None: all of the cluster.
-        nproc_per_node: Ranks per host; None: its GPUs.
-        processes_per_gpu: Processes that may share a GPU at a time.
-        gpu_memory: GiB of each GPU in place of its own.
-        host: Host CPU model: a built-in name, a .toml file, or a multiplier of ``default``.
-        host_time: Source of the host time: ``modelled``, ``measured`` (this machine's CPU time), or ``none``.
-        data_loading: Cost of a DataLoader's batch: ``free``, ``measured``, or a time such as ``12ms``.
-        disk: Rate of checkpoints, written and read: ``2GB/s`` per host, ``20GB/s,shared``, or ``free``.
-        moe_routing: Tokens per expert: ``balanced``, ``zipf:S``, a .json file with shares, or ``framework``.
-        assume: Unknown values, such as ``["length=lognormal:900:0.8", "accept=0.7"]``.
-        degrade: Slower parts of the network, such as ``["h0.nic0>*=0.5"]``.
-        straggler, background: Slower ranks, and other traffic; forms as in ``phantora trace --help``.
-        fold: ``auto`` (if the ranks do not fit this machine), ``off``, or the axes of the mesh whose ranks are folded.
-        real_ranks: More ranks of a folded run that are processes.
-        seed: Random generators of rank r start with `seed` + r.
-        hang_timeout: Seconds without progress after which the run counts as hung.
-        unsupported: Effect of a call that Phantora does not cover: ``error`` or ``warn``.
-        modules: Log time, flops and memory by nn.Module.
-        flows: Log all network flows and the traffic of each link.
-        recording: The log includes the recording for :meth:`Run.replay`.
-        force: A run that fails replaces an existing log too.
         quiet: What the script prints is dropped.
 
     Returns:
@@ -260,27 +220,22 @@ def run(
         RunFailed: The run failed; its ``result`` has the reason and the partial log.
         PhantoraError: The options cannot be run.
     """
-    spec = RunSpec(
-        os.fspath(script),
-        tuple(args),
-        MODULE if module else SCRIPT,
-        cluster=cluster,
-        processes_per_gpu=processes_per_gpu,
-        gpu_memory=gpu_memory,
-        host=host,
-        host_time=host_time,
-        unsupported=unsupported,
-        hang_timeout=hang_timeout,
-        ranks=RankSpec(seed, data_loading, disk, moe_routing=moe_routing, assume=tuple(assume), modules=modules),
-        fold=FoldSpec(fold, tuple(real_ranks)),
-        what_if=WhatIfSpec(tuple(degrade), tuple(straggler), tuple(background)),
-        launch=LaunchSpec(str(nnodes or AUTO), str(nproc_per_node or AUTO)),
-        output=OutputSpec(os.fspath(output) if output is not None else "", force, recording, flows),
-    )
-    result = run_in_process(spec, quiet=quiet)
+    result = run_in_process(_spec(TRACE, script, args, module, options), quiet=quiet)
     if result.reason != Reason.OK or result.log is None:
         raise RunFailed(result)
     return Run(result.log)
+
+
+def _spec(
+    command: str,
+    script: str | os.PathLike[str],
+    args: Sequence[str],
+    module: bool,
+    options: Mapping[str, Any],
+    base: RunSpec | None = None,
+) -> RunSpec:
+    spec = replace(base or RunSpec(""), target=os.fspath(script), arguments=tuple(args))
+    return with_options(replace(spec, kind=MODULE if module else SCRIPT), command, options)
 
 
 def why(*paths: str | os.PathLike[str]) -> Answer:
@@ -328,6 +283,75 @@ class RunFailed(PhantoraError):
         self.exit_status = result.status
 
 
+@with_keywords(FITS)
+def fits(
+    script: str | os.PathLike[str],
+    args: Sequence[str] = (),
+    *,
+    largest: str | None = None,
+    folder: str | os.PathLike[str] = "fits",
+    module: bool = False,
+    **options: Unpack[FitsOptions],
+) -> Fits:
+    """Whether a script fits the memory of its GPUs, as ``phantora fits`` answers it.
+
+    Args:
+        script: As of :func:`run`, with `args` and `module`.
+        largest: An option of the script; the largest whole number of it that fits is found.
+        folder: Folder of the runs; the same call goes on with what is in it.
+
+    Raises:
+        PhantoraError: The options cannot be run, or a run failed for another reason than memory.
+    """
+    from phantora.sweeps import questions
+
+    run = _spec(FITS, script, args, module, options, _UNFOLDED)
+    return questions.fits(run, Path(folder), largest)
+
+
+@with_keywords(PLAN)
+def plan(
+    script: str | os.PathLike[str],
+    args: Sequence[str] = (),
+    *,
+    gpu: str = "H100",
+    gpus: int = 8,
+    per_host: int = 8,
+    rate: float | None = None,
+    tokens: float | None = None,
+    price: float | str | None = None,
+    folder: str | os.PathLike[str] = "plan",
+    module: bool = False,
+    **options: Unpack[PlanOptions],
+) -> Offers:
+    """The fewest GPUs that are enough for a script, as ``phantora plan`` finds them.
+
+    Args:
+        script: As of :func:`run`, with `args` and `module`.
+        gpu: Model of the GPUs.
+        gpus: 1, 2, 4, ... up to this number are tried.
+        per_host: GPUs of a host.
+        rate: Tokens per second that are enough; the search ends there.
+        tokens: Tokens of the whole job, for its time and cost.
+        price: Dollars per GPU and hour: 2.5, or ``"H100=2.5,H200=3.5"``.
+        folder: Folder of the runs; the same call goes on with what is in it.
+
+    Raises:
+        PhantoraError: The options cannot be run, or the tokens of a step are unknown.
+    """
+    from phantora.sweeps import questions
+    from phantora.sweeps.objective import parse_prices
+
+    run = _spec(PLAN, script, args, module, options, _UNFOLDED)
+    prices = parse_prices(None if price is None else str(price))
+    sizes = questions.Sizes(gpu=gpu, most=gpus, per_host=per_host, rate=rate, tokens=tokens, prices=prices)
+    return questions.plan(run, Path(folder), sizes)
+
+
+_UNFOLDED = RunSpec("", fold=FoldSpec(OFF))
+
+
+@with_keywords(SWEEP)
 def sweep(
     space: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     *,
@@ -351,37 +375,33 @@ def sweep(
     again: bool = False,
     needs: bool = True,
     top: int = 0,
-    options: Sequence[str] = (),
     fold: str = "one",
+    **options: Unpack[SweepOptions],
 ) -> pa.Table:
     """Runs a script in many layouts as ``phantora sweep`` does; a row per point, the best first (docs/sweeps.md).
 
     `space` is a sweep file, or its content as a mapping. `settings` are values of axes or of computed names, one or
     a list each. Others are as on the command line. Times are in ns, sizes in bytes. Raises PhantoraError."""
-    from phantora.cli.trace import read_command
     from phantora.sweeps.objective import Objective, parse_prices
     from phantora.sweeps.run import Request, run_sweep
     from phantora.sweeps.spaces import space_from
 
     found = space_from(space, preset, model, wide, target, _lists({"cluster": cluster, **(settings or {})}), rules)
-    objective = Objective(by, parse_prices(None if price is None else str(price)))
     request = Request(
-        found,
-        Path(output),
-        read_command,
-        objective,
-        screen,
-        finalists,
-        search,
-        seed,
-        jobs,
-        ray,
-        everything,
-        again,
-        needs,
-        top,
-        tuple(options),
-        fold,
+        space=replace(found, run=with_options(RunSpec(""), SWEEP, options)),
+        folder=Path(output),
+        objective=Objective(by, parse_prices(None if price is None else str(price))),
+        screen=screen,
+        finalists=finalists,
+        search=search,
+        seed=seed,
+        jobs=jobs,
+        ray=ray,
+        everything=everything,
+        again=again,
+        needs=needs,
+        top=top,
+        fold=fold,
     )
     return run_sweep(request).answer.table()
 

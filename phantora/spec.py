@@ -1,7 +1,9 @@
 """Description of a run: every option once, as frozen data that goes to JSON and back.
 
-A command line or ``phantora.run(...)`` makes a :class:`RunSpec`; ``phantora.run`` reads it. Ranks, and processes that
-become ranks, get its :class:`RankSpec` in the environment variable :data:`VARIABLE`.
+A field made by :func:`option` is an option: its default, help, unit, bounds and heading stand here.
+``phantora/options.py`` makes from them the options of the command line, the keywords of ``phantora.run``, the words of
+a command and a page. Ranks, and processes that become ranks, get the run's :class:`RankSpec` in the environment
+variable :data:`VARIABLE`.
 """
 
 from __future__ import annotations
@@ -11,10 +13,9 @@ import json
 import os
 import typing
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, is_dataclass
+from dataclasses import KW_ONLY, Field, asdict, dataclass, field, fields, is_dataclass
 from typing import Any, TypeVar
 
-from phantora import defaults
 from phantora.errors import PhantoraError
 
 VARIABLE = "PHANTORA_RANK"
@@ -22,6 +23,7 @@ VARIABLE = "PHANTORA_RANK"
 SCRIPT, MODULE, COMMAND = "script", "module", "command"
 AUTO, OFF = "auto", "off"
 Spec = TypeVar("Spec", bound="_Json")
+Default = TypeVar("Default")
 
 
 class _Json:
@@ -30,12 +32,6 @@ class _Json:
     def to_json(self) -> str:
         """One line of JSON."""
         return json.dumps(asdict(self))  # type: ignore[call-overload]
-
-    @classmethod
-    def plain_fields(cls) -> list[str]:
-        """Names of the fields that are no data classes."""
-        types = typing.get_type_hints(cls)
-        return [one.name for one in fields(cls) if not is_dataclass(types[one.name])]  # type: ignore[arg-type]
 
     @classmethod
     def from_json(cls: type[Spec], text: str) -> Spec:
@@ -69,29 +65,138 @@ def _value(kind: Any, value: Any) -> Any:
     return value
 
 
-@dataclass(frozen=True)
+# ---------------------------------------------------------------------- options
+
+HEADINGS = (
+    "Cluster and script",
+    "Output",
+    "Source of times",
+    "Unknown values and calls",
+    "Folding (fewer processes than GPUs)",
+    "Faults of the cluster",
+    "Checks",
+    "Ranks' output and rendezvous, as torchrun",
+)
+"""Headings of ``phantora trace --help``, in order."""
+_CLUSTER, _OUTPUT, _TIMES, _VALUES, _FOLD, _FAULTS, _CHECKS, _LAUNCH = HEADINGS
+
+TRACE, REPLAY, FITS, PLAN, SWEEP, CALIBRATE = "trace", "replay", "fits", "plan", "sweep", "calibrate"
+RUNS = (TRACE, FITS, PLAN, SWEEP, CALIBRATE)
+"""Commands that run a script."""
+_ONE_LAYOUT = (TRACE, FITS, PLAN, CALIBRATE)
+_OTHER_HARDWARE = (TRACE, FITS, PLAN, SWEEP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """How a field is an option."""
+
+    help: str
+    heading: str
+    name: str = ""
+    """Its name with underscores, which is its keyword in Python; "": the field's."""
+    flags: tuple[str, ...] = ()
+    """More spellings than ``--name``: a letter (``-c``), an old name."""
+    metavar: str = ""
+    """Stands for the value in the help."""
+    unit: str = ""
+    """Unit of a number."""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    """All values of a text, where they are few."""
+    unset: str = ""
+    """Meaning of a default that names no value: ``any free port``."""
+    type: str = ""
+    """Type of the keyword in Python, where it is not the field's."""
+    commands: tuple[str, ...] = RUNS
+    """Commands that have the option."""
+    hidden: bool = False
+
+
+def option(default: Default, help: str, heading: str, **more: Any) -> Default:
+    """A field with an :class:`Option`, whose other attributes are `more`."""
+    about = Option(help=help, heading=heading, **more)
+    return field(default=default, metadata={Option: about})
+
+
+def option_of(one: Field[Any]) -> Option | None:
+    """The option of a field; None for a field that is none."""
+    found = one.metadata.get(Option)
+    return found if isinstance(found, Option) else None
+
+
+ASSUMPTIONS = {
+    "choice": "spread (default: argmax, topk and sampling take other candidates in turn) or first",
+    "mask": "the share of true elements in an unknown mask, 0 to 1 (default 0)",
+    "nms": "the share of unknown boxes that torchvision's nms keeps, 0 to 1 (default 0.5)",
+    "loss": "the value of losses, or FIRST:LAST:STEPS, which falls by equal factors per optimizer step (default 0)",
+    "length": "tokens of a generated sequence: N, uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA[:MAX]",
+    "eos": "the token that ends a sequence (default: the one that the program compares sampled tokens with)",
+    "accept": "the share of accepted draft tokens, 0 to 1",
+    "iterations": "N or N@FILE:LINE: an unknown flag or number at that line ends its loop at the N-th read (default 1)",
+    "overflow": "N: the first N steps of a GradScaler overflow on unknown gradients and are skipped (default 0)",
+    "clip": "always (default: unknown gradient norms exceed the clipping limit) or never",
+}
+"""Keys of ``--assume``, with their values."""
+TABLES, LIVE = "tables", "live"
+
+# ---------------------------------------------------------------------- a run and its parts
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankSpec(_Json):
     """Settings of every rank of a run: first the user's, then the place of the run, which ``phantora/runs`` and
     ``phantora/launch`` fill in."""
 
-    seed: int = 0
-    """Seeds `random` and NumPy of rank r with seed + r, so that runs repeat."""
-    data_loading: str = "free"
-    """Cost of a DataLoader's batch, as ``phantora.rank.patches.loading`` reads it."""
-    disk: str = "1GB/s"
-    """Rate of the disk of checkpoints, as ``phantora.rank.patches.disk`` reads it."""
-    threads: int = 0
-    """OMP_NUM_THREADS of the user; 0: not set."""
-    moe_routing: str = "balanced"
-    """Tokens per expert, as ``phantora.rank.routing`` reads it."""
-    assume: tuple[str, ...] = ()
-    """``KEY=VALUE``: what takes the place of unknown values (``phantora.rank.assume``)."""
-    modules: bool = False
-    """Log which ``nn.Module`` runs."""
+    seed: int = option(
+        0, "Seed random and NumPy of rank r with SEED + r.", _CLUSTER, metavar="SEED", low=0, commands=_ONE_LAYOUT
+    )
+    data_loading: str = option(
+        "free",
+        "Cost of a DataLoader's batch: free, measured (this machine's CPU time), measured:X (X times as much), or a "
+        "time such as 12ms.",
+        _TIMES,
+        metavar="COST",
+    )
+    # 1GB/s: four ranks of a cloud VM wrote 2.2 GB with async_save, files synchronised, in 2.3 s.
+    disk: str = option(
+        "1GB/s",
+        "Rate at which checkpoints are written and read: 2GB/s per host, 20GB/s,shared by the cluster, or free.",
+        _TIMES,
+        metavar="RATE",
+    )
+    moe_routing: str = option(
+        "balanced",
+        "Tokens per expert of a mixture of experts: balanced, zipf:S, a .json file with shares per layer, or framework "
+        "(the framework's own routing, on values of 0).",
+        _VALUES,
+        metavar="R",
+    )
+    assume: tuple[str, ...] = option(
+        (),
+        "Replace unknown values: " + "; ".join(f"{key}={text}" for key, text in ASSUMPTIONS.items()) + ".",
+        _VALUES,
+        metavar="KEY=VALUE",
+    )
+    modules: bool = option(
+        False,
+        "Log time, flops and memory by nn.Module, forward and backward. Costs no virtual time.",
+        _OUTPUT,
+        commands=(TRACE,),
+    )
+    check: str = option(
+        "",
+        "Report accesses to memory that nothing orders: reads of pinned memory before a copy has ended, tensors on "
+        "other streams without an event or record_stream.",
+        _CHECKS,
+        choices=("races",),
+        commands=(TRACE,),
+    )
     quiet: bool = False
     """Print no notes."""
-    check: str = ""
-    """``races``: report accesses to memory that nothing orders (``phantora.rank.patches.races``)."""
+    threads: int = 0
+    """OMP_NUM_THREADS of the user; 0: not set."""
     devices: int = 1
     """GPUs that a rank sees: its host's, or, of several hosts, those that the job has there."""
     session: str = ""
@@ -128,53 +233,142 @@ def rank_spec() -> RankSpec:
 class FoldSpec(_Json):
     """Selection of the ranks that are processes (docs/scale.md)."""
 
-    axes: str = AUTO
-    """``off``, ``auto``, or the axes of the mesh with their sizes: ``pp=4,dp=64,tp=8``."""
-    real_ranks: tuple[int, ...] = ()
-    """More ranks that are processes."""
+    axes: str = option(
+        AUTO,
+        "Run some ranks of a mesh as processes; they represent the others. AXES: the axes of the mesh with their "
+        "sizes, largest stride first (pp=4,dp=64,tp=8). A pipeline (pp) runs all its stages. After a size, :all runs "
+        "all ranks (tp=8:all), :first runs the first rank, :uneven compares communication only. auto: fold over rank "
+        "0's process groups if the ranks do not fit this machine's memory.",
+        _FOLD,
+        name="fold",
+        metavar="auto|off|AXES",
+        commands=_ONE_LAYOUT,
+    )
+    real_ranks: tuple[int, ...] = option(
+        (), "More ranks of a folded run that are processes.", _FOLD, metavar="R,...", commands=_ONE_LAYOUT
+    )
 
 
 @dataclass(frozen=True)
 class OutputSpec(_Json):
     """Places of a run's results."""
 
-    path: str = ""
-    """Path of the log (``.arrow``) or of a timeline next to it; "": named after the script."""
-    force: bool = False
-    """Replace an existing log at once."""
-    recording: bool = True
-    """Keep in the log what ``phantora replay`` needs."""
-    flows: bool = False
-    """Log every flow of the network, and what its links carry."""
-    missing: str = ""
-    """A file for the operators whose price is not measured."""
+    path: str = option(
+        "",
+        "Timeline file; the suffix sets the format: .perfetto, .pftrace, .json, .json.gz or .arrow. The event log has "
+        "the same name with the suffix .arrow.",
+        _OUTPUT,
+        name="output",
+        flags=("-o",),
+        metavar="PATH",
+        unset="SCRIPT.arrow, or SCRIPT-2.arrow and so on if it exists",
+        type="str | os.PathLike[str] | None",
+        commands=(TRACE, REPLAY),
+    )
+    force: bool = option(
+        False,
+        "Replace the log that -o names even if the run fails. By default a failed run keeps that log, and its own is "
+        "NAME.partial.arrow.",
+        _OUTPUT,
+        commands=(TRACE, REPLAY),
+    )
+    recording: bool = option(
+        True, "Include the recording for `phantora replay` in the log.", _OUTPUT, commands=(TRACE, REPLAY)
+    )
+    flows: bool = option(
+        False, "Log all network flows and the traffic of each link.", _OUTPUT, commands=(TRACE, REPLAY)
+    )
+    missing: str = option(
+        "",
+        "Write the unmeasured operators to FILE, for `phantora profile`.",
+        _OUTPUT,
+        metavar="FILE",
+        commands=(TRACE,),
+    )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LaunchSpec(_Json):
-    """torchrun's own options."""
+    """torchrun's own options, with the same meaning."""
 
-    nnodes: str = AUTO
-    nproc_per_node: str = AUTO
-    role: str = "default"
-    run_id: str = ""
-    """"": a new one."""
-    master_port: int = 0
-    """0: any free port."""
-    log_dir: str = ""
-    redirects: str = "0"
-    tee: str = "0"
-    ranks_filter: str = ""
-    """Local ranks whose output is shown; "": all."""
+    nnodes: str = option(
+        AUTO,
+        "Hosts to use.",
+        _CLUSTER,
+        metavar="N",
+        unset="all of the cluster",
+        type="int | str | None",
+        commands=(TRACE, CALIBRATE),
+    )
+    nproc_per_node: str = option(
+        AUTO,
+        "Ranks per host.",
+        _CLUSTER,
+        metavar="N",
+        unset="its GPUs",
+        type="int | str | None",
+        commands=(TRACE, CALIBRATE),
+    )
+    role: str = option("default", "Role of the ranks.", _LAUNCH, hidden=True, commands=(TRACE,))
+    run_id: str = option(
+        "",
+        "The run's id (TORCHELASTIC_RUN_ID).",
+        _LAUNCH,
+        name="rdzv_id",
+        metavar="ID",
+        unset="a new one",
+        commands=(TRACE,),
+    )
+    master_port: int = option(
+        0, "Port of the TCPStore.", _LAUNCH, metavar="PORT", low=0, high=65535, unset="any free one", commands=(TRACE,)
+    )
+    log_dir: str = option(
+        "", "Write the ranks' output to DIR/RUN_ID/attempt_0/RANK/.", _LAUNCH, metavar="DIR", commands=(TRACE,)
+    )
+    redirects: str = option(
+        "0",
+        "Streams that go to files instead of the console (1 stdout, 2 stderr, 3 both, or RANK:N,...).",
+        _LAUNCH,
+        flags=("-r",),
+        metavar="N",
+        commands=(TRACE,),
+    )
+    tee: str = option("0", "Streams that go to files as well.", _LAUNCH, flags=("-t",), metavar="N", commands=(TRACE,))
+    ranks_filter: str = option(
+        "",
+        "Show the output of these local ranks only.",
+        _LAUNCH,
+        name="local_ranks_filter",
+        metavar="R,...",
+        commands=(TRACE,),
+    )
 
 
 @dataclass(frozen=True)
 class WhatIfSpec(_Json):
     """Changes to a cluster for one run, as ``phantora.sim.whatif`` reads them."""
 
-    degrade: tuple[str, ...] = ()
-    straggler: tuple[str, ...] = ()
-    background: tuple[str, ...] = ()
+    degrade: tuple[str, ...] = option(
+        (),
+        "Reduce links of this name (a glob) to FACTOR of their bandwidth.",
+        _FAULTS,
+        metavar="LINK=FACTOR[@TIME|@optimizerN]",
+        commands=(*_OTHER_HARDWARE, REPLAY),
+    )
+    straggler: tuple[str, ...] = option(
+        (),
+        "Multiply the kernel times of rank R by FACTOR.",
+        _FAULTS,
+        metavar="rank=R:FACTOR",
+        commands=(*_OTHER_HARDWARE, REPLAY),
+    )
+    background: tuple[str, ...] = option(
+        (),
+        "Add foreign traffic from GPU SRC to GPU DST, such as '0->8=10GB/s'.",
+        _FAULTS,
+        metavar="SRC->DST=RATE",
+        commands=(*_OTHER_HARDWARE, REPLAY),
+    )
 
 
 @dataclass(frozen=True)
@@ -185,30 +379,73 @@ class RunSpec(_Json):
     arguments: tuple[str, ...] = ()
     kind: str = SCRIPT
     """:data:`SCRIPT`, :data:`MODULE` (as ``python -m``) or :data:`COMMAND` (``torchrun ...``)."""
-    cluster: str = defaults.CLUSTER
-    """``HOSTSxGPUSxMODEL`` or the path of a .toml file."""
-    gpu_memory: float | None = None
-    """GiB of each GPU in place of its own."""
-    processes_per_gpu: int = 1
-    """Processes that may share a GPU at a time."""
-    host: str | None = None
-    """A host that ships, a .toml file, or a factor on the time of the default one; None: the cluster's."""
-    host_time: str = "modelled"
-    """``modelled``, ``measured`` or ``none``."""
-    host_scale: float = 1.0
-    """Factor on the CPU time of ``measured``."""
-    unsupported: str = "error"
-    """``error`` or ``warn``: what a call does that is not simulated."""
-    hang_timeout: float = 30.0
-    """Seconds in which nothing moves before the run counts as hung."""
-    live: bool = False
-    """Measure operators that no table has on this machine's GPU."""
-    null: bool = False
-    """Run on the stubs without simulating; writes no log."""
-    preload: tuple[str, ...] = ()
-    """Modules that are imported once, before the ranks are forked."""
+    _: KW_ONLY
+    cluster: str = option(
+        "1x1xH100",
+        "HOSTSxGPUSxMODEL, for example 2x8xH100, or the path of a .toml file.",
+        _CLUSTER,
+        flags=("-c",),
+        metavar="SPEC",
+        commands=(TRACE, FITS),
+    )
+    processes_per_gpu: int = option(
+        1,
+        "Let N processes share each GPU at a time: they take turns, or run concurrently under MPS.",
+        _CLUSTER,
+        metavar="N",
+        low=1,
+        commands=(TRACE, FITS, CALIBRATE),
+    )
+    gpu_memory: float | None = option(
+        None,
+        "Override the GPU memory in GiB, for example to find the need of a run that does not fit.",
+        _CLUSTER,
+        metavar="GIB",
+        unit="GiB",
+        low=1,
+        unset="the GPU's",
+        commands=_OTHER_HARDWARE,
+    )
+    preload: tuple[str, ...] = option((), "Import MODULE once, before the ranks fork.", _CLUSTER, metavar="MODULE")
+    host: str | None = option(
+        None,
+        "Host CPU model: a built-in name, a .toml file of `phantora profile host` or `phantora calibrate` (whose "
+        "operators and collectives count on the same GPU), or a multiplier of `default` (1.5 = 50 % slower) or of "
+        "another built-in host (NAME:1.5).",
+        _TIMES,
+        flags=("--calibration",),
+        metavar="NAME|FILE|FACTOR",
+        unset="the host of the cluster's file, else default",
+        commands=(*_OTHER_HARDWARE, REPLAY),
+    )
+    host_time: str = option(
+        "modelled",
+        "Source of the host time: the host model, this machine's CPU time, or none.",
+        _TIMES,
+        choices=("modelled", "measured", "none"),
+        commands=_OTHER_HARDWARE,
+    )
+    host_scale: float = option(
+        1.0, "Multiply the CPU time of --host-time measured by X.", _TIMES, metavar="X", low=0, commands=_OTHER_HARDWARE
+    )
+    profile: str = option(
+        TABLES,
+        "Source of kernel times: tables and models, or also this machine's GPU, which measures each unmeasured "
+        "operator once.",
+        _TIMES,
+        choices=(TABLES, LIVE),
+    )
+    unsupported: str = option(
+        "error", "Effect of a call that Phantora does not cover.", _VALUES, choices=("error", "warn")
+    )
+    hang_timeout: float = option(
+        30.0, "Report a hang after SECONDS without progress.", _CHECKS, metavar="SECONDS", unit="s", low=1
+    )
+    null: bool = option(
+        False, "Run on the stubs without simulation or log: the lower bound of benchmarks.", _TIMES, commands=(TRACE,)
+    )
+    output: OutputSpec = field(default_factory=OutputSpec)
     ranks: RankSpec = field(default_factory=RankSpec)
     fold: FoldSpec = field(default_factory=FoldSpec)
     what_if: WhatIfSpec = field(default_factory=WhatIfSpec)
     launch: LaunchSpec = field(default_factory=LaunchSpec)
-    output: OutputSpec = field(default_factory=OutputSpec)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
-from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from phantora.errors import PhantoraError
+from phantora.options import HeadedCommand, run_options, run_spec, spec_of
+from phantora.spec import CALIBRATE
 
 if TYPE_CHECKING:
     from phantora.calibration import Calibration
@@ -18,14 +19,16 @@ _UNSTEADY = 0.1  # distance of a step from the median that is reported
 
 
 @click.command(
+    cls=HeadedCommand,
     epilog="""Examples:
 
 \b
   phantora import rank0.json.gz -o real.arrow
   phantora calibrate real.arrow --out my-machine.toml -- train.py --layers 8    # the script as it was traced
+  phantora calibrate real.arrow --data-loading 12ms -- train.py --layers 8    # with options of phantora trace
   phantora calibrate real.arrow simulated.arrow --out my-machine.toml    # or its simulated log
   phantora trace --calibration my-machine.toml --cluster 1x8xH200 train.py --layers 32
-"""
+""",
 )
 @click.argument("real", type=click.Path(path_type=Path, dir_okay=False))
 @click.argument("simulated", nargs=-1, type=click.UNPROCESSED, metavar="[SIMULATED | -- SCRIPT [ARGS]...]")
@@ -39,7 +42,10 @@ _UNSTEADY = 0.1  # distance of a step from the median that is reported
 )
 @click.option("--cluster", metavar="SPEC", help="Cluster of SCRIPT  [default: the GPUs of REAL]")
 @click.option("--name", default="calibrated", show_default=True, help="Name of the host in reports.")
-def calibrate(real: Path, simulated: tuple[str, ...], out: Path, cluster: str | None, name: str) -> None:
+@run_options(CALIBRATE)
+def calibrate(
+    real: Path, simulated: tuple[str, ...], out: Path, cluster: str | None, name: str, **options: Any
+) -> None:
     """Describe a machine by REAL, a log of `phantora import`.
 
     The description has host, operators, products and collectives.
@@ -57,43 +63,17 @@ def calibrate(real: Path, simulated: tuple[str, ...], out: Path, cluster: str | 
     if out.suffix != ".toml":
         raise PhantoraError(f"--out {out}: the name of a calibration file ends in .toml")
     log = open_log(real)
-    with ExitStack() as stack:
-        compared = None
-        if simulated:
-            path = Path(simulated[0])
-            if path.suffix != ".arrow":
-                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="phantora-calibrate-")))
-                path = _simulate(simulated, cluster or log.metadata.cluster, folder)
-            compared = open_log(path)
-        found = calibrating.calibrate(log, compared, name)
+    if simulated and not simulated[0].endswith(".arrow"):
+        run = spec_of(simulated, run_spec(CALIBRATE, (), options))
+        run = replace(run, cluster=cluster or log.metadata.cluster)
+        click.echo(f"phantora: simulating {' '.join(simulated)} on {run.cluster}", err=True)
+        found = calibrating.calibrate_by(log, run, name)
+    else:
+        found = calibrating.calibrate(log, open_log(simulated[0]) if simulated else None, name)
     table = out.with_suffix(".parquet")
     calibrating.write(found, out, table)
     _print(found, table)
     click.echo(f"{out}: use it with `phantora trace --calibration {out}`")
-
-
-def _simulate(script: tuple[str, ...], cluster: str, folder: Path) -> Path:
-    """The log of a run of `script` on the default host."""
-    from phantora.hardware import DEFAULT_HOST
-    from phantora.result import first_line
-    from phantora.run_process import run_in_process
-    from phantora.spec import OutputSpec, RankSpec, RunSpec
-
-    click.echo(f"phantora: simulating {' '.join(script)} on {cluster}", err=True)
-    log = folder / "simulated.arrow"
-    result = run_in_process(
-        RunSpec(
-            script[0],
-            script[1:],
-            cluster=cluster,
-            host=DEFAULT_HOST,
-            ranks=RankSpec(quiet=True),
-            output=OutputSpec(str(log), recording=False),
-        )
-    )
-    if result.status:
-        raise PhantoraError(f"{script[0]} failed under simulation: {first_line(result.message)[:300]}")
-    return log
 
 
 def _print(found: Calibration, table: Path) -> None:

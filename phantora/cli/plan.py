@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from phantora.cli.options import module_option
+from phantora.cli.sweep import progress_of
 from phantora.errors import PhantoraError
+from phantora.options import ScriptCommand, run_options, run_spec
+from phantora.spec import OFF, PLAN
 
 if TYPE_CHECKING:
     from phantora.sweeps.questions import Offer
@@ -21,6 +24,7 @@ _AMOUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 
 @click.command(
     "plan",
+    cls=ScriptCommand,
     options_metavar="[OPTIONS]",
     context_settings={"allow_interspersed_args": False},
     epilog="""Examples:
@@ -56,6 +60,8 @@ _AMOUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
+@run_options(PLAN, defaults={"fold": OFF})
+@module_option
 @click.argument("target", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
 def plan(target: tuple[str, ...], **options: Any) -> int:
     """Find the fewest GPUs for a rate of tokens.
@@ -66,29 +72,28 @@ def plan(target: tuple[str, ...], **options: Any) -> int:
     import orjson
 
     from phantora.cli.printed import Plan, PlanRow
-    from phantora.cli.sweep import progress_of
-    from phantora.cli.trace import read_command
     from phantora.json_data import encode
-    from phantora.sweeps.objective import Objective, parse_prices
-    from phantora.sweeps.questions import offers, sizes, space_table
-    from phantora.sweeps.run import Request
-    from phantora.sweeps.space import space_of
+    from phantora.sweeps import questions
+    from phantora.sweeps.objective import parse_prices
 
     rate = options["rate"]
-    least, work = (parse_amount(text) if text else None for text in (rate, options["tokens"]))
-    clusters = sizes(options["gpu"], options["most"], options["per_host"])
-    space = space_of(space_table(target, clusters[0]), "plan")
-    objective = Objective("speed", parse_prices(options["price"]))
-    request = replace(Request(space, Path(options["output"]), read_command, objective), fold="off")
-    found = list(offers(request, clusters, work, least, progress_of(options["quiet"])))
-    enough = next((offer for offer in found if offer.rate and offer.rate >= (least or 0.0)), None)
+    sizes = questions.Sizes(
+        gpu=options["gpu"],
+        most=options["most"],
+        per_host=options["per_host"],
+        rate=parse_amount(rate) if rate else None,
+        tokens=parse_amount(options["tokens"]) if options["tokens"] else None,
+        prices=parse_prices(options["price"]),
+    )
+    run = run_spec(PLAN, target, options)
+    found = questions.plan(run, Path(options["output"]), sizes, progress_of(options["quiet"]))
     if options["as_json"]:
-        rows = [PlanRow(o.cluster, o.gpus, o.rate, o.seconds, o.dollars, o.row.status) for o in found]
-        answer = Plan(enough.cluster if enough else None, rows)
+        rows = [PlanRow(o.cluster, o.gpus, o.rate, o.seconds, o.dollars, o.row.status) for o in found.tried]
+        answer = Plan(found.enough.cluster if found.enough else None, rows)
         click.echo(orjson.dumps(encode(answer), option=orjson.OPT_INDENT_2))
     else:
-        _print(found, enough, rate)
-    return 0 if enough else 1
+        _print(found.tried, found.enough, rate)
+    return 0 if found.enough else 1
 
 
 def parse_amount(text: str) -> float:

@@ -9,11 +9,12 @@ from typing import Any
 from phantora.hardware.topology import NetworkLink
 from phantora.hardware.types import Fabric, Wiring
 from phantora.jobs.answer import Answer as Goodput
-from phantora.json_data import Bytes, Dollars, GbPerSecond, Schemas, Seconds, Us
+from phantora.json_data import Dollars, GbPerSecond, Schemas, Seconds, Us
 from phantora.result import RunReport
 from phantora.stubs.doctor import Report as Stubs
 from phantora.sweeps.answer import Record
 from phantora.sweeps.plan import Planned, PlannedPoint
+from phantora.sweeps.questions import Fits
 from phantora.trace.analysis.report import Report
 from phantora.trace.diff.compare import Difference
 from phantora.trace.diff.verdict import Verdict
@@ -44,21 +45,6 @@ class ShownCluster:
     """Bandwidths are of payload."""
     routes: dict[str, str]
     all_gpus_1_gib: list[CollectiveTime]
-
-
-@dataclass(frozen=True)
-class Fits:
-    """Output of ``phantora fits``."""
-
-    fits: bool
-    memory: Bytes | None
-    """Memory of the fullest GPU. Where the run does not fit: the memory that it needs, if known."""
-    capacity: Bytes
-    says: list[str]
-    largest: int | None = None
-    """The largest value that fits, or 0; None without ``--largest``."""
-    tried: dict[int, Bytes | None] | None = None
-    """The memory by value."""
 
 
 @dataclass(frozen=True)

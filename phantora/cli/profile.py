@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from phantora import defaults
 from phantora.errors import PhantoraError
+from phantora.spec import RunSpec
 
 if TYPE_CHECKING:
     from phantora.cost.wanted import Wanted
@@ -121,13 +121,7 @@ def operators(source: Path | None, out: Path, budget: float | None, quiet: bool)
     help="Host file for `phantora trace --host`.",
 )
 @click.option("--name", default="measured", show_default=True, help="Name of the host in reports.")
-@click.option(
-    "--rounds",
-    type=click.IntRange(min=3),
-    default=defaults.PROBE_ROUNDS,
-    show_default=True,
-    help="Rounds of the measurement.",
-)
+@click.option("--rounds", type=click.IntRange(min=3), default=48, show_default=True, help="Rounds of the measurement.")
 @click.option("--gpu/--no-gpu", default=True, help="Measure CUDA calls on this machine's GPU, if it has one.")
 @click.option(
     "--keep",
@@ -135,9 +129,7 @@ def operators(source: Path | None, out: Path, budget: float | None, quiet: bool)
     metavar="DIR",
     help="Write the times of each round to DIR/host_probe_stubs.jsonl and DIR/host_probe_gpu.jsonl.",
 )
-@click.option(
-    "--cluster", default=defaults.CLUSTER, show_default=True, help="Cluster of SCRIPT; only its ranks matter."
-)
+@click.option("--cluster", default=RunSpec.cluster, show_default=True, help="Cluster of SCRIPT; only its ranks matter.")
 @click.option(
     "--for",
     "target",

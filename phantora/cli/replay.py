@@ -7,11 +7,14 @@ from typing import Any
 
 import click
 
-from phantora.cli.options import host_option, output_options, output_spec, report_options, what_if_options, what_if_spec
+from phantora.cli.options import report_options
 from phantora.cli.report import Report
+from phantora.options import HeadedCommand, run_options, run_spec
+from phantora.spec import REPLAY
 
 
 @click.command(
+    cls=HeadedCommand,
     options_metavar="[OPTIONS]",
     epilog="""Examples:
 
@@ -30,7 +33,6 @@ from phantora.cli.report import Report
     help="HOSTSxGPUSxMODEL or the path of a .toml file, with one GPU per recorded rank  [default: the run's]",
 )
 @click.option("--gpu", metavar="MODEL", help="GPU model, with its own links, in the recorded hosts.")
-@host_option("as recorded")
 @click.option(
     "--host-scale",
     type=click.FloatRange(min=0),
@@ -46,9 +48,8 @@ from phantora.cli.report import Report
     show_default=True,
     help="Of a real run. none: every launch takes the mean of its kind over ranks and steps.",
 )
-@output_options("replay.arrow")
+@run_options(REPLAY, unset={"host": "as recorded", "output": "replay.arrow"})
 @report_options
-@what_if_options
 def replay(run: Path, **options: Any) -> None:
     """Simulate the recorded run RUN.ARROW on another cluster.
 
@@ -58,15 +59,16 @@ def replay(run: Path, **options: Any) -> None:
     from phantora.runs.replay import ReplaySpec
     from phantora.runs.replay import replay as simulate
 
+    chosen = run_spec(REPLAY, (), options)
     spec = ReplaySpec(
         run,
-        options["cluster"],
-        options["gpu"],
-        options["host"],
-        options["host_scale"],
-        options["stragglers"] == "measured",
-        what_if_spec(options),
-        output_spec(options),
+        cluster=options["cluster"],
+        gpu=options["gpu"],
+        host=chosen.host,
+        host_scale=options["host_scale"],
+        stragglers=options["stragglers"] == "measured",
+        what_if=chosen.what_if,
+        output=chosen.output,
     )
     summary = options["summary"] and not options["quiet"]
     report = Report(summary=summary, as_json=options["as_json"], verbose=options["verbose"], price=options["price"])

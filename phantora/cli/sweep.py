@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,8 @@ import click
 from rich.console import Console
 
 from phantora.errors import PhantoraError
+from phantora.options import HeadedCommand, run_options, run_spec, spec_of
+from phantora.spec import SWEEP
 
 if TYPE_CHECKING:
     from phantora.sweeps.expressions import Value
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 @click.command(
     "sweep",
+    cls=HeadedCommand,
     options_metavar="[OPTIONS]",
     epilog="Arguments after -- are the script and its arguments; with --preset, more arguments of its script.",
 )
@@ -100,6 +104,7 @@ if TYPE_CHECKING:
 @click.option("--trace", "options", multiple=True, metavar="OPTIONS", help="Options of `phantora trace`, as one word.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON on stdout.")
 @click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
+@run_options(SWEEP)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[SWEEP.toml] [-- SCRIPT|-m MODULE [ARGS]...]")
 def sweep(words: tuple[str, ...], **options: Any) -> int:
     """Run a script in many parallel layouts and rank them.
@@ -148,27 +153,25 @@ def _dry_run(request: Request, as_json: bool) -> int:
 
 
 def _request(words: tuple[str, ...], options: dict[str, Any]) -> Request:
-    from phantora.cli.trace import read_command
     from phantora.sweeps.objective import Objective, parse_prices
     from phantora.sweeps.run import Request
 
+    run = spec_of([word for text in options["options"] for word in shlex.split(text)], run_spec(SWEEP, (), options))
     return Request(
-        _space(words, options),
-        Path(options["output"]),
-        read_command,
-        Objective(options["by"], parse_prices(options["price"])),
-        options["screen"],
-        options["finalists"],
-        options["search"] or 0,
-        options["seed"],
-        options["jobs"],
-        options["ray"],
-        options["everything"],
-        options["again"],
-        options["needs"],
-        options["top"],
-        tuple(word for text in options["options"] for word in shlex.split(text)),
-        options["fold"],
+        space=replace(_space(words, options), run=run),
+        folder=Path(options["output"]),
+        objective=Objective(options["by"], parse_prices(options["price"])),
+        screen=options["screen"],
+        finalists=options["finalists"],
+        search=options["search"] or 0,
+        seed=options["seed"],
+        jobs=options["jobs"],
+        ray=options["ray"],
+        everything=options["everything"],
+        again=options["again"],
+        needs=options["needs"],
+        top=options["top"],
+        fold=options["fold"],
     )
 
 

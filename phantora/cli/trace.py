@@ -4,98 +4,29 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from phantora import defaults
-from phantora.cli.options import (
-    IGNORED,
-    WHAT_IF,
-    host_option,
-    ignored_options,
-    output_options,
-    report_options,
-    run_spec,
-    torchrun_options,
-    what_if_options,
-)
+from phantora.cli.options import IGNORED, check_option, ignored_options, module_option, report_options
 from phantora.errors import PhantoraError
-from phantora.rank.assume import KEYS
-from phantora.rank.assume import OPTION as ASSUME
-from phantora.rank.patches import disk, loading
-from phantora.spec import COMMAND, MODULE, SCRIPT, RunSpec
+from phantora.options import ScriptCommand, run_options, run_spec
+from phantora.spec import COMMAND, TRACE, RunSpec
 
 # Options that may also stand behind the script.
 TRAILING = {"cluster": ("-c", "--cluster"), "output": ("-o", "--output")}
 
 
-# Headings of --help, with the options below each. Others are below the last.
-SECTIONS = {
-    "Cluster and script": (
-        "cluster",
-        "nnodes",
-        "nproc_per_node",
-        "processes_per_gpu",
-        "gpu_memory",
-        "module",
-        "preload",
-        "seed",
-    ),
-    "Output": (
-        "output",
-        "force",
-        "recording",
-        "flows",
-        "modules",
-        "missing",
-        "summary",
-        "as_json",
-        "verbose",
-        "quiet",
-        "price",
-    ),
-    "Source of times": ("host", "host_time", "host_scale", "profile", "data_loading", "disk", "null"),
-    "Unknown values and calls": ("moe_routing", "assume", "unsupported"),
-    "Folding (fewer processes than GPUs)": ("fold", "real_ranks"),
-    "Faults of the cluster": tuple(name for name, _, _ in WHAT_IF),
-    "Checks": ("check", "fail", "validate", "validate_within", "hang_timeout"),
-    "Ranks' output and rendezvous, as torchrun": (
-        "log_dir",
-        "redirects",
-        "tee",
-        "ranks_filter",
-        "run_id",
-        "master_port",
-    ),
-    "Other": (),
-}
-
-
-class TraceCommand(click.Command):
-    """Records whether the command line has a ``--`` before the script."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the options below the headings of SECTIONS."""
-        section = {name: heading for heading, names in SECTIONS.items() for name in names}
-        rows: dict[str, list[tuple[str, str]]] = {heading: [] for heading in SECTIONS}
-        for parameter in self.get_params(ctx):
-            if isinstance(parameter, click.Option) and (row := parameter.get_help_record(ctx)) is not None:
-                rows[section.get(parameter.name or "", "Other")].append(row)
-        for heading, found in rows.items():
-            with formatter.section(heading):
-                formatter.write_dl(found)
+class TraceCommand(ScriptCommand):
+    """Takes ``--cluster``, ``-c``, ``--output`` and ``-o`` also behind the script."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """As click's; takes ``--cluster``, ``-o`` and ``-c`` behind a script, none behind ``--``."""
-        whole = list(args)
         rest = super().parse_args(ctx, args)
-        target: tuple[str, ...] = ctx.params.get("target") or ()
-        before = whole[: len(whole) - len(target)]
-        ctx.meta["phantora.command"] = bool(target) and bool(before) and before[-1] == "--"
-        if not ctx.meta["phantora.command"]:
+        if not ctx.meta[COMMAND]:
             self._take_trailing(ctx)
         return rest
 
@@ -143,147 +74,23 @@ Examples:
   phantora trace --degrade 'h0.nic0>*=0.5' --modules train.py
 """,
 )
-@click.option(
-    "-c",
-    "--cluster",
-    default=defaults.CLUSTER,
-    show_default=True,
-    metavar="SPEC",
-    help="HOSTSxGPUSxMODEL, for example 2x8xH100, or the path of a .toml file.",
-)
-@click.option(
-    "--processes-per-gpu",
-    type=int,
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Let N processes share each GPU at a time: they take turns, or run concurrently under MPS.",
-)
-@output_options("SCRIPT.arrow, or SCRIPT-2.arrow and so on if it exists")
-@click.option("-m", "--module", is_flag=True, help="SCRIPT is a module, as in python -m.")
-@host_option("the host of the cluster's file, else default")
-@click.option(
-    "--host-time",
-    type=click.Choice(["modelled", "measured", "none"]),
-    default="modelled",
-    show_default=True,
-    help="Source of the host time: the host model, this machine's CPU time, or none.",
-)
-@click.option(
-    "--host-scale", type=float, default=1.0, metavar="X", help="Multiply the CPU time of --host-time measured by X."
-)
-@click.option(
-    loading.OPTION,
-    default=loading.FREE,
-    show_default=True,
-    metavar="COST",
-    help="Cost of a DataLoader's batch: free, measured (this machine's CPU time), measured:X (X times as much), or a "
-    "time such as 12ms.",
-)
-@click.option(
-    disk.OPTION,
-    default=disk.DEFAULT,
-    show_default=True,
-    metavar="RATE",
-    help="Rate at which checkpoints are written: 2GB/s per host, 20GB/s,shared by the cluster, or free.",
-)
-@click.option(
-    "--moe-routing",
-    default=defaults.MOE_ROUTING,
-    show_default=True,
-    metavar="R",
-    help="Tokens per expert of a mixture of experts: balanced, zipf:S, a .json file with shares per layer, or "
-    "framework (the framework's own routing, on values of 0).",
-)
-@click.option(
-    ASSUME,
-    multiple=True,
-    metavar="KEY=VALUE",
-    help="Replace unknown values: " + "; ".join(f"{key}={text}" for key, text in KEYS.items()) + ".",
-)
-@click.option(
-    "--unsupported",
-    type=click.Choice(["error", "warn"]),
-    default="error",
-    show_default=True,
-    help="Effect of a call that Phantora does not cover.",
-)
-@click.option(
-    "--hang-timeout",
-    type=click.FloatRange(min=1),
-    default=30.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Report a hang after SECONDS without progress.",
-)
-@click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="Seed random and NumPy of rank r with SEED + r.",
-)
-@click.option("--preload", multiple=True, metavar="MODULE", help="Import MODULE once, before the ranks fork.")
-@click.option(
-    "--profile",
-    type=click.Choice(["tables", "live"]),
-    default="tables",
-    show_default=True,
-    help="Source of kernel times: tables and models, or also this machine's GPU, which measures each unmeasured "
-    "operator once.",
-)
-@click.option(
-    "--missing",
-    type=click.Path(dir_okay=False),
-    metavar="FILE",
-    help="Write the unmeasured operators to FILE, for `phantora profile`.",
-)
-@click.option(
-    "--gpu-memory",
-    type=click.FloatRange(min=1),
-    metavar="GIB",
-    help="Override the GPU memory in GiB, for example to find the need of a run that does not fit.",
-)
-@click.option("--null", is_flag=True, help="Run on the stubs without simulation or log: the lower bound of benchmarks.")
-@click.option(
-    "--modules",
-    is_flag=True,
-    help="Log time, flops and memory by nn.Module, forward and backward. Costs no virtual time.",
-)
-@click.option(
-    "--check",
-    type=click.Choice(["races"]),
-    help="Report accesses to memory that nothing orders: reads of pinned memory before a copy has ended, tensors on "
-    "other streams without an event or record_stream.",
-)
-@click.option("--fail", is_flag=True, help="End with status 1 if --check finds something.")
-@click.option(
-    "--fold",
-    default="auto",
-    show_default=True,
-    metavar="auto|off|AXES",
-    help="Run some ranks of a mesh as processes; they represent the others. AXES: the axes of the mesh with their "
-    "sizes, largest stride first (pp=4,dp=64,tp=8). A pipeline (pp) runs all its stages. After a size, :all runs all "
-    "ranks (tp=8:all), :first runs the first rank, :uneven compares communication only. auto: fold over rank 0's "
-    "process groups if the ranks do not fit this machine's memory.",
-)
-@click.option("--real-ranks", metavar="R,...", help="More ranks of a folded run that are processes.")
-@click.option(
+@run_options(TRACE)
+@module_option
+@check_option("--fail", is_flag=True, help="End with status 1 if --check finds something.")
+@check_option(
     "--validate",
     type=click.Path(),
     metavar="REAL.ARROW",
     help="Compare step, classes and memory with the log of a real run (phantora import).",
 )
-@click.option(
+@check_option(
     "--validate-within",
     default="5%",
     show_default=True,
     metavar="SHARE",
     help="End with status 1 if the step or the memory differs by more than SHARE.",
 )
-@torchrun_options
 @report_options
-@what_if_options
 @ignored_options
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT|-m MODULE|-- COMMAND [ARGS]...")
 @click.pass_context
@@ -297,12 +104,12 @@ def trace(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> Non
         raise click.UsageError("name a script, -m MODULE, or -- COMMAND", ctx)
     if options["fail"] and not options["check"]:
         raise click.UsageError("--fail needs --check", ctx)
-    is_command = ctx.meta["phantora.command"]
+    is_command = ctx.meta[COMMAND]
     behind = [] if is_command else _ours_behind(ctx, target)
     if not options["quiet"] and not options["module"]:
         _note_behind([flag for flag in behind if not _mentions(target[0], flag)], target[0])
     try:
-        status = _run(ctx, run_spec(target, _kind(options, is_command), options), options)
+        status = _run(_spec(target, is_command, options), options)
     except PhantoraError as error:
         # An error about what such an option was given may come from the script's own option of that name.
         taken_behind = ctx.meta.get("phantora.behind", {}).items()
@@ -316,26 +123,14 @@ def trace(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> Non
     ctx.exit(status)
 
 
-def read_command(words: Sequence[str]) -> RunSpec:
-    """The run of a command line behind ``phantora trace``. Raises PhantoraError."""
-    try:
-        context = trace.make_context("trace", list(words))
-    except click.UsageError as error:
-        raise PhantoraError(error.format_message()) from error
-    options = dict(context.params)
-    target = options.pop("target")
-    if not target:
-        raise PhantoraError("name a script, -m MODULE, or -- COMMAND")
-    return run_spec(target, _kind(options, context.meta["phantora.command"]), options)
-
-
-def _kind(options: Mapping[str, Any], is_command: bool) -> str:
-    if options["no_python"]:
+def _spec(target: tuple[str, ...], is_command: bool, options: Mapping[str, Any]) -> RunSpec:
+    if options["ignored_no_python"]:
         raise PhantoraError("--no-python runs a program that is not Python; write `phantora trace -- PROGRAM` instead")
-    return COMMAND if is_command else MODULE if options["module"] else SCRIPT
+    spec = run_spec(TRACE, target, options, is_command=is_command)
+    return replace(spec, ranks=replace(spec.ranks, quiet=options["quiet"]))
 
 
-def _run(ctx: click.Context, spec: RunSpec, options: Mapping[str, Any]) -> int:
+def _run(spec: RunSpec, options: Mapping[str, Any]) -> int:
     """Runs it and prints its report; the exit status."""
     from phantora.cli.report import Report
     from phantora.cli.status import follow

@@ -14,21 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from phantora.errors import PhantoraError
-from phantora.spec import rank_spec
+from phantora.spec import ASSUMPTIONS, rank_spec
 
 OPTION = "--assume"
-KEYS = {
-    "choice": "spread (default: argmax, topk and sampling take other candidates in turn) or first",
-    "mask": "the share of true elements in an unknown mask, 0 to 1 (default 0)",
-    "nms": "the share of unknown boxes that torchvision's nms keeps, 0 to 1 (default 0.5)",
-    "loss": "the value of losses, or FIRST:LAST:STEPS, which falls by equal factors per optimizer step (default 0)",
-    "length": "tokens of a generated sequence: N, uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA[:MAX]",
-    "eos": "the token that ends a sequence (default: the one that the program compares sampled tokens with)",
-    "accept": "the share of accepted draft tokens, 0 to 1",
-    "iterations": "N or N@FILE:LINE: an unknown flag or number at that line ends its loop at the N-th read (default 1)",
-    "overflow": "N: the first N steps of a GradScaler overflow on unknown gradients and are skipped (default 0)",
-    "clip": "always (default: unknown gradient norms exceed the clipping limit) or never",
-}
 
 WORDS = {"choice": ("spread", "first"), "clip": ("always", "never")}
 """Keys whose value is one of these words, not a number."""
@@ -39,11 +27,11 @@ def parse_assumptions(given: Sequence[str]) -> tuple[str, ...]:
     found: dict[str, str] = {}
     for option in given:
         key, equals, value = option.partition("=")
-        if not equals or key not in KEYS:
-            known = "; ".join(f"{name}={meaning}" for name, meaning in KEYS.items())
+        if not equals or key not in ASSUMPTIONS:
+            known = "; ".join(f"{name}={meaning}" for name, meaning in ASSUMPTIONS.items())
             raise PhantoraError(f"{OPTION} {option}: give {known}")
         if not _is_valid(key, value):
-            raise PhantoraError(f"{OPTION} {option}: {key} is {KEYS[key]}")
+            raise PhantoraError(f"{OPTION} {option}: {key} is {ASSUMPTIONS[key]}")
         found[key] = value
     return tuple(f"{key}={value}" for key, value in sorted(found.items()))
 

@@ -18,11 +18,11 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from phantora import defaults
 from phantora.errors import PhantoraError, cause_of
+from phantora.spec import RankSpec
 
 OPTION = "--moe-routing"
-BALANCED, FRAMEWORK, ZIPF = defaults.MOE_ROUTING, "framework", "zipf:"
+BALANCED, FRAMEWORK, ZIPF = RankSpec.moe_routing, "framework", "zipf:"
 ALL_LAYERS = "*"
 _MOST_SHARE = 1e100
 

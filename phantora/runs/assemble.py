@@ -14,6 +14,7 @@ from phantora.errors import PhantoraError
 from phantora.fold.mesh import to_dict
 from phantora.hardware import Cluster, device_fields
 from phantora.runs.setup import Setup
+from phantora.spec import LIVE
 from phantora.version import version
 from phantora.wire import layout
 from phantora.wire.session import Session, SessionConfig
@@ -140,7 +141,7 @@ class Simulation:
 
 
 def _live_profiler(setup: Setup) -> LiveProfiler | None:
-    if not setup.spec.live:
+    if setup.spec.profile != LIVE:
         return None
     from phantora.profile.live import LiveProfiler
 

@@ -22,6 +22,7 @@ from phantora.errors import PhantoraError
 from phantora.outputs import unnamed
 from phantora.runs.assemble import Recorded, Simulation
 from phantora.runs.setup import Setup
+from phantora.spec import TABLES
 from phantora.trace.analysis.steps import Steps, find_steps
 from phantora.trace.reader import Log, open_log
 
@@ -246,7 +247,7 @@ class _Replays:
 
     def __init__(self, simulation: Simulation, setup: Setup, *, all_rows: bool) -> None:
         output = replace(setup.spec.output, recording=False, flows=False)
-        self._setup = replace(setup, spec=replace(setup.spec, output=output, live=False))
+        self._setup = replace(setup, spec=replace(setup.spec, output=output, profile=TABLES))
         assert simulation.again is not None
         self._again = simulation.again
         self._all_rows = all_rows  # a whole run as the step has the extent of all its rows

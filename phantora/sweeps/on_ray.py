@@ -9,7 +9,7 @@ from typing import Any
 from phantora.errors import PhantoraError
 from phantora.sweeps.pool import cores_of, memory_of, run_alone
 from phantora.sweeps.result import Result
-from phantora.sweeps.task import Read, Task
+from phantora.sweeps.task import Task
 
 RETRIES = 5  # of a task whose worker or node dies
 LOCAL = "local"
@@ -23,9 +23,8 @@ class RayEngine:
     that is begun on this machine. The folder of the sweep and the script must be found under the same path on every
     node."""
 
-    def __init__(self, address: str, read: Read) -> None:
+    def __init__(self, address: str) -> None:
         self._ray = _ray()
-        self._read = read
         self._running: dict[Any, Task] = {}
         self._join(address)
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
@@ -68,7 +67,7 @@ class RayEngine:
             max_retries=RETRIES,
             name=f"phantora {task.point.label()}",
         )
-        self._running[remote.remote(task, self._read, os.getcwd())] = task
+        self._running[remote.remote(task, os.getcwd())] = task
 
     def finished(self) -> list[tuple[Task, Result]]:
         """Tasks that ended, with their results; waits for one. Empty if none is running."""
@@ -100,13 +99,13 @@ class RayEngine:
         self._ray.shutdown()
 
 
-def _run(task: Task, read: Read, folder: str) -> Result:
+def _run(task: Task, folder: str) -> Result:
     """On a worker. Its child ends when it does."""
     if not Path(folder).is_dir():
         where = os.uname().nodename
         raise PhantoraError(f"{folder} does not exist on {where}: a sweep over nodes needs a shared folder")
     os.chdir(folder)
-    return run_alone(task, read)
+    return run_alone(task)
 
 
 def _ray() -> Any:

@@ -6,21 +6,22 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from phantora import defaults
 from phantora.errors import PhantoraError
 from phantora.hardware import Cluster, load_cluster
 from phantora.json_data import Bytes, Ns, encode
+from phantora.spec import RunSpec
 from phantora.sweeps.expressions import Value
-from phantora.sweeps.space import CLUSTER, Space, filled, spelled, text_of
+from phantora.sweeps.space import CLUSTER, Space, filled, run_with, spelled, text_of
+from phantora.units import GIB
 
 MOST_COMBINATIONS = 200_000  # that are enumerated: some seconds
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Point:
     """A combination that the rules allow."""
 
@@ -28,7 +29,8 @@ class Point:
     """Number in the order of the space, from 1."""
     values: dict[str, Value]
     """Values of the axes."""
-    cluster: str
+    spec: RunSpec
+    """Its run, with the arguments that all points share."""
     hosts: int
     gpus_per_host: int
     gpu: str
@@ -37,8 +39,6 @@ class Point:
     arguments: tuple[str, ...]
     """Arguments of the script, after those that all points share."""
     environment: dict[str, str]
-    options: tuple[str, ...]
-    """Options of `phantora trace`."""
     tokens: float | None
     """Tokens of a step."""
     least_memory: float
@@ -47,6 +47,11 @@ class Point:
     """ns that a step takes for sure."""
     fold: str = ""
     """The axes of its mesh, if they are known."""
+
+    @property
+    def cluster(self) -> str:
+        """Cluster of the run."""
+        return self.spec.cluster
 
     @property
     def world(self) -> int:
@@ -136,7 +141,7 @@ def _combinations(space: Space) -> Iterator[dict[str, Value]]:
 def judge(space: Space, values: dict[str, Value], number: int) -> Point | LeftOut:
     """The point with these values of the axes, or why there is none. Raises PhantoraError for an expression that has no
     value, and a cluster that cannot be."""
-    cluster = _cluster(text_of(values.get(CLUSTER, defaults.CLUSTER)))
+    cluster = _cluster(text_of(values.get(CLUSTER, RunSpec.cluster)))
     names: dict[str, Value] = {
         **values,
         CLUSTER: cluster.name,
@@ -144,7 +149,7 @@ def judge(space: Space, values: dict[str, Value], number: int) -> Point | LeftOu
         "hosts": cluster.hosts,
         "gpus_per_host": cluster.gpus_per_host,
         "nvlink_gpus": cluster.domains().gpus_per_host,
-        "gpu_memory": cluster.gpu.memory_bytes,
+        "gpu_memory": _capacity(space.shared_run, cluster),
         "gpu": cluster.gpu.name,
         "capability": cluster.gpu.compute_capability[0],
     }
@@ -178,22 +183,27 @@ def _point(space: Space, values: dict[str, Value], names: Mapping[str, Value], c
         spelling_words = spelled(f"{spelling}=" if isinstance(spelling, str) else spelling, name, names)
         environment |= dict(_assignment(word, name) for word in spelling_words)
     bounds = space.bounds
+    spec = replace(run_with(space, words("options")), cluster=text_of(values.get(CLUSTER, RunSpec.cluster)))
     return Point(
-        number,
-        values,
-        text_of(values.get(CLUSTER, defaults.CLUSTER)),
-        cluster.hosts,
-        cluster.gpus_per_host,
-        cluster.gpu.name,
-        cluster.gpu.memory_bytes,
-        words("arguments"),
-        environment,
-        words("options"),
-        space.tokens.number(names) if space.tokens else None,
-        bounds.memory.number(names) if bounds.memory else 0.0,
-        _least_time(space, names, cluster),
-        filled(space.fold, names),
+        number=number,
+        values=values,
+        spec=spec,
+        hosts=cluster.hosts,
+        gpus_per_host=cluster.gpus_per_host,
+        gpu=cluster.gpu.name,
+        capacity=_capacity(spec, cluster),
+        arguments=words("arguments"),
+        environment=environment,
+        tokens=space.tokens.number(names) if space.tokens else None,
+        least_memory=bounds.memory.number(names) if bounds.memory else 0.0,
+        least_time=_least_time(space, names, cluster),
+        fold=filled(space.fold, names),
     )
+
+
+def _capacity(spec: RunSpec, cluster: Cluster) -> int:
+    """Bytes of a GPU."""
+    return cluster.gpu.memory_bytes if spec.gpu_memory is None else round(spec.gpu_memory * GIB)
 
 
 def _least_time(space: Space, names: Mapping[str, Value], cluster: Cluster) -> float:

@@ -19,9 +19,9 @@ from phantora.fold.syntax import parse_fold
 from phantora.launch.shared_forkserver import VARIABLE, WarmServer
 from phantora.launch.zygote import Forked, Zygote
 from phantora.process import die_with_parent
-from phantora.spec import AUTO, OFF
+from phantora.spec import OFF
 from phantora.sweeps.result import Result
-from phantora.sweeps.task import Command, Read, Task, evaluate
+from phantora.sweeps.task import Command, Task, evaluate, is_folded_by_user
 
 # Most memory of this machine that a simulated run takes: 64 ranks of an 8B model take 9 GiB.
 BASE_BYTES, RANK_BYTES = 1 << 30, 150 << 20
@@ -60,11 +60,10 @@ def memory_of(task: Task) -> int:
 
 def processes_of(task: Task) -> int:
     """Number of ranks of a run that are processes."""
-    options, world = (*task.shared.options, *task.point.options), task.point.world
-    if "--fold" not in options:
+    if not is_folded_by_user(task.point):
         return task.folding.processes
-    axes = options[options.index("--fold") + 1]
-    fold = parse_fold(axes, world) if axes not in (AUTO, OFF) else None
+    world, axes = task.point.world, task.point.spec.fold.axes
+    fold = parse_fold(axes, world) if axes != OFF else None
     return len(fold.real) if fold else world
 
 
@@ -86,8 +85,7 @@ class Pool:
     """`jobs` tasks at a time; 0: as many as fit. One fork server imports torch for all runs, and one process forks
     what runs and reads them."""
 
-    def __init__(self, read: Read, jobs: int = 0) -> None:
-        self._read = read
+    def __init__(self, jobs: int = 0) -> None:
         self._jobs = jobs
         self._server: WarmServer | None = None
         self._zygote: Zygote | None = None
@@ -112,7 +110,7 @@ class Pool:
 
     def begin(self, task: Task) -> None:
         """Starts the first process of a task."""
-        self._step(task, evaluate(task, self._read), None)
+        self._step(task, evaluate(task), None)
 
     def finished(self) -> list[tuple[Task, Result]]:
         """Tasks that ended, with their results; waits for one. Empty if none is running."""
@@ -196,9 +194,9 @@ def _output_of(command: Command) -> BinaryIO:
         ) from error
 
 
-def run_alone(task: Task, read: Read) -> Result:
+def run_alone(task: Task) -> Result:
     """Runs one task to its end, in this process' thread."""
-    stages = evaluate(task, read)
+    stages = evaluate(task)
     try:
         command = next(stages)
     except StopIteration as end:

@@ -6,18 +6,28 @@ Each run is a point of a sweep, so its folder's journal keeps it: the same quest
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from phantora.errors import PhantoraError
+from phantora.json_data import Bytes
+from phantora.spec import OFF, RunSpec
 from phantora.sweeps.answer import Row
 from phantora.sweeps.expressions import Value
+from phantora.sweeps.objective import Objective
 from phantora.sweeps.result import OUT_OF_MEMORY, RAN, Result
-from phantora.sweeps.run import Request, run_sweep
+from phantora.sweeps.run import Request, plan_of, run_sweep
 from phantora.sweeps.runner import Entry
+from phantora.sweeps.space import CLUSTER, Space, Spelling
+from phantora.units import GIB
 
+LARGEST = "largest"
 MOST = 1 << 20  # of a number that is looked for
 OnResult = Callable[[Entry, int, int], None]
+
+
+def report_nothing(entry: Entry, done: int, of: int) -> None:
+    """Progress that nobody reads."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +50,68 @@ class Tried:
         them."""
         measured = self.result.measured
         return self.result.needs if not self.fits else measured.memory if measured else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fits:
+    """Answer of ``phantora fits``."""
+
+    fits: bool
+    memory: Bytes | None
+    """Memory of the fullest GPU. Where the run does not fit: the memory that it needs, if known."""
+    capacity: Bytes
+    says: list[str]
+    largest: int | None = None
+    """The largest value that fits, or 0; None without ``--largest``."""
+    tried: dict[int, Bytes | None] | None = None
+    """The memory by value."""
+
+
+def fits(run: RunSpec, folder: Path, largest: str | None = None, on_result: OnResult = report_nothing) -> Fits:
+    """Whether a run fits its GPUs; with `largest`, an option of its script, the largest number of it that fits. The
+    runs are kept in `folder`. Raises PhantoraError for a run that fails for another reason than memory."""
+    if largest and any(word.partition("=")[0] == largest for word in run.arguments):
+        raise PhantoraError(f"--largest {largest}: leave {largest} out of the script's arguments, it is searched")
+    request = one_run(run, folder, "fits", largest)
+    if largest is None:
+        row = run_point(request, {}, on_result)
+        result, capacity = row.entry.result, row.entry.point.capacity
+        if result is None:
+            raise PhantoraError(f"{run.target} was not run: {row.entry.skipped}")
+        one = Tried(1, result)
+        return Fits(fits=one.fits, memory=one.bytes, capacity=capacity, says=_says(one, capacity))
+    capacity = plan_of(request).points[0].capacity
+
+    def run_with(number: int) -> Tried:
+        result = run_point(request, {LARGEST: number}, on_result).entry.result
+        assert result is not None
+        return Tried(number, result)
+
+    known = {one.value: one for one in largest_that_fits(run_with, capacity)}
+    best = max((one.value for one in known.values() if one.fits), default=0)
+    shown = known[best or 1]
+    line = f"Largest {largest} that fits: {best}." if best else f"Not even {largest} 1 fits."
+    says = [line, *_says(shown, capacity)]
+    if best and (more := known.get(best + 1)) is not None and more.bytes:
+        says.append(f"{largest} {best + 1} needs {more.bytes / GIB:.1f} GiB.")
+    memory = {one.value: one.bytes for one in known.values()}
+    return Fits(fits=bool(best), memory=shown.bytes, capacity=capacity, says=says, largest=best, tried=memory)
+
+
+def _says(tried: Tried, capacity: int) -> list[str]:
+    """The verdict, and how much is left or missing."""
+    taken = tried.bytes
+    if tried.fits and taken is not None:
+        left = capacity - taken
+        text = f"{taken / GIB:.1f} of {capacity / GIB:.1f} GiB, {left / GIB:.1f} GiB ({left / capacity:.0%}) left"
+        return [f"Fits: {text} on the fullest GPU."]
+    missing = ""
+    if taken:
+        needed = f"{taken / GIB:.1f} of {capacity / GIB:.1f} GiB"
+        missing = f": it needs {needed}, {(taken - capacity) / GIB:.1f} GiB more than there is"
+    measured = tried.result.measured
+    advice = measured.advice if measured else ""
+    return [f"Does not fit{missing}.", *([advice] if advice else [])]
 
 
 def run_point(request: Request, values: Mapping[str, Value], on_result: OnResult) -> Row:
@@ -84,7 +156,7 @@ def _next(tried: Mapping[int, int], low: int, high: int, capacity: int) -> int:
     return min(max(low + 1, prediction), high - 1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Offer:
     """Throughput of a cluster. Seconds, dollars."""
 
@@ -101,6 +173,41 @@ class Offer:
     def rate(self) -> float | None:
         """Tokens (or samples, steps) per second; None where it does not fit."""
         return self.row.rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Clusters of 1, 2, 4, ... GPUs, and the job that is asked about."""
+
+    gpu: str = "H100"
+    most: int = 8
+    """GPUs of the largest."""
+    per_host: int = 8
+    rate: float | None = None
+    """Least tokens per second."""
+    tokens: float | None = None
+    """Tokens of the whole job."""
+    prices: Mapping[str, float] = field(default_factory=dict)
+    """Dollars for an hour of a GPU, by its name; "" for all others."""
+
+
+@dataclass(frozen=True)
+class Offers:
+    """The clusters that were tried, the smallest first."""
+
+    tried: list[Offer]
+    enough: Offer | None
+    """The smallest on which the script fits and is fast enough."""
+
+
+def plan(run: RunSpec, folder: Path, sizes: Sizes, on_result: OnResult = report_nothing) -> Offers:
+    """The fewest GPUs that are enough for a run, and the time and cost of its tokens. The runs are kept in `folder`.
+    Raises PhantoraError."""
+    clusters = clusters_of(sizes.gpu, sizes.most, sizes.per_host)
+    request = one_run(replace(run, cluster=clusters[0]), folder, "plan")
+    request = replace(request, objective=Objective("speed", sizes.prices))
+    tried = list(offers(request, clusters, sizes.tokens, sizes.rate, on_result))
+    return Offers(tried, next((one for one in tried if one.rate and one.rate >= (sizes.rate or 0.0)), None))
 
 
 def offers(
@@ -120,12 +227,12 @@ def offers(
                 f"{cluster}: the tokens of a step are unknown (the rate counts {unit}), so that --rate and "
                 "--tokens cannot be answered; run it without them"
             )
-        yield Offer(cluster, point.world, row, unit, seconds, dollars)
+        yield Offer(cluster=cluster, gpus=point.world, row=row, unit=unit, seconds=seconds, dollars=dollars)
         if least is not None and row.rate is not None and row.rate >= least:
             return
 
 
-def sizes(gpu: str, most: int, per_host: int) -> list[str]:
+def clusters_of(gpu: str, most: int, per_host: int) -> list[str]:
     """Clusters of 1, 2, 4, ... GPUs up to `most`, at most `per_host` in a host: ``1x4xH100``."""
     found, count = [], 1
     while count <= most:
@@ -135,9 +242,11 @@ def sizes(gpu: str, most: int, per_host: int) -> list[str]:
     return found
 
 
-def space_table(target: Iterable[str], cluster: str, largest: str | None = None) -> dict[str, Any]:
-    """A sweep of one script on one cluster, with the option `largest` as its axis, if any."""
-    table: dict[str, Any] = {"target": list(target), "cluster": [cluster]}
+def one_run(run: RunSpec, folder: Path, where: str, largest: str | None = None) -> Request:
+    """A sweep of one run, with the option `largest` of its script as the axis, if any. All ranks are processes, unless
+    the run names a fold."""
+    axes: dict[str, tuple[Value, ...]] = {CLUSTER: (run.cluster,)}
+    arguments: dict[str, Spelling] = {}
     if largest:
-        table |= {"matrix": {"largest": [1]}, "arguments": {"largest": largest}}
-    return table
+        axes[LARGEST], arguments[LARGEST] = (1,), largest
+    return Request(space=Space(where=where, run=run, axes=axes, arguments=arguments), folder=folder, fold=OFF)

@@ -25,21 +25,19 @@ from phantora.sweeps.runner import Entry, Listed, Runner
 from phantora.sweeps.screening import finalists
 from phantora.sweeps.search import Search
 from phantora.sweeps.space import CLUSTER, Space, Spelling
-from phantora.sweeps.task import Read, Shared, Task
+from phantora.sweeps.task import Shared, Task
 
 SETUP_DONE = "setup.done"
 CONFIRMED = 4  # points at most are run again with more processes
 MOST_AXES = 8  # that are shown although they do not vary
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """A sweep that is asked for."""
 
     space: Space
     folder: Path
-    read: Read
-    """Reads the options of `phantora trace`."""
     objective: Objective = field(default_factory=Objective)
     screen: str | None = None
     """A smaller cluster, on which all layouts are run first."""
@@ -55,8 +53,6 @@ class Request:
     again: bool = False
     needs: bool = True
     top: int = 0
-    options: tuple[str, ...] = ()
-    """Options of `phantora trace`, for all points."""
     fold: str = ONE
     """Fold of a point with a known mesh: one of ``phantora.sweeps.fold.MODES``."""
 
@@ -86,7 +82,7 @@ def run_sweep(request: Request, on_result: Callable[[Entry, int, int], None] = l
     space = request.located
     if request.fold not in MODES:
         raise PhantoraError(f"--fold {request.fold!r}: unknown mode; known: {', '.join(MODES)}")
-    if not space.target:
+    if not (space.target or space.run.target):
         raise PhantoraError(f"{space.where}: name the script behind --, or as target = [...]")
     if request.search and request.screen:
         raise PhantoraError("--search and --screen: one of them")
@@ -137,7 +133,7 @@ class Work:
         """Settings that all points share."""
         request, space = self.request, self.space
         fold = self.fold or request.fold
-        return Shared(request.folder, space.target, space.here, request.options, space.steps, request.needs, fold)
+        return Shared(request.folder, space.here, space.steps, request.needs, fold)
 
     def of(self, source: Listed | Search, count: int, top: int) -> list[Entry]:
         """Runs `count` points of `source`; keeps the logs of the best `top`."""
@@ -196,10 +192,10 @@ def _varying(entries: list[Entry], axes: list[str]) -> list[str]:
 
 def _engine(request: Request) -> Engine:
     if request.ray is None:
-        return Pool(request.read, request.jobs)
+        return Pool(request.jobs)
     from phantora.sweeps.on_ray import RayEngine
 
-    return RayEngine(request.ray, request.read)
+    return RayEngine(request.ray)
 
 
 def set_up(space: Space, folder: Path) -> None:

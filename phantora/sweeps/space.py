@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,6 +12,8 @@ from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.hardware import toml
+from phantora.options import spec_of
+from phantora.spec import RunSpec
 from phantora.sweeps.expressions import Expression, Value
 
 Spelling = str | tuple[str, ...] | dict[str, tuple[str, ...]]
@@ -74,14 +77,16 @@ class Bounds:
     """Format whose peak bounds the flops; without it the GPU's fastest."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Space:
     """The content of a sweep file, checked."""
 
     where: str
     """The file or preset, for messages."""
     target: tuple[str, ...] = ()
-    """Target of `phantora trace`: a script or ``-m module``, with the arguments that all points share."""
+    """Words of `phantora trace` for all points: options, a script or ``-m module``, its arguments."""
+    run: RunSpec = field(default_factory=lambda: RunSpec(""))
+    """The run that `target` changes: options of all points."""
     here: tuple[str, ...] = ()
     """More such arguments that a real run has no use for (a made-up data set)."""
     setup: tuple[str, ...] = ()
@@ -141,6 +146,11 @@ class Space:
             )
 
     @property
+    def shared_run(self) -> RunSpec:
+        """The run of all points, without the cluster, arguments and options of each. Raises PhantoraError."""
+        return _parsed(self.target, self.run, self.where)
+
+    @property
     def used_names(self) -> set[str]:
         """Names that rules, arguments, variables of the environment or options use."""
         used = {name for expression in (*self.let.values(), *self.rules) for name in expression.names}
@@ -150,6 +160,19 @@ class Space:
         """The space with other values of these axes. Names of [let] among them are no longer computed."""
         let = {name: expression for name, expression in self.let.items() if name not in axes}
         return replace(self, axes={**self.axes, **{name: tuple(values) for name, values in axes.items()}}, let=let)
+
+
+@functools.lru_cache(maxsize=1024)
+def _parsed(words: tuple[str, ...], base: RunSpec, where: str) -> RunSpec:
+    try:
+        return spec_of(words, base)
+    except PhantoraError as error:
+        raise PhantoraError(f"{where}: {error}") from error
+
+
+def run_with(space: Space, options: tuple[str, ...]) -> RunSpec:
+    """The run of all points with the words `options`. Raises PhantoraError."""
+    return _parsed(options, space.shared_run, f"{space.where}: [options]")
 
 
 def _known(expression: Expression, given: Iterable[str]) -> None:
@@ -211,7 +234,7 @@ def space_of(table: Mapping[str, Any], where: str) -> Space:
     except TypeError as error:
         raise PhantoraError(f"{where}: [bounds] or [steps]: {error}") from None
     return Space(
-        where,
+        where=where,
         target=_words(table, "target", where),
         here=_words(table, "here", where),
         setup=_words(table, "setup", where),

@@ -12,32 +12,28 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
 
 import orjson
 
 from phantora.errors import PhantoraError, Reason, cause_of
+from phantora.options import target_words, words
 from phantora.result import RunResult, first_line
 from phantora.run_process import MODULE, Files
-from phantora.spec import OFF, RunSpec
+from phantora.spec import AUTO, OFF, TRACE, OutputSpec, RunSpec
 from phantora.sweeps.fold import Folding, folding, is_first_only, next_mode
 from phantora.sweeps.plan import Point
 from phantora.sweeps.result import FAILED, OUT_OF_MEMORY, RAN, Measured, Result
-from phantora.sweeps.space import Steps
+from phantora.sweeps.space import CLUSTER, Steps
 from phantora.units import GIB
 from phantora.version import version
 
 LOG, RUN = "run.arrow", "output"
 STEADY_SPREAD = 0.01  # of the median step; below it, or half of the error bar, more steps tell nothing new
 NEEDS_FACTOR = 16  # that many times the memory has a GPU on which a run that does not fit is measured
-NO_REPLAYS = ("--no-recording",)  # nor is the run simulated again for slower hosts, a tenth of its time
 _LONGEST = 300  # characters of an error
-
-Read: TypeAlias = Callable[[Sequence[str]], RunSpec]
-"""Reads a command line of `phantora trace`, without these two words. Raises PhantoraError."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +41,8 @@ class Shared:
     """Settings that all points of a sweep share."""
 
     folder: Path
-    target: tuple[str, ...]
     here: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-    """Options of `phantora trace`, before the point's own."""
+    """Arguments of the script that a real run has no use for."""
     steps: Steps | None = None
     needs: bool = True
     """Run what does not fit once more, on GPUs with memory enough."""
@@ -87,14 +81,12 @@ class Task:
     @classmethod
     def of(cls, point: Point, shared: Shared) -> Task:
         """The task of a point; its key depends on all that can change the result: version, cluster, options, script."""
-        files = [name for name in (point.cluster, *shared.target) if name.endswith((".py", ".toml", ".json"))]
+        named = (point.cluster, *words(point.spec), *point.arguments)
+        files = sorted({name for name in named if name.endswith((".py", ".toml", ".json"))})
         identity = [
             version(),
-            point.cluster,
-            point.options,
+            point.spec.to_json(),
             sorted(point.environment.items()),
-            shared.options,
-            shared.target,
             shared.here,
             point.arguments,
             [_digest(name) for name in files],
@@ -123,29 +115,20 @@ class Task:
         """True if one process stands for each stage. The best of such points is run again, with more."""
         return is_first_only(self.folding.described)
 
-    def words(self, steps: int | None, output: str, options: Sequence[str] = ()) -> tuple[str, ...]:
-        """Words of its command line, after the name of the program."""
+    def spec(self, steps: int | None, log: str, *, force: bool = False, recording: bool = True) -> RunSpec:
+        """The run with `steps` steps (None: as many as the script makes) and its log at `log`. A run of which one
+        process stands for each stage is neither recorded nor simulated again for slower hosts, a tenth of its
+        time."""
         shared, point, axes = self.shared, self.point, self.folding.axes
-        if not axes and shared.fold == OFF and not _folded_by_user(point, shared):
-            axes = OFF
-        fold = (*(("--fold", axes) if axes else ()), *(NO_REPLAYS if self.alone else ()))
-        return (
-            "trace",
-            "--cluster",
-            point.cluster,
-            "-o",
-            output,
-            *fold,
-            *shared.options,
-            *options,
-            *point.options,
-            *self._script(steps, here=True),
+        spec = point.spec
+        if not axes:
+            axes = OFF if shared.fold == OFF and not is_folded_by_user(point) else spec.fold.axes
+        return replace(
+            spec,
+            arguments=(*spec.arguments, *shared.here, *self._steps(steps), *point.arguments),
+            fold=replace(spec.fold, axes=axes),
+            output=OutputSpec(log, force, recording and not self.alone),
         )
-
-    def _script(self, steps: int | None, here: bool) -> tuple[str, ...]:
-        shared = self.shared
-        more = (*shared.here, *self._steps(steps)) if here else ()
-        return (*shared.target, *more, *self.point.arguments)
 
     def _steps(self, steps: int | None) -> tuple[str, ...]:
         if self.shared.steps is None or steps is None:
@@ -163,16 +146,18 @@ class Task:
             *(many if point.hosts > 1 else ("--standalone",)),
             "--nproc-per-node",
             str(point.gpus_per_host),
-            *self._script(None, here=False),
+            *target_words(point.spec),
+            *point.arguments,
         )
 
 
 def _folding(point: Point, shared: Shared) -> Folding:
-    return folding("" if _folded_by_user(point, shared) else point.fold, shared.fold, point.world)
+    return folding("" if is_folded_by_user(point) else point.fold, shared.fold, point.world)
 
 
-def _folded_by_user(point: Point, shared: Shared) -> bool:
-    return "--fold" in (*shared.options, *point.options)
+def is_folded_by_user(point: Point) -> bool:
+    """True if the user names the fold."""
+    return point.spec.fold.axes != AUTO
 
 
 def _digest(name: str) -> str:
@@ -186,14 +171,14 @@ class _Refused(Exception):
     """The point cannot be folded as asked."""
 
 
-def evaluate(task: Task, read: Read) -> Generator[Command, int, Result]:
+def evaluate(task: Task) -> Generator[Command, int, Result]:
     """Yields commands, is sent their exit statuses, returns what is known in the end. A fold that is refused is tried
     with more processes. Raises PhantoraError for an error that does not depend on the point: a full disk."""
     begin = time.monotonic()
     refused = ""
     while True:
         try:
-            result = yield from _evaluate(task, read)
+            result = yield from _evaluate(task)
         except _Refused as error:
             refused = refused or str(error)[:_LONGEST]
             task = replace(task, shared=replace(task.shared, fold=next_mode(task.shared.fold)))
@@ -202,13 +187,10 @@ def evaluate(task: Task, read: Read) -> Generator[Command, int, Result]:
         return replace(result, seconds=seconds, processes=found.processes, fold=found.described, refused=refused)
 
 
-def _run(
-    task: Task, read: Read, steps: int | None, name: str = RUN, options: Sequence[str] = ()
-) -> Generator[Command, int, RunResult]:
-    """One run, with `steps` steps (None: as many as the script makes) and more `options`."""
-    words = task.words(steps, str(task.log), ("--force", *options))
+def _run(task: Task, spec: RunSpec, name: str = RUN) -> Generator[Command, int, RunResult]:
+    """One run."""
     try:
-        files = Files.of(task.folder, name, read(words[1:]))
+        files = Files.of(task.folder, name, spec)
     except PhantoraError as error:
         if error.reason == Reason.DISK_FULL:
             raise
@@ -217,18 +199,18 @@ def _run(
     return files.read(status)
 
 
-def _evaluate(task: Task, read: Read) -> Generator[Command, int, Result]:
+def _evaluate(task: Task) -> Generator[Command, int, Result]:
     try:
         task.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PhantoraError(f"{task.folder}: cannot be made: {cause_of(error)}") from error
     plan = task.shared.steps
     steps = plan.first if plan else None
-    roomy = (yield from _roomy(task, read)) if task.doubtful and task.shared.needs else None
+    roomy = (yield from _roomy(task)) if task.doubtful and task.shared.needs else None
     if roomy is not None and roomy.peak_allocated > task.point.capacity:
         return _too_large(task, steps, roomy)
     while True:
-        ran = yield from _run(task, read, steps)
+        ran = yield from _run(task, task.spec(steps, str(task.log), force=True))
         measured = (yield from _measured(task)) if ran.log else None
         enough = task.alone or _steady(measured)
         if ran.status or plan is None or steps is None or steps >= plan.most or enough:
@@ -239,7 +221,7 @@ def _evaluate(task: Task, read: Read) -> Generator[Command, int, Result]:
         return _result(task, steps, RAN, measured)
     message = first_line(ran.message)[:_LONGEST]
     if (measured is not None and not measured.fits) or ran.reason == Reason.OUT_OF_MEMORY:
-        roomy = roomy or ((yield from _roomy(task, read)) if task.shared.needs else None)
+        roomy = roomy or ((yield from _roomy(task)) if task.shared.needs else None)
         if roomy is not None:
             return _too_large(task, steps, roomy)
         return _result(task, steps, OUT_OF_MEMORY, measured, message)
@@ -257,7 +239,7 @@ def _evaluate(task: Task, read: Read) -> Generator[Command, int, Result]:
 def _result(
     task: Task, steps: int | None, kind: str, measured: Measured | None, error: str = "", needs: int | None = None
 ) -> Result:
-    command = ("phantora", *task.words(steps, "run.arrow"))
+    command = ("phantora", TRACE, *words(task.spec(steps, "run.arrow"), always=(CLUSTER,)))
     return Result(task.key, task.point.values, kind, measured, error, needs, steps, command=command)
 
 
@@ -289,11 +271,11 @@ def _measured(task: Task) -> Generator[Command, int, Measured | None]:
         output.unlink(missing_ok=True)
 
 
-def _roomy(task: Task, read: Read) -> Generator[Command, int, Measured | None]:
+def _roomy(task: Task) -> Generator[Command, int, Measured | None]:
     """The numbers of the run on GPUs with memory enough: of two steps, after which the optimizer has its state. What it
     allocates there at its peak it would on any GPU; what else it keeps may be less where memory is short."""
-    room = str(NEEDS_FACTOR * task.point.capacity / GIB)
     steps = min(2, task.shared.steps.first) if task.shared.steps else None
-    ran = yield from _run(task, read, steps, "room", ("--gpu-memory", room, *NO_REPLAYS))
+    spec = task.spec(steps, str(task.log), force=True, recording=False)
+    ran = yield from _run(task, replace(spec, gpu_memory=NEEDS_FACTOR * task.point.capacity / GIB), "room")
     measured = (yield from _measured(task)) if ran.log else None
     return None if ran.status else measured

@@ -103,7 +103,7 @@ def test_a_stopped_sweep_goes_on_to_the_numbers_of_single_runs(
     for width in (1024, 4096):
         words = shlex.split(shlex.join(found[width]["command"]))
         assert words[:2] == ["phantora", "trace"]
-        given = (*words[2 : words.index("-o")], *words[words.index("-o") + 2 :])
+        given = (*words[2 : words.index("--output")], *words[words.index("--output") + 2 :])
         single = runs.trace(folder, "--force", *given, recording=True)
         summary = phantora.open(single.log).summary()
         for name in ("step_time_ns", "lowest_ns", "highest_ns", "steps", "error", "mfu", "peak_reserved_bytes"):

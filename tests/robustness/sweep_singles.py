@@ -113,7 +113,7 @@ def killed(folder: Path, words: tuple[str, ...], count: int) -> list[str]:
 def single(row: Row, log: Path) -> Row:
     """The numbers of a run of its own."""
     words = row["command"]
-    at = words.index("-o")
+    at = words.index("--output")
     words = [*words[1:at], "-o", str(log), "--force", "--no-summary", *words[at + 2 :]]
     subprocess.run([*PHANTORA, *words], check=True, capture_output=True)
     return {**encode(measure(log)), **phantora.open(log).summary()}

@@ -18,7 +18,7 @@ from phantora.spec import AUTO, RunSpec
 def test_names_have_types_and_texts() -> None:
     assert dir(phantora) == sorted(phantora.__all__)
     assert phantora.__version__[0].isdigit()
-    for name in ("run", "open", "sweep", "collective_time"):
+    for name in ("run", "open", "fits", "plan", "sweep", "collective_time"):
         call = getattr(phantora, name)
         assert call.__doc__ and "**" not in str(inspect.signature(call)), name
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from phantora.cli.plan import parse_amount
 from phantora.errors import PhantoraError
-from phantora.sweeps.questions import Tried, largest_that_fits, sizes
+from phantora.sweeps.questions import Tried, clusters_of, largest_that_fits
 from phantora.sweeps.result import FAILED, OUT_OF_MEMORY, RAN, Result
 from tests.support.sweeps import measured
 
@@ -59,7 +59,7 @@ def test_a_run_that_fails_ends_the_search() -> None:
 
 
 def test_sizes_and_amounts() -> None:
-    assert sizes("H100", 16, 8) == ["1x1xH100", "1x2xH100", "1x4xH100", "1x8xH100", "2x8xH100"]
+    assert clusters_of("H100", 16, 8) == ["1x1xH100", "1x2xH100", "1x4xH100", "1x8xH100", "2x8xH100"]
     assert (parse_amount("200k"), parse_amount("1.5T")) == (2e5, 1.5e12)
     with pytest.raises(PhantoraError, match="no number of tokens"):
         parse_amount("many")

@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 from click.testing import CliRunner
 
+from phantora import options, spec
 from phantora.cli.main import cli
 from phantora.cost import KernelLaunch, OperatorSignature, TensorSpec, model_for
 from phantora.errors import PhantoraError
@@ -40,6 +41,18 @@ def module_of(title: str) -> ModuleType:
     module = ModuleType("recipe")
     exec(compile("\n".join(line[3:] for line in block[1].splitlines()), "CONTRIBUTING.md", "exec"), module.__dict__)
     return module
+
+
+# ---------------------------------------------------------------- an option of a run
+
+
+def test_an_option_is_added_as_the_recipe_says() -> None:
+    field = re.search(r"```python\n(.*?)```", section("Add an option of a run"), re.DOTALL)
+    assert field is not None
+    text = "@dataclass(frozen=True)\nclass More(RunSpec):\n    " + field[1].strip()
+    names = dict(vars(spec))
+    exec(compile(text, "CONTRIBUTING.md", "exec", dont_inherit=True), names)
+    assert options.spec_of(["--patience", "3", "train.py"], names["More"]("")).patience == 3.0  # type: ignore[attr-defined]
 
 
 # ---------------------------------------------------------------- a GPU

@@ -18,10 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from phantora.cli.trace import read_command
 from phantora.errors import PhantoraError, Reason
 from phantora.result import RunReport, RunResult
-from phantora.spec import RunSpec
+from phantora.spec import FoldSpec, RunSpec
 from phantora.sweeps.answer import answer
 from phantora.sweeps.expressions import Expression
 from phantora.sweeps.files import write_files
@@ -149,7 +148,7 @@ def test_a_plan_holds_what_the_rules_allow_and_why_the_rest_is_left_out() -> Non
     assert len(plan.points) + len(plan.left_out) == 16
     last = plan.points[-1]
     assert last.arguments == ("--tp", "4", "--dp=4", "--sp", "--ac", "full")
-    assert last.options == ("--fold", "dp=4,tp=4")
+    assert last.spec.fold.axes == "dp=4,tp=4"
     assert last.environment == {"TP_SIZE": "4"} and last.tokens == 4 * 4096 and last.world == 16
     assert plan.axes == ["tp", "sp", "ac"]
 
@@ -291,10 +290,9 @@ def test_a_full_disk_ends_a_sweep_with_a_journal_that_can_be_read(tmp_path: Path
     program = f"""
 import resource, signal
 from pathlib import Path
-from phantora.cli.trace import read_command
 from phantora.errors import PhantoraError, Reason
 from phantora.result import RunReport, RunResult
-from phantora.spec import RunSpec
+from phantora.spec import FoldSpec, RunSpec
 from phantora.sweeps.journal import Journal
 from phantora.sweeps.result import Result
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -358,7 +356,7 @@ def run(folder: Path, engine: Answers, found: Space, **options: Any) -> list[Ent
     points = make_plan(found).points
     journal = Journal(folder)
     try:
-        shared = Shared(folder, found.target)
+        shared = Shared(folder)
         return Runner(shared, Listed(points, objective), engine, journal, objective, **options).run()
     finally:
         journal.close()
@@ -421,8 +419,8 @@ def test_a_run_gets_more_steps_until_they_are_alike(tmp_path: Path) -> None:
     table = {"steps": {"argument": "--steps", "first": 3, "most": 10}}
     found = space(**table)
     point = make_plan(found).points[0]
-    task = Task.of(point, Shared(tmp_path, found.target, steps=found.steps))
-    stages = evaluate(task, read_command)
+    task = Task.of(point, Shared(tmp_path, steps=found.steps))
+    stages = evaluate(task)
     spreads = {"3": (50.0, 1), "6": (90.0, 5), "10": (100.0, 9)}
     asked = []
     command = next(stages)
@@ -445,8 +443,8 @@ def test_what_does_not_fit_has_the_same_numbers_whichever_run_is_first(tmp_path:
     found = space()
     results, runs = [], []
     for doubtful in (False, True):
-        task = Task.of(make_plan(found).points[0], Shared(tmp_path, found.target, steps=found.steps))
-        stages = evaluate(replace(task, doubtful=doubtful), read_command)
+        task = Task.of(make_plan(found).points[0], Shared(tmp_path, steps=found.steps))
+        stages = evaluate(replace(task, doubtful=doubtful))
         command, asked = next(stages), []
         with pytest.raises(StopIteration) as end:
             while True:
@@ -472,16 +470,15 @@ def meshed(**changes: Any) -> Space:
 
 def test_a_point_folds_along_the_axes_that_its_file_names(tmp_path: Path) -> None:
     points = {int(point.values["tp"]): point for point in make_plan(meshed()).points}
-    shared = Shared(tmp_path, ("train.py",))
+    shared = Shared(tmp_path)
     for mode, axes, processes in ((ONE, "pp=2,dp=4:first,tp=2:first", 2), (ENDS, "pp=2,dp=4,tp=2", 10), (OFF, "", 16)):
         task = Task.of(points[2], replace(shared, fold=mode))
         assert (task.folding.axes, task.folding.processes) == (axes, processes)
-        words = task.words(3, "a.arrow")
-        assert (words[words.index("--fold") + 1] if axes else axes) == axes
+        assert task.spec(3, "a.arrow").fold.axes == (axes or OFF)
     assert folding("dp=8~,ep=2,tp=4*", ONE, 64).axes == "dp=8:first,ep=2,tp=4*"
     assert not folding("dp=8", ONE, 8).axes and not folding("", ONE, 64).axes and not folding("pp=16", ONE, 16).axes
-    given = replace(shared, fold=ONE, options=("--fold", "dp=8,tp=2*"))
-    assert Task.of(points[2], given).words(3, "a.arrow").count("--fold") == 1  # the user's
+    given = replace(points[2], spec=replace(points[2].spec, fold=FoldSpec("dp=8,tp=2*")))
+    assert Task.of(given, replace(shared, fold=ONE)).spec(3, "a.arrow").fold.axes == "dp=8,tp=2*"  # the user's
     keys = {Task.of(points[2], replace(shared, fold=mode)).key for mode in MODES}
     assert len(keys) == 3
     with pytest.raises(PhantoraError, match="'ddp'"):
@@ -490,8 +487,8 @@ def test_a_point_folds_along_the_axes_that_its_file_names(tmp_path: Path) -> Non
 
 def test_a_fold_that_is_refused_is_tried_with_more_processes(tmp_path: Path) -> None:
     found = meshed()
-    task = Task.of(make_plan(found).points[0], Shared(tmp_path, found.target, fold=ONE))
-    stages = evaluate(task, read_command)
+    task = Task.of(make_plan(found).points[0], Shared(tmp_path, fold=ONE))
+    stages = evaluate(task)
     folds = []
     command = next(stages)
     with pytest.raises(StopIteration) as end:
@@ -520,7 +517,7 @@ def test_the_best_is_confirmed_with_more_processes(tmp_path: Path) -> None:
     found = meshed(matrix={"tp": [1, 2, 4], "sp": [False], "ac": ["none"]}, tokens="4096")
     engine, journal = Answers(by_fold), Journal(tmp_path)
     try:
-        work = Work(Request(found, tmp_path, read_command), found, engine, journal, lambda entry, done, of: None)
+        work = Work(Request(space=found, folder=tmp_path), found, engine, journal, lambda entry, done, of: None)
         entries = confirmed(work, work.of(Listed(make_plan(found).points, Objective()), 3, 0))
     finally:
         journal.close()
@@ -605,7 +602,7 @@ def test_a_search_finds_the_best_and_goes_on_from_its_journal(tmp_path: Path) ->
 
     def look(folder: Path, trials: int, engine: Answers) -> Search:
         objective = Objective()
-        shared = Shared(folder, found.target)
+        shared = Shared(folder)
         search = Search(found, objective, trials)
         journal = Journal(folder)
         try:

@@ -33,13 +33,11 @@ from phantora.errors import PhantoraError
 from phantora.rank.clock import NEXT_TO_PYTHON, Runtime
 from phantora.rank.importhook import on_import
 from phantora.rank.patches.tensor_files import timed_class
-from phantora.spec import rank_spec
+from phantora.spec import RankSpec, rank_spec
 from phantora.wire.names import CHECKPOINT, CHECKPOINT_READ, CHECKPOINT_WAIT
 
 OPTION = "--disk"
 NO_TIME = "free"
-DEFAULT = "1GB/s"
-"""Not a property of disks: four ranks of a cloud VM wrote 2.2 GB with async_save, files synchronised, in 2.3 s."""
 _RATE = re.compile(r"(\d+(?:\.\d+)?)(M|G|T)B/s(,shared)?")
 _UNITS = {"M": 1e6, "G": 1e9, "T": 1e12}
 _SAVER = "torch.distributed.checkpoint.state_dict_saver"
@@ -373,7 +371,7 @@ def install(tracer: Path) -> None:
     said = f"checkpoints go to a disk of {text} (--disk)".encode()
 
     def say() -> None:
-        if text == DEFAULT:
+        if text == RankSpec.disk:
             note(said, len(said))
 
     tensors = ctypes.PyDLL(str(tracer))

@@ -1,0 +1,146 @@
+"""Types of the keywords of ``phantora.run`` and others (docs/options.py writes this file)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TypedDict
+
+
+class RunOptions(TypedDict, total=False):
+    """Options of ``phantora trace``."""
+
+    cluster: str
+    processes_per_gpu: int
+    gpu_memory: float | None
+    preload: Sequence[str]
+    host: str | None
+    host_time: str
+    host_scale: float
+    profile: str
+    unsupported: str
+    hang_timeout: float
+    output: str | os.PathLike[str] | None
+    force: bool
+    recording: bool
+    flows: bool
+    missing: str
+    seed: int
+    data_loading: str
+    disk: str
+    moe_routing: str
+    assume: Sequence[str]
+    modules: bool
+    check: str
+    fold: str
+    real_ranks: Sequence[int]
+    degrade: Sequence[str]
+    straggler: Sequence[str]
+    background: Sequence[str]
+    nnodes: int | str | None
+    nproc_per_node: int | str | None
+    role: str
+    rdzv_id: str
+    master_port: int
+    log_dir: str
+    redirects: str
+    tee: str
+    local_ranks_filter: str
+
+
+class FitsOptions(TypedDict, total=False):
+    """Options of ``phantora fits``."""
+
+    cluster: str
+    processes_per_gpu: int
+    gpu_memory: float | None
+    preload: Sequence[str]
+    host: str | None
+    host_time: str
+    host_scale: float
+    profile: str
+    unsupported: str
+    hang_timeout: float
+    seed: int
+    data_loading: str
+    disk: str
+    moe_routing: str
+    assume: Sequence[str]
+    fold: str
+    real_ranks: Sequence[int]
+    degrade: Sequence[str]
+    straggler: Sequence[str]
+    background: Sequence[str]
+
+
+class PlanOptions(TypedDict, total=False):
+    """Options of ``phantora plan``."""
+
+    gpu_memory: float | None
+    preload: Sequence[str]
+    host: str | None
+    host_time: str
+    host_scale: float
+    profile: str
+    unsupported: str
+    hang_timeout: float
+    seed: int
+    data_loading: str
+    disk: str
+    moe_routing: str
+    assume: Sequence[str]
+    fold: str
+    real_ranks: Sequence[int]
+    degrade: Sequence[str]
+    straggler: Sequence[str]
+    background: Sequence[str]
+
+
+class SweepOptions(TypedDict, total=False):
+    """Options of ``phantora sweep``."""
+
+    gpu_memory: float | None
+    preload: Sequence[str]
+    host: str | None
+    host_time: str
+    host_scale: float
+    profile: str
+    unsupported: str
+    hang_timeout: float
+    data_loading: str
+    disk: str
+    moe_routing: str
+    assume: Sequence[str]
+    degrade: Sequence[str]
+    straggler: Sequence[str]
+    background: Sequence[str]
+
+
+class CalibrateOptions(TypedDict, total=False):
+    """Options of ``phantora calibrate``."""
+
+    processes_per_gpu: int
+    preload: Sequence[str]
+    profile: str
+    unsupported: str
+    hang_timeout: float
+    seed: int
+    data_loading: str
+    disk: str
+    moe_routing: str
+    assume: Sequence[str]
+    fold: str
+    real_ranks: Sequence[int]
+    nnodes: int | str | None
+    nproc_per_node: int | str | None
+
+
+class ReplayOptions(TypedDict, total=False):
+    """Options of ``phantora replay``."""
+
+    force: bool
+    recording: bool
+    flows: bool
+    degrade: Sequence[str]
+    straggler: Sequence[str]
+    background: Sequence[str]
