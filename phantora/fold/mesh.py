@@ -1,7 +1,9 @@
 """The mesh of a folded run, and which of its ranks are processes (docs/scale.md).
 
 Along each folded axis the first and the last rank are processes (its ends), and one between, the representative. A long
-axis has its second rank too, and a first-only axis has its first rank alone. These lines start at the first rank of all
+axis has its second rank too, and a first-only axis has its first rank alone. Where the ranks between are of several
+kinds, as with a dimension that the axis does not divide, the first rank of each kind is an end too, and each gap
+between two ends has a representative. These lines start at the first rank of all
 other axes. An expanded axis (the stages of a pipeline) has all its ranks: the ends run at each of its places (in a long
 pipeline at the first and the last place), the representatives at the first and the last place. The last rank on all
 axes runs, and at the first place the representative on all axes. Along an axis with full groups, whose ranks may map
@@ -10,6 +12,7 @@ each other's memory, all other ranks of such a group run too.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -34,8 +37,8 @@ class Axis:
     size: int
     ends: Point
     """Coordinates of the ranks at its ends, ascending; of an expanded axis all."""
-    representative: int = 0
-    """The coordinate that represents the ranks between the ends; 0: none."""
+    representatives: Point = ()
+    """Coordinates that represent the ranks between two ends, ascending: one for each gap with ranks in it."""
     expanded: bool = False
     """All its ranks are processes."""
     uneven: bool = False
@@ -50,11 +53,23 @@ class Axis:
         """Its ranks share each product, so they wait for each other in every layer."""
         return self.name == TENSOR or "tensor" in self.name
 
+    @property
+    def representative(self) -> int:
+        """The representative of the widest gap; 0: none."""
+        return max(self.representatives, key=lambda at: len(self.gap(at)), default=0)
+
+    def gap(self, coordinate: int) -> range:
+        """The coordinates between the two nearest ends of `coordinate`, which lies between them."""
+        above = bisect(self.ends, coordinate)
+        return range(self.ends[above - 1] + 1, self.ends[above])
+
     def process_of(self, coordinate: int) -> int:
         """The coordinate of the process that represents this one."""
         if self.first_only:
             return 0
-        return coordinate if coordinate in self.ends or not self.representative else self.representative
+        if not self.representatives or coordinate in self.ends:
+            return coordinate
+        return self.representatives[bisect(self.representatives, self.gap(coordinate).start - 1)]
 
 
 @dataclass(frozen=True)
@@ -100,8 +115,8 @@ class Fold:
         for number, axis in enumerate(self.axes):
             ends = () if axis.expanded else axis.ends
             points += [_with(place, {number: end}) for place in self._places_with_ends for end in ends]
-        for place in (first, last):
-            points += [_with(place, {number: at}) for number, at in self._representatives.items()]
+        for place, (number, axis) in product((first, last), enumerate(self.axes)):
+            points += [_with(place, {number: at}) for at in axis.representatives]
         points.append(_with(first, self._representatives))
         points.append(tuple(axis.ends[-1] for axis in self.axes))
         points = [member for point in points for member in self._full_groups_of(point)]
@@ -136,8 +151,8 @@ class Fold:
 
     @cached_property
     def _representatives(self) -> dict[int, int]:
-        """The coordinate of the representative, by the number of its axis."""
-        return {number: axis.representative for number, axis in enumerate(self.axes) if axis.representative}
+        """The coordinate of the representative of the widest gap, by the number of its axis."""
+        return {number: axis.representative for number, axis in enumerate(self.axes) if axis.representatives}
 
     def coordinates(self, rank: int) -> Point:
         """Coordinates of a rank, one for each axis."""
@@ -167,7 +182,7 @@ class Fold:
         if rank in self._real:
             return rank
         folded = [number for number, axis in enumerate(self.axes) if not axis.expanded]
-        ends = _with(point, {number: 0 for number in folded if point[number] == self.axes[number].representative})
+        ends = _with(point, {number: 0 for number in folded if point[number] in self.axes[number].representatives})
         for number in (None, *reversed(folded)):
             ends = ends if number is None else _with(ends, {number: 0})
             if self.rank(ends) in self._real:
@@ -182,14 +197,11 @@ class Fold:
     def _represented(self) -> Counter[int]:
         found: Counter[int] = Counter()
         known = [
-            sorted({*axis.ends, *(self.coordinates(rank)[number] for rank in self.named), axis.representative})
+            sorted({*axis.ends, *(self.coordinates(rank)[number] for rank in self.named), *axis.representatives})
             for number, axis in enumerate(self.axes)
         ]
         for point in product(*known):
-            others = [
-                axis.size - len(at_axis) if (at == 0 if axis.first_only else at and at == axis.representative) else 0
-                for axis, at_axis, at in zip(self.axes, known, point, strict=True)
-            ]
+            others = [_others(*each) for each in zip(self.axes, known, point, strict=True)]
             found[self.process_of(self.rank(point))] += 1
             nearest = self._nearest(tuple(axis.process_of(at) for axis, at in zip(self.axes, point, strict=True)))
             found[nearest] += prod(1 + count for count in others) - 1
@@ -199,11 +211,12 @@ class Fold:
         """Conditions of a correct fold."""
         firsts = list(self._full_groups_of(self._places[0]))
         for place in dict.fromkeys((*firsts, *self._full_groups_of(self._places[-1]))):
-            for number, at in self._representatives.items():
-                axis = self.axes[number]
-                before, after = max(end for end in axis.ends if end < at), min(end for end in axis.ends if end > at)
-                one, low, high = (self.rank(_with(place, {number: there})) for there in (at, before, after))
-                yield Comparison(one, low, high, axis.name, axis.uneven)
+            for number, axis in enumerate(self.axes):
+                for at in axis.representatives:
+                    gap = axis.gap(at)
+                    beside = (at, gap.start - 1, gap.stop)
+                    one, low, high = (self.rank(_with(place, {number: there})) for there in beside)
+                    yield Comparison(one, low, high, axis.name, axis.uneven)
         numbers = list(self._representatives)
         for place in firsts if len(numbers) > 1 else ():
             left = _with(place, {number: self._representatives[number] for number in numbers[:-1]})
@@ -231,6 +244,14 @@ class Fold:
         return found
 
 
+def _others(axis: Axis, known: Sequence[int], at: int) -> int:
+    """Number of coordinates that the one at `at` represents, but those of `known`."""
+    if axis.first_only:
+        return axis.size - len(known) if at == 0 else 0
+    gap = axis.gap(at) if at in axis.representatives else range(0)
+    return len(gap) - sum(each in gap for each in known)
+
+
 def _with(point: Point, changes: Mapping[int, int]) -> Point:
     return tuple(changes.get(number, at) for number, at in enumerate(point))
 
@@ -240,10 +261,17 @@ _OLD_KEYS = {"witness": "representative", "whole": "expanded", "lone": "first_on
 
 def to_dict(fold: Fold) -> dict[str, Any]:
     """For the log's metadata."""
-    return {"axes": [{**asdict(axis), "ends": list(axis.ends)} for axis in fold.axes], "named": list(fold.named)}
+    axes = [{name: list(v) if isinstance(v, tuple) else v for name, v in asdict(axis).items()} for axis in fold.axes]
+    return {"axes": axes, "named": list(fold.named)}
 
 
 def from_dict(fold: Mapping[str, Any]) -> Fold:
     """The inverse of :func:`to_dict`; reads the keys of older logs too."""
-    axes = ({_OLD_KEYS.get(key, key): value for key, value in axis.items()} for axis in fold["axes"])
-    return Fold(tuple(Axis(**{**axis, "ends": tuple(axis["ends"])}) for axis in axes), tuple(fold["named"]))
+    return Fold(tuple(map(_axis_from_dict, fold["axes"])), tuple(fold["named"]))
+
+
+def _axis_from_dict(data: Mapping[str, Any]) -> Axis:
+    known = {_OLD_KEYS.get(key, key): value for key, value in data.items()}
+    if "representative" in known:  # the only one, or 0
+        known["representatives"] = list(filter(None, [known.pop("representative")]))
+    return Axis(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})

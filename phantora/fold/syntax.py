@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from math import prod
 
 from phantora.errors import PhantoraError
@@ -23,8 +25,11 @@ _MARKS = {"*": ALL, "/1": FIRST, "~": UNEVEN}  # short forms
 _LONG = 64  # ranks; in a longer axis the second rank is a process too
 
 
-def parse_fold(text: str, world_size: int, more: Sequence[int] = ()) -> Fold | None:
+def parse_fold(
+    text: str, world_size: int, more: Sequence[int] = (), splits: Mapping[int, Collection[int]] | None = None
+) -> Fold | None:
     """``pp=4,dp=64:first,tp=8``, the outermost axis first; the ranks in `more` are processes too, at all stages.
+    `splits`: by the number of an axis, coordinates at which ranks of another kind begin.
 
     None if that leaves nothing to fold. Raises PhantoraError.
     """
@@ -37,7 +42,7 @@ def parse_fold(text: str, world_size: int, more: Sequence[int] = ()) -> Fold | N
                 "pp=4,dp=64,tp=8 (after the size :all runs all ranks, :first the first rank only, :uneven compares "
                 "communication only)"
             )
-        axes.append(_axis(name, int(size), mode))
+        axes.append(_axis(name, int(size), mode, (splits or {}).get(len(axes), ())))
     total = prod(axis.size for axis in axes)
     if total != world_size:
         raise PhantoraError(f"--fold {text}: the axes have {total} ranks together, the run has {world_size}")
@@ -71,13 +76,33 @@ def _mode(axis: Axis) -> str:
     return ALL if axis.expanded else FIRST if axis.first_only else UNEVEN if axis.uneven else ""
 
 
-def _axis(name: str, size: int, mode: str) -> Axis:
+def split_at(fold: Fold, rank: int) -> Fold | None:
+    """`fold` with further kinds of ranks: along each axis along which `rank` is a representative it becomes an end.
+    None: it is none."""
+
+    def split(axis: Axis, at: int) -> Axis:
+        if at not in axis.representatives:
+            return axis
+        ends = tuple(sorted((*axis.ends, at)))
+        return replace(axis, ends=ends, representatives=_representatives(axis.size, ends))
+
+    axes = tuple(map(split, fold.axes, fold.coordinates(rank)))
+    return replace(fold, axes=axes) if axes != fold.axes else None
+
+
+def _axis(name: str, size: int, mode: str, splits: Collection[int] = ()) -> Axis:
     if mode == ALL or name in NEVER_FOLDED or size == 1:
         return Axis(name, size, tuple(range(size)), expanded=True, full_group=mode == ALL)
     if mode == FIRST:
         return Axis(name, size, (0,), first_only=True)
     # The first rank often does more than others (roots of broadcasts, logs), and the last of many has a smaller shard.
     # A second rank runs in a long axis, so that the representative can match one of its neighbours.
-    ends = {0, 1, size - 1} if size > _LONG else {0, size - 1}
-    representative = random.Random(size).randrange(len(ends) - 1, size - 1) if size > 2 else 0
-    return Axis(name, size, tuple(sorted(ends)), representative, uneven=mode == UNEVEN)
+    second = {1} if size > _LONG else set[int]()
+    ends = tuple(sorted({0, size - 1, *second, *(at for at in splits if 0 < at < size)}))
+    return Axis(name, size, ends, _representatives(size, ends), uneven=mode == UNEVEN)
+
+
+def _representatives(size: int, ends: Sequence[int]) -> tuple[int, ...]:
+    """One of each gap between the ends, at random places that `size` decides."""
+    random_place = random.Random(size)
+    return tuple(random_place.randrange(low + 1, high) for low, high in pairwise(ends) if high - low > 1)

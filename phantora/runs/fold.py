@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from phantora.errors import PhantoraError
-from phantora.fold.discovery import mesh_of
+from phantora.fold.discovery import mesh_of, splits_of
 from phantora.fold.mesh import Fold
 from phantora.fold.ranges import format_ranks
 from phantora.fold.syntax import parse_fold
@@ -43,7 +43,7 @@ def too_many(world_size: int) -> bool:
 
 def find(plan: Plan, setup: Setup, console: Console, stubs: StubSet) -> Fold | None:
     """Runs rank 0 alone, without a simulation, up to its first large communication. The process groups that it makes
-    give the axes. Raises PhantoraError."""
+    give the axes, the dimensions that it cuts for them the kinds of ranks along an axis. Raises PhantoraError."""
     with unnamed("phantora-groups") as groups:
         outcome = _alone(_with(plan, groups=str(groups)), setup, console, stubs, ends=True)
         if outcome.status:
@@ -51,9 +51,10 @@ def find(plan: Plan, setup: Setup, console: Console, stubs: StubSet) -> Fold | N
                 f"--fold auto: rank 0, run alone to see the mesh, failed ({outcome.message}); give the axes, as --fold "
                 "pp=4,dp=64,tp=8, or --fold off"
             )
-        lines = groups.read_text().splitlines()
-    axes = mesh_of([json.loads(line) for line in lines], plan.world_size)
-    return parse_fold(axes, plan.world_size, setup.spec.fold.real_ranks)
+        seen = [json.loads(line) for line in groups.read_text().splitlines()]
+    made = [one for one in seen if isinstance(one, list)]
+    splits = splits_of(made, plan.world_size, [(one["rows"], one["parts"]) for one in seen if isinstance(one, dict)])
+    return parse_fold(mesh_of(made, plan.world_size), plan.world_size, setup.spec.fold.real_ranks, splits)
 
 
 LARGEST = 2  # ranks with pieces of the largest parameters: of a model's embedding and of its head

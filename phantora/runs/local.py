@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from phantora.errors import PhantoraError, Reason
-from phantora.fold.syntax import describe
+from phantora.fold.syntax import describe, split_at
 from phantora.hardware import load_calibration
 from phantora.hardware.gpus import memory_chosen
 from phantora.launch.command import run_command
@@ -37,6 +37,10 @@ StatusLine: TypeAlias = Callable[[int, int], "str | None"]
 """The line to show for a number of living ranks and a width in characters; None: nothing new."""
 Follow: TypeAlias = "Callable[[int, list[Stats]], StatusLine | None]"
 """Makes a status line for a number of ranks; the list contains the newest counts."""
+
+
+_MOST_STARTS = 8
+"""Starts of a run with automatic folding, each with the kinds of ranks that the ones before have met."""
 
 
 def run(
@@ -96,11 +100,6 @@ class _Run:
         if fold and any(axis.uneven for axis in fold.axes):
             fold = folding.with_busiest(fold, self.plan, self.setup, self.console, stub_set)
             self._set_fold(fold)
-        if fold and not self.quiet:
-            self.console.message(
-                f"phantora: folded: {len(fold.real)} of {fold.world_size} ranks run as processes ({describe(fold)}; "
-                f"ranks {few(fold.real)})"
-            )
 
     def _found(self, stub_set: StubSet) -> Fold | None:
         """The fold by the process groups; None, with a note, where they show none and all ranks may fit."""
@@ -119,9 +118,41 @@ class _Run:
     def _set_fold(self, fold: Fold | None) -> None:
         self.setup, self.plan = replace(self.setup, fold=fold), self.plan.folded(fold)
 
+    def _report_fold(self) -> None:
+        fold = self.setup.fold
+        if fold and not self.quiet:
+            self.console.message(
+                f"phantora: folded: {len(fold.real)} of {fold.world_size} ranks run as processes ({describe(fold)}; "
+                f"ranks {few(fold.real)})"
+            )
+
+    def _split(self, simulation: Simulation) -> Fold | None:
+        """The fold with a further kind of ranks, if automatic folding met one; None: none to be split."""
+        unlike = simulation.simulator.unlike if simulation.simulator is not None else None
+        if unlike is None or self.setup.fold is None or self.prepared.spec.fold.axes != AUTO:
+            return None
+        fold = split_at(self.setup.fold, unlike)
+        if fold is not None:
+            preflight(len(fold.real))
+            self._note(f"rank {unlike} is unlike its neighbours, so the run begins again with more processes")
+        return fold
+
     def _run_ranks(self) -> tuple[Outcome, Simulation]:
         stub_set = self._stubs()
         self._fold(stub_set)
+        for left in reversed(range(_MOST_STARTS)):
+            self._report_fold()
+            outcome, simulation = self._run_once(stub_set)
+            fold = self._split(simulation) if left else None
+            if fold is None:
+                break
+            self._set_fold(fold)
+            simulation.close({})
+            self.prepared.outputs.discard()
+            Path(self.plan.ranks.failures).write_bytes(b"")
+        return outcome, simulation
+
+    def _run_once(self, stub_set: StubSet) -> tuple[Outcome, Simulation]:
         status_line = self.follow(self.plan.world_size, self.stats) if self.follow else None
         supervisor = RankSupervisor(self.plan, self.console, stubs=stub_set.directory, status_line=status_line)
         try:

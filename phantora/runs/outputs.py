@@ -61,10 +61,15 @@ class Outputs:
         """True if there is a log already."""
         return self.written != self.log
 
+    def discard(self) -> None:
+        """Deletes the log of a run that begins again."""
+        if not self.written.is_char_device():
+            self.written.unlink(missing_ok=True)
+
     def settle(self, succeeded: bool, rows: int) -> Path | None:
         """After the end of the run: where its log is now. One without rows is deleted, and replaces none."""
-        if not rows and not self.written.is_char_device():
-            self.written.unlink(missing_ok=True)
+        if not rows:
+            self.discard()
             return None
         if not self.replaces or not (succeeded or self.force):
             return self.written

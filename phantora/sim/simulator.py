@@ -104,6 +104,8 @@ class Simulator:
         self._next_notice = config.hang_timeout
         self._stalled_at: float | None = None
         self._stats = Stats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
+        self.unlike: int | None = None
+        """The representative of a folded run that matches none of its neighbours, which has ended the run."""
 
     def rank_died(self, rank: int, status: int) -> None:
         """A rank process has ended without saying so; `status` is 128 + signal, or its exit status."""
@@ -164,6 +166,7 @@ class Simulator:
         reason = self._engine.run(waiting_us, resting_us)
         if reason & native.ERROR:
             folding = self._engine.error_kind() == native.CANNOT_FOLD
+            self.unlike = self._engine.unlike()
             raise PhantoraError(self._engine.error(), Reason.CANNOT_FOLD if folding else Reason.REFUSED)
         if reason & native.PRICES:
             self._pricing.serve()

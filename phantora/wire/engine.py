@@ -379,6 +379,7 @@ FUNCTIONS = (
     Function("phe_take_rows", "int64_t", (("void *", "out"), ("int64_t", "capacity"), ("int", "everything"))),
     Function("phe_error", "const char *"),
     Function("phe_error_kind", "int", (), "phe_failure"),
+    Function("phe_unlike", "int", (), "the representative of a folded run that matches no neighbour; -1: none"),
     Function("phe_diagnose", "const char *"),
     Function("phe_release_sleepers", "int", ((_INTS, "ranks"), ("int", "count")), "0: that moved nothing"),
     Function("phe_give_room", "int", (), "0: nobody waits for room in a stream's queue"),

@@ -52,6 +52,35 @@ def fsdp(rank: int, world: int) -> dict[str, float]:
     return train(fully_shard(net))
 
 
+class Rows(nn.Module):
+    """Wide matrices of few rows."""
+
+    def __init__(self, *rows: int) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(torch.empty(each, WIDTH << 5).normal_() for each in rows)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        wide = x[:64].repeat(1, 1 << 5)
+        return torch.cat([wide @ weight.T for weight in self.weights], 1)
+
+
+def uneven_rows(rank: int, world: int) -> dict[str, float]:
+    """Of eight ranks the first four have rows of all parameters, two more of two, and the last two of one; the seventh
+    has fewer, the eighth none."""
+    return train(fully_shard(Rows(4, 12, 20).to("cuda", torch.bfloat16)))
+
+
+def kinds(rank: int, world: int) -> dict[str, float]:
+    """Ranks of four kinds, by a split of their own."""
+    dist.all_reduce(torch.ones(1 << 20, device="cuda"))
+    work = torch.ones(1 << 20, device="cuda")
+    for _ in range(1 + (rank > 1) + (rank > 4) + (rank > 6)):
+        work.add_(1)
+    dist.all_reduce(work)
+    torch.cuda.synchronize()
+    return {}
+
+
 def hsdp(rank: int, world: int) -> dict[str, float]:
     mesh = init_device_mesh("cuda", (world // 4, 4), mesh_dim_names=("replicate", "shard"))
     net = model()

@@ -115,18 +115,42 @@ dist.all_reduce(torch.ones(1 << 20, device="cuda"))
 """
 
 
+def folded_unasked(folder: Path, cluster: str, *script: str) -> subprocess.CompletedProcess[str]:
+    """A run on a machine without memory for all ranks."""
+    return subprocess.run(
+        [sys.executable, "-c", SMALL_MACHINE, "trace", "--no-recording", "--cluster", cluster, *script],
+        cwd=folder,
+        env=environment(shared=True),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_dimensions_that_ranks_do_not_divide_fold_by_kinds_of_ranks(tmp_path: Path) -> None:
+    (tmp_path / "all").mkdir()
+    every = printed(run(tmp_path / "all", "uneven_rows"))
+    done = folded_unasked(tmp_path, "1x8xH100", PROGRAM, "uneven_rows")
+    assert done.returncode == 0, done.stderr
+    few = {line["rank"]: line for line in map(json.loads, re.findall(r"\{.*\}", done.stdout))}
+    assert {0, 4, 6, 7} < set(few) and set(few) != set(every)  # of each kind one
+    for rank, found in few.items():
+        assert found["peak"] == every[rank]["peak"]
+        assert found["step_ns"] == pytest.approx(every[rank]["step_ns"], rel=0.001)
+
+
+def test_kinds_of_ranks_that_the_run_meets_are_split(tmp_path: Path) -> None:
+    done = folded_unasked(tmp_path, "1x8xH100", PROGRAM, "kinds")
+    assert done.returncode == 0, done.stderr
+    assert "note: rank 2 is unlike its neighbours, so the run begins again with more processes" in done.stderr
+    assert len(re.findall("folded: . of 8 ranks", done.stderr)) > 1
+
+
 def test_ranks_that_do_not_fit_are_folded_unasked(tmp_path: Path) -> None:
     (tmp_path / "uneven.py").write_text(NO_MESH)
     for cluster, script, says in (
         ("1x8xH100", (PROGRAM, "fsdp"), "folded: 3 of 8 ranks run as processes"),
         ("1x4xH100", ("uneven.py",), "note: --fold auto: .* are a process group, no part of a mesh; .*; all ranks run"),
     ):
-        done = subprocess.run(
-            [sys.executable, "-c", SMALL_MACHINE, "trace", "--no-recording", "--cluster", cluster, *script],
-            cwd=tmp_path,
-            env=environment(shared=True),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = folded_unasked(tmp_path, cluster, *script)
         assert done.returncode == 0 and re.search(says, done.stderr), done.stderr

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phantora.errors import PhantoraError
-from phantora.fold.discovery import mesh_of
+from phantora.fold.discovery import kinds_of_chunks, mesh_of, splits_of
 from phantora.fold.mesh import Comparison, Fold, from_dict, to_dict
 from phantora.fold.ranges import format_ranks
-from phantora.fold.syntax import describe, parse_fold
+from phantora.fold.syntax import describe, parse_fold, split_at
 
 
 def fold(text: str, world: int, *more: int) -> Fold:
@@ -149,7 +149,8 @@ def test_groups_and_their_siblings_are_all_groups(sizes: list[int], data: st.Dat
         world *= size
     marks = [data.draw(st.sampled_from(("", "", "*", "~", "/1"))) for _ in sizes]
     axes = [f"a{i}={size}{mark}" for i, (size, mark) in enumerate(zip(sizes, marks, strict=True))]
-    mesh = parse_fold(",".join(axes), world)
+    splits = data.draw(st.dictionaries(st.integers(0, len(sizes) - 1), st.lists(st.integers(0, 9), max_size=3)))
+    mesh = parse_fold(",".join(axes), world, splits=splits)
     if mesh is None:
         return
     assert from_dict(to_dict(mesh)) == mesh
@@ -204,8 +205,48 @@ def test_short_forms_mean_the_words(short: str, words: str) -> None:
         parse_fold("dp=8:some", 8)
 
 
+def test_a_dimension_that_the_axis_does_not_divide_has_ranks_of_several_kinds() -> None:
+    """8,192 ranks cut dimensions in chunks: of 4,096 rows the first 4,096 have one, of 11,008 the first 5,504 two, of
+    32,000 the first 8,000 four; of 10 rows 4 ranks have 3, 3, 3 and 1."""
+    assert sorted(at for rows in (4096, 11008, 32000) for at in kinds_of_chunks(rows, 8192)) == [4096, 5504, 8000]
+    assert kinds_of_chunks(10, 4) == [3] and kinds_of_chunks(8, 4) == [] and kinds_of_chunks(9, 4) == [3]
+    assert kinds_of_chunks(9, 8) == [4, 5]
+    text, splits = mesh_of([(range(8192), "")], 8192), {0: [4096, 5504, 8000]}
+    mesh = parse_fold(text, 8192, splits=splits)
+    assert mesh is not None and mesh.axes[0].ends == (0, 1, 4096, 5504, 8000, 8191)
+    low, two, four, last = mesh.axes[0].representatives
+    assert 1 < low < 4096 < two < 5504 < four < 8000 < last < 8191
+    assert [mesh.process_of(rank) for rank in (2, 4095, 4096, 5000, 7999, 8190)] == [low, low, 4096, two, four, last]
+    assert sum(mesh.represented(rank) for rank in mesh.real) == 8192 and mesh.represented(low) == 4094
+    assert [(each.before, each.after) for each in mesh.comparisons()] == [
+        (1, 4096), (4096, 5504), (5504, 8000), (8000, 8191),
+    ]  # fmt: skip
+
+
+def test_splits_are_those_of_the_axes_that_share_a_dimension() -> None:
+    groups = [(range(16), "dp"), (range(0, 16, 4), "outer"), (range(4), "inner")]
+    assert splits_of(groups, 16, [(3, 4)]) == {0: [3], 1: [3]}  # either may be meant
+    assert splits_of(groups, 16, [(24, 16)]) == {0: [3]}  # twelve ranks of sixteen have two rows
+    assert splits_of(groups, 16, [(9, 16)]) == {
+        0: [2, 3]
+    }  # the tenth rank has none: the third of the outer four is mixed
+    assert splits_of(groups, 16, [(32, 16), (5, 7)]) == {}
+
+
+def test_a_representative_that_is_unlike_its_neighbours_becomes_an_end() -> None:
+    mesh = fold("dp=16,tp=8", 128)
+    dp = mesh.axes[0].representative
+    split = split_at(mesh, mesh.rank((dp, 0)))
+    assert split is not None and split.axes[0].ends == (0, dp, 15) and split.axes[1] == mesh.axes[1]
+    assert sum(split.represented(rank) for rank in split.real) == 128
+    assert split_at(mesh, 0) is None
+    assert from_dict(to_dict(split)) == split
+
+
 def test_logs_with_older_keys_are_read() -> None:
     new = fold("dp=8,tp=2:all", 16)
     names = {"representative": "witness", "expanded": "whole", "first_only": "lone", "full_group": "starred"}
     axes = [{names.get(key, key): value for key, value in axis.items()} for axis in to_dict(new)["axes"]]
+    for axis in axes:
+        axis["witness"] = sum(axis.pop("representatives"))
     assert "witness" in axes[0] and from_dict({"axes": axes, "named": []}) == new

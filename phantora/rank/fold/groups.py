@@ -17,7 +17,7 @@ from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.fold.ranges import format_ranks, parse_ranks
-from phantora.rank.fold import device_mesh, gloo, pieces
+from phantora.rank.fold import chunks, device_mesh, gloo, pieces
 from phantora.rank.importhook import on_import
 from phantora.spec import rank_spec
 
@@ -42,7 +42,9 @@ def install(world_size: int) -> None:
     real = frozenset(parse_ranks(rank_spec().processes))
     on_import((_MODULE,), lambda module: _wrap(module, world_size, real))
     sys.setswitchinterval(_SWITCH_S)
-    if not rank_spec().groups:  # a file that gets all groups
+    if seen := rank_spec().groups:  # a file that gets all groups
+        chunks.install(seen)
+    else:
         device_mesh.install(world_size)
 
 

@@ -91,6 +91,7 @@ int phe_comm_ranks(void *engine, int32_t comm, int32_t *out, int capacity) {
 }
 
 int phe_error_kind(void *engine) { return of(engine).error_kind(); }
+int phe_unlike(void *engine) { return of(engine).unlike(); }
 const char *phe_error(void *engine) { return of(engine).error().c_str(); }
 const char *phe_diagnose(void *engine) { return of(engine).diagnosis().c_str(); }
 int phe_release_sleepers(void *engine, const int32_t *ranks, int count) {

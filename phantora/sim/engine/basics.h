@@ -34,13 +34,20 @@ class Failure {
     kind_ = kind;
   }
   void cannot_fold(const std::string &text) { set("cannot fold " + text, PHE_FAILURE_CANNOT_FOLD); }
+  // `representative` matches none of its neighbours.
+  void unlike(int representative, const std::string &text) {
+    if (none()) unlike_ = representative;
+    cannot_fold(text);
+  }
   bool none() const { return text_.empty(); }
   const std::string &text() const { return text_; }
   phe_failure kind() const { return kind_; }
+  int unlike() const { return unlike_; }
 
  private:
   std::string text_;
   phe_failure kind_ = PHE_FAILURE_OTHER;
+  int unlike_ = -1;
 };
 
 // The bytes by which a price is found.

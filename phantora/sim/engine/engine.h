@@ -60,6 +60,7 @@ class Engine {
   int64_t take_records(int rank, ph_record *out, int64_t capacity, bool everything);
   const std::string &error() const { return failure_.text(); }
   phe_failure error_kind() const { return failure_.kind(); }
+  int unlike() const { return failure_.unlike(); }
   const std::string &diagnosis();
   phe_rank_state state_of(int rank);
   phe_status status();

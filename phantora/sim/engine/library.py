@@ -249,6 +249,11 @@ class Engine:
         """OTHER or CANNOT_FOLD, once :meth:`run` has returned ERROR."""
         return int(self._lib.phe_error_kind(self._handle))
 
+    def unlike(self) -> int | None:
+        """The representative of a folded run that matches none of its neighbours."""
+        rank = int(self._lib.phe_unlike(self._handle))
+        return rank if rank >= 0 else None
+
     def diagnose(self) -> str:
         """Text about the waits of the ranks."""
         return str(self._lib.phe_diagnose(self._handle).decode())

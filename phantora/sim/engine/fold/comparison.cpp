@@ -113,7 +113,8 @@ void Comparison::differ(Pair &pair, const Entry *theirs, int side, const Entry *
   pair.ahead.clear();
   const Pair &other = pairs_[static_cast<size_t>(pair.other)];
   if (other.difference.empty()) return;
-  failure_.cannot_fold(
+  failure_.unlike(
+      pair.ranks[0],
       "the axis " + pair.axis + ": rank " + std::to_string(pair.ranks[0]) + " represents the ranks between " +
       std::to_string(std::min(pair.ranks[1], other.ranks[1])) + " and " +
       std::to_string(std::max(pair.ranks[1], other.ranks[1])) + " but matches neither: " + other.difference + "; " +
