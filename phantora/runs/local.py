@@ -126,7 +126,7 @@ class _Run:
                 f"ranks {few(fold.real)})"
             )
 
-    def _split(self, simulation: Simulation) -> Fold | None:
+    def _split(self, outcome: Outcome, simulation: Simulation) -> Fold | None:
         """The fold with a further kind of ranks, if automatic folding met one; None: none to be split."""
         unlike = simulation.simulator.unlike if simulation.simulator is not None else None
         if unlike is None or self.setup.fold is None or self.prepared.spec.fold.axes != AUTO:
@@ -134,7 +134,8 @@ class _Run:
         fold = split_at(self.setup.fold, unlike)
         if fold is not None:
             preflight(len(fold.real))
-            self._note(f"rank {unlike} is unlike its neighbours, so the run begins again with more processes")
+            why = outcome.message.partition(". Run all ranks")[0]
+            self._note(f"{why}; the run begins again with rank {unlike} as a kind of its own")
         return fold
 
     def _run_ranks(self) -> tuple[Outcome, Simulation]:
@@ -143,7 +144,7 @@ class _Run:
         for left in reversed(range(_MOST_STARTS)):
             self._report_fold()
             outcome, simulation = self._run_once(stub_set)
-            fold = self._split(simulation) if left else None
+            fold = self._split(outcome, simulation) if left else None
             if fold is None:
                 break
             self._set_fold(fold)

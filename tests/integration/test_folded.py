@@ -142,7 +142,8 @@ def test_dimensions_that_ranks_do_not_divide_fold_by_kinds_of_ranks(tmp_path: Pa
 def test_kinds_of_ranks_that_the_run_meets_are_split(tmp_path: Path) -> None:
     done = folded_unasked(tmp_path, "1x8xH100", PROGRAM, "kinds")
     assert done.returncode == 0, done.stderr
-    assert "note: rank 2 is unlike its neighbours, so the run begins again with more processes" in done.stderr
+    assert "rank 2 represents the ranks between 0 and 7 but matches neither" in done.stderr
+    assert "; the run begins again with rank 2 as a kind of its own" in done.stderr
     assert len(re.findall("folded: . of 8 ranks", done.stderr)) > 1
 
 
