@@ -22,7 +22,7 @@ NEVER_FOLDED = (PIPELINE, "cp", "ep")
 """Axes whose ranks do different work: stages of a pipeline, parts of a ring of attention, experts."""
 
 _MARKS = {"*": ALL, "/1": FIRST, "~": UNEVEN}  # short forms
-_LONG = 64  # ranks; in a longer axis the second rank is a process too
+_LONG = 64  # ranks; of more ranks of a kind the second is a process too
 
 
 def parse_fold(
@@ -96,9 +96,11 @@ def _axis(name: str, size: int, mode: str, splits: Collection[int] = ()) -> Axis
     if mode == FIRST:
         return Axis(name, size, (0,), first_only=True)
     # The first rank often does more than others (roots of broadcasts, logs), and the last of many has a smaller shard.
-    # A second rank runs in a long axis, so that the representative can match one of its neighbours.
-    second = {1} if size > _LONG else set[int]()
-    ends = tuple(sorted({0, size - 1, *second, *(at for at in splits if 0 < at < size)}))
+    # Of many ranks of a kind the second runs too, so that the representative can match one of its neighbours: a number
+    # such as 4,096 is special in a first rank (torch compares seeds byte by byte).
+    kinds = sorted({0, *(at for at in splits if 0 < at < size)})
+    seconds = {first + 1 for first, end in pairwise((*kinds, size)) if end - first > _LONG}
+    ends = tuple(sorted({*kinds, *seconds, size - 1}))
     return Axis(name, size, ends, _representatives(size, ends), uneven=mode == UNEVEN)
 
 

@@ -213,14 +213,13 @@ def test_a_dimension_that_the_axis_does_not_divide_has_ranks_of_several_kinds() 
     assert kinds_of_chunks(9, 8) == [4, 5]
     text, splits = mesh_of([(range(8192), "")], 8192), {0: [4096, 5504, 8000]}
     mesh = parse_fold(text, 8192, splits=splits)
-    assert mesh is not None and mesh.axes[0].ends == (0, 1, 4096, 5504, 8000, 8191)
+    assert mesh is not None and mesh.axes[0].ends == (0, 1, 4096, 4097, 5504, 5505, 8000, 8001, 8191)
     low, two, four, last = mesh.axes[0].representatives
-    assert 1 < low < 4096 < two < 5504 < four < 8000 < last < 8191
+    assert 1 < low < 4096 < 4097 < two < 5504 < 5505 < four < 8000 < 8001 < last < 8191
     assert [mesh.process_of(rank) for rank in (2, 4095, 4096, 5000, 7999, 8190)] == [low, low, 4096, two, four, last]
     assert sum(mesh.represented(rank) for rank in mesh.real) == 8192 and mesh.represented(low) == 4094
-    assert [(each.before, each.after) for each in mesh.comparisons()] == [
-        (1, 4096), (4096, 5504), (5504, 8000), (8000, 8191),
-    ]  # fmt: skip
+    beside = [(each.before, each.after) for each in mesh.comparisons()]
+    assert beside == [(1, 4096), (4097, 5504), (5505, 8000), (8001, 8191)]
 
 
 def test_splits_are_those_of_the_axes_that_share_a_dimension() -> None:
