@@ -116,11 +116,12 @@ void Comparison::differ(Pair &pair, const Entry *theirs, int side, const Entry *
   failure_.unlike(
       pair.ranks[0],
       "the axis " + pair.axis + ": rank " + std::to_string(pair.ranks[0]) + " represents the ranks between " +
-      std::to_string(std::min(pair.ranks[1], other.ranks[1])) + " and " +
-      std::to_string(std::max(pair.ranks[1], other.ranks[1])) + " but matches neither: " + other.difference + "; " +
-      pair.difference + ". Run all ranks of this axis (NAME=SIZE:all in --fold)" +
-      (pair.uneven ? "" : ", compare only communication if each owns another part of an optimizer (NAME=SIZE:uneven)") +
-      ", or use --fold off");
+          std::to_string(std::min(pair.ranks[1], other.ranks[1])) + " and " +
+          std::to_string(std::max(pair.ranks[1], other.ranks[1])) + " but matches neither: " + other.difference + "; " +
+          pair.difference + ". Run all ranks of this axis (NAME=SIZE:all in --fold)" +
+          (pair.uneven ? ""
+                       : ", compare only communication if each owns another part of an optimizer (NAME=SIZE:uneven)") +
+          ", or use --fold off");
 }
 
 std::string Comparison::describe(const Entry *entry) const {
