@@ -271,7 +271,8 @@ def from_dict(fold: Mapping[str, Any]) -> Fold:
 
 
 def _axis_from_dict(data: Mapping[str, Any]) -> Axis:
-    known = {_OLD_KEYS.get(key, key): value for key, value in data.items()}
+    known: dict[str, Any] = {_OLD_KEYS.get(key, key): value for key, value in data.items()}
     if "representative" in known:  # the only one, or 0
         known["representatives"] = list(filter(None, [known.pop("representative")]))
-    return Axis(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
+    known |= {name: tuple(value) for name, value in known.items() if isinstance(value, list)}
+    return Axis(**known)

@@ -52,7 +52,7 @@ def find(plan: Plan, setup: Setup, console: Console, stubs: StubSet) -> Fold | N
                 "pp=4,dp=64,tp=8, or --fold off"
             )
         seen = [json.loads(line) for line in groups.read_text().splitlines()]
-    made = [one for one in seen if isinstance(one, list)]
+    made = [(one[0], one[1]) for one in seen if isinstance(one, list)]
     splits = splits_of(made, plan.world_size, [(one["rows"], one["parts"]) for one in seen if isinstance(one, dict)])
     return parse_fold(mesh_of(made, plan.world_size), plan.world_size, setup.spec.fold.real_ranks, splits)
 
