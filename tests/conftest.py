@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from hypothesis import settings
 from phantora import stubs
 from phantora.errors import PhantoraError
 from phantora.launch.shared_forkserver import WarmServer
+from tests.support.fakeranks import Bench
 from tests.support.runs import SERVER
 
 settings.register_profile("phantora", deadline=None)  # a busy machine is no failure
@@ -72,3 +74,13 @@ def stub_set() -> stubs.StubSet:
 @pytest.fixture(scope="session")
 def engine_library(stub_set: stubs.StubSet) -> Path:
     return stub_set.engine
+
+
+@pytest.fixture
+def make(engine_library: Path) -> Callable[[int], Bench]:
+    """Makes a bench with an engine, for 1 rank or the number given."""
+
+    def made(world: int = 1) -> Bench:
+        return Bench.create(engine_library, world)
+
+    return made

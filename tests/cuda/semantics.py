@@ -148,7 +148,7 @@ def malloc_free(c: Cuda) -> Any:
 
 
 def copies(c: Cuda) -> Any:
-    d, d2, h, pin, out = c.malloc(4096), c.malloc(4096), c.host(8192), c.pinned(8192), []
+    d, d2, h, pin, out = c.malloc(4096), c.malloc(4096), c.host(8192), c.pinned(8192), list[Any]()
     ctypes.memmove(h, b"phantora" * 4, 32)
     out.append(c.copy(d, h, 32, H2D))
     out.append(c.copy(d2, d, 32, D2D))

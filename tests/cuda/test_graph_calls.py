@@ -119,6 +119,7 @@ def test_bytes_move_at_the_launch(stub_set: StubSet) -> None:
     def program(c: Stubs) -> Any:
         g, s = Capture(c), c.stream(NON_BLOCKING)
         device, host = c.malloc(64), c.pinned(64)
+        assert device.value is not None
         ctypes.memset(host, 5, 64)
         assert g.begin(s) == 0
         assert c.rt.cudaMemcpyAsync(device, host, c_size_t(64), 1, s) == 0

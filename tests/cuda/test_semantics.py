@@ -11,6 +11,7 @@ import pytest
 
 from phantora.stubs import StubSet
 from tests.cuda import semantics
+from tests.cuda.calls import Cuda, register
 from tests.support import ringdump
 
 HERE = Path(__file__).parent
@@ -34,7 +35,7 @@ def major(stub_set: StubSet) -> int:
     return int(next(path.name for path in stub_set.libraries if path.name.startswith("libcudart")).split(".")[-1])
 
 
-def load(stub_set: StubSet) -> semantics.Cuda:
+def load(stub_set: StubSet) -> Cuda:
     """Runs in a connected child: the runtime and the driver, a registered kernel, a context."""
     for path in stub_set.libraries[:4]:
         ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
@@ -42,7 +43,7 @@ def load(stub_set: StubSet) -> semantics.Cuda:
         ctypes.CDLL(next(str(path) for path in stub_set.libraries if path.name.startswith(stem)))
         for stem in ("libcuda.so", "libcudart.so")
     )
-    cuda = semantics.Cuda(runtime, driver, semantics.register(runtime, b"no code"))
+    cuda = Cuda(runtime, driver, register(runtime, b"no code"))
     assert driver.cuInit(0) == 0 and runtime.cudaFree(None) == 0
     return cuda
 

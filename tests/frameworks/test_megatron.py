@@ -99,7 +99,7 @@ def check_log_lines(result: Result) -> None:
 
 def attention_flops(shape: Shape, sequences: float, passes: float = 3.5) -> float:
     """Whole square, as torch counts; forward 1, backward 2.5 with its recomputation of the scores."""
-    return passes * shape.layers * 4 * sequences * shape.seq**2 * shape.heads * shape.head_dim
+    return float(passes * shape.layers * 4 * sequences * shape.seq**2 * shape.heads * shape.head_dim)
 
 
 def matmul_parameters(shape: Shape, output: bool = True) -> float:
@@ -107,11 +107,11 @@ def matmul_parameters(shape: Shape, output: bool = True) -> float:
     q, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     mlp = 3 * shape.hidden * shape.ffn * max(shape.top_k, 1) + shape.hidden * shape.experts
     layer = shape.hidden * (2 * q + 2 * kv) + mlp
-    return shape.layers * layer + output * shape.hidden * shape.vocab
+    return float(shape.layers * layer + output * shape.hidden * shape.vocab)
 
 
 def model_flops(shape: Shape, sequences: float) -> float:
-    return 6 * matmul_parameters(shape) * sequences * shape.seq + attention_flops(shape, sequences)
+    return float(6 * matmul_parameters(shape) * sequences * shape.seq + attention_flops(shape, sequences))
 
 
 def test_tensor_and_sequence_parallel(tmp_path: Path) -> None:

@@ -49,7 +49,8 @@ def fsdp(rank: int, world: int) -> dict[str, float]:
     net = model()
     for block in net:
         fully_shard(block)
-    return train(fully_shard(net))
+    fully_shard(net)
+    return train(net)
 
 
 class Rows(nn.Module):
@@ -67,7 +68,9 @@ class Rows(nn.Module):
 def uneven_rows(rank: int, world: int) -> dict[str, float]:
     """Of eight ranks the first four have rows of all parameters, two more of two, and the last two of one; the seventh
     has fewer, the eighth none."""
-    return train(fully_shard(Rows(4, 12, 20).to("cuda", torch.bfloat16)))
+    net = Rows(4, 12, 20).to("cuda", torch.bfloat16)
+    fully_shard(net)
+    return train(net)
 
 
 def kinds(rank: int, world: int) -> dict[str, float]:
@@ -86,7 +89,8 @@ def hsdp(rank: int, world: int) -> dict[str, float]:
     net = model()
     for block in net:
         fully_shard(block, mesh=mesh)
-    return train(fully_shard(net, mesh=mesh))
+    fully_shard(net, mesh=mesh)
+    return train(net)
 
 
 def tp(rank: int, world: int) -> dict[str, float]:
@@ -95,7 +99,8 @@ def tp(rank: int, world: int) -> dict[str, float]:
     for block in net:
         parallelize_module(block, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
         fully_shard(block, mesh=mesh["dp"])
-    return train(fully_shard(net, mesh=mesh["dp"]))
+    fully_shard(net, mesh=mesh["dp"])
+    return train(net)
 
 
 def symmetric(rank: int, world: int) -> dict[str, float]:
@@ -126,7 +131,8 @@ def pp(rank: int, world: int) -> dict[str, float]:
     net = model(2)
     for block in net:
         fully_shard(block, mesh=mesh["dp"])
-    optimizer = torch.optim.AdamW(fully_shard(net, mesh=mesh["dp"]).parameters(), lr=1e-4, foreach=True)
+    fully_shard(net, mesh=mesh["dp"])
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, foreach=True)
     part = PipelineStage(net, stage, stages, torch.device("cuda"), group=pipe)
     schedule = Schedule1F1B(part, 4 if stages < 5 else 8, loss_fn=lambda out, _: out.sum())
     times = []
@@ -134,7 +140,7 @@ def pp(rank: int, world: int) -> dict[str, float]:
         torch.cuda.synchronize()
         began = time.perf_counter_ns()
         data = torch.randn(2048, WIDTH, device="cuda", dtype=torch.bfloat16)
-        schedule.step(*([data] if stage == 0 else []), **({"target": data} if stage == stages - 1 else {}))
+        schedule.step(*([data] if stage == 0 else []), target=data if stage == stages - 1 else None)
         optimizer.step()
         optimizer.zero_grad()
         torch.cuda.synchronize()

@@ -7,6 +7,7 @@ what a training script copies to the GPU; all that follows is computed there and
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -129,7 +130,9 @@ def flex_attention_block_masks() -> None:
             lambda b, h, q, k: (q >= k) & (document[q] == document[k]),
         )
         made = [create_block_mask(m, None, None, 2_048, 2_048, device=device) for m in masks]
-        return [part for m in made for part in (m.kv_num_blocks, m.kv_indices, m.full_kv_num_blocks)]
+        return [
+            part for m in made for part in (m.kv_num_blocks, m.kv_indices, m.full_kv_num_blocks) if part is not None
+        ]
 
     both(sparsity)
 
@@ -191,7 +194,7 @@ def nested_tensors() -> None:
     rows = [torch.arange(n) for n in (700, 900, 4)]
 
     def jagged(device: str) -> list[torch.Tensor]:
-        nested = torch.nested.nested_tensor(rows, layout=torch.jagged, device=device)
+        nested: Any = torch.nested.nested_tensor(rows, layout=torch.jagged, device=device)
         return [nested.offsets(), nested.values(), nested.offsets().diff()]
 
     both(jagged)
@@ -278,7 +281,7 @@ def layers_of_a_network_are_unknown() -> None:
     out = layer(x)
     assert not out.any() and float(out.sum()) == 0
     out.sum().backward()
-    assert not layer.weight.grad.any()
+    assert layer.weight.grad is not None and not layer.weight.grad.any()
 
 
 @check

@@ -95,7 +95,7 @@ def convolutions() -> None:
                     conv = kind(16, 32, 3, padding=1, stride=2, device=D, dtype=dtype)
                     x = new(4, 16, *([16] * dims), dtype=dtype)
                     if order:
-                        conv, x = conv.to(memory_format=order), x.to(memory_format=order)
+                        conv, x = conv.to(memory_format=order), x.to(memory_format=order)  # type: ignore[call-overload]
                     name = f"conv{dims}d {word(dtype)} {'last' if order else 'first'} {benchmark}"
                     run(name, train, conv, x.requires_grad_())
     torch.backends.cudnn.benchmark = False
@@ -195,7 +195,7 @@ def layers() -> None:
     lengths = [torch.tensor([n] * 4, dtype=torch.int32).to(D) for n in (50, 10)]
     targets = torch.tensor([1, 2] * 20, dtype=torch.int32).to(D)
     scores = new(50, 4, 20).log_softmax(2).requires_grad_()
-    run("ctc", train, lambda x: F.ctc_loss(x, targets, *lengths), scores)
+    run("ctc", train, lambda x: F.ctc_loss(x, targets, lengths[0], lengths[1]), scores)
     run("fft", lambda: torch.fft.ifft(torch.fft.fft(new(8, 1024))))
     run("rfft2", lambda: torch.fft.irfft2(torch.fft.rfft2(new(8, 100, 130))))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -303,7 +304,7 @@ def test_log_dir_tee_redirects_and_filter(work: Workplace) -> None:
 def test_prefix_keeps_lines_of_progress_bars(work: Workplace) -> None:
     script = work.script("import sys\nsys.stdout.write('10%\\r20%\\r\\nend')\n")
     process = work.start("--null", "--cluster", "2", "--local-ranks-filter", "0", script, shared=True)
-    assert process.stdout is not None
+    assert isinstance(process.stdout, io.TextIOWrapper)
     assert process.stdout.buffer.read().decode() == "[rank0]: 10%\r[rank0]: 20%\r\n[rank0]: end\n"
 
 

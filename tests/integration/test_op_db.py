@@ -29,7 +29,7 @@ def lines(stub_set: Any) -> list[str]:
         keep=False,
     )
     assert dump.status == 0, dump.stderr
-    return dump.value.strip().splitlines()
+    return str(dump.value).strip().splitlines()
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ def find(dump: ringdump.Dump, name: str) -> Any:
 
 
 def tensor(dtype: str, *shape: int, stride: list[int] | None = None) -> dict[str, Any]:
-    dense, strides = 1, []
+    dense, strides = 1, list[int]()
     for size in reversed(shape):
         strides.insert(0, dense)
         dense *= size

@@ -40,7 +40,7 @@ class Run:
     reference: Path
     """The log of the undisturbed run."""
     log: Path = field(init=False)
-    undone: list[Callable[[], None]] = field(default_factory=list)
+    undone: list[Callable[[], object]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.log = self.scene.log
@@ -182,7 +182,7 @@ def full_output(run: Run) -> bool:
 def small_shm(run: Run) -> bool:
     """Fills the disk of shared memory, except some pages."""
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", "/dev/shm"], check=True)
-    run.undone.append(lambda: subprocess.run(["umount", "--lazy", "/dev/shm"], check=True) and None)
+    run.undone.append(lambda: subprocess.run(["umount", "--lazy", "/dev/shm"], check=True))
     run.begin()
     return True
 

@@ -68,9 +68,9 @@ def scenario(speak: str) -> bytes:
             rank.ask("name", "PROFILE_NAME", id=1)
             rank.emit("STREAM_DESTROY", stream=64)
         elif speak == "collectives":
-            for kind in range(9):
-                rank.collective(1, 12, kind=kind, stream=64, data=b"abcdefghijkl", ticket=kind + 1)
-                rank.ask("payload", "PAYLOAD", ticket=kind + 1)
+            for collective in range(9):
+                rank.collective(1, 12, kind=collective, stream=64, data=b"abcdefghijkl", ticket=collective + 1)
+                rank.ask("payload", "PAYLOAD", ticket=collective + 1)
             rank.blob(b"mine")
             rank.ask("exchange", "EXCHANGE", key_hi=1, key_lo=2, members=WORLD, index=rank.index, ticket=50)
             rank.collective(1, 1 << 20, stream=0)

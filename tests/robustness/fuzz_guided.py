@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from phantora.stubs import build, sources
+from phantora.stubs import find, sources
 from phantora.wire import engine, layout
 from tests.robustness import fuzz_corpora
 
@@ -76,7 +76,7 @@ def compile_engine(made: Path) -> Path:
         files = (*sources.engine_sources(), HERE / "engine_fuzzer.cpp", HERE / "engine_mutations.cpp")
         (folder / "whole.cpp").write_text("".join(f'#include "{path}"\n' for path in files))
         include = [f"-I{path}" for path in (folder, HERE, sources.source_directory(), sources.engine_directory())]
-        command = [compiler, f"-std=c++{build.OWN_CXX}", *FLAGS, *include, "-o", str(made), str(folder / "whole.cpp")]
+        command = [compiler, f"-std=c++{find.OWN_CXX}", *FLAGS, *include, "-o", str(made), str(folder / "whole.cpp")]
         subprocess.run(command, check=True)
     return made
 

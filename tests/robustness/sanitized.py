@@ -22,7 +22,7 @@ from pathlib import Path
 
 from phantora import stubs
 from phantora.cache import cache_directory
-from phantora.stubs import build, sources
+from phantora.stubs import build, find, sources
 from phantora.stubs.find import find_torch
 from phantora.wire import engine, layout
 from tests.robustness import sanitizers
@@ -62,7 +62,7 @@ def compiled(folder: Path, way: sanitizers.Way) -> Path:
     made = folder / "ring_driver"
     links = ["-lpthread", "-ldl", "-lm", "-rdynamic"]
     subprocess.run(
-        ["g++", f"-std=c++{build.OWN_CXX}", *common, "-o", str(made), str(whole), *objects, *links], check=True
+        ["g++", f"-std=c++{find.OWN_CXX}", *common, "-o", str(made), str(whole), *objects, *links], check=True
     )
     return made
 

@@ -277,7 +277,7 @@ def test_optional_imports_get_no_trap(stub_set: stubs.StubSet) -> None:
     torch = find.find_torch()
     offered = {s.name for path in stub_set.libraries for s in elf.read_dynamic(path).defined}
     implemented = {name for item in stub_set.coverage for name in item.implemented}
-    weak, strong = set(), set()
+    weak, strong = set[str](), set[str]()
     for path in torch.libraries.glob("lib*.so"):
         for symbol in elf.read_dynamic(path).undefined:
             (weak if symbol.weak and symbol.version is None else strong).add(symbol.name)

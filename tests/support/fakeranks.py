@@ -50,7 +50,7 @@ class FakeRank:
         self.emit("RANK_START", pid=1, devices=1)
         return self
 
-    def emit(self, kind: str, *, at: int | None = None, **fields: int) -> None:
+    def emit(self, kind: str, *, at: int | None = None, **fields: float) -> None:
         if at is not None:
             self.clock = max(self.clock, at)
         head = int(self.control["head"][0])

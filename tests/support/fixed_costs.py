@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from phantora import stubs
-from phantora.cost.types import KernelLaunch, OperatorSignature, Price
+from phantora.cost.types import KernelLaunch, L2State, OperatorSignature, Price
 from phantora.hardware import device_fields, load_cluster
 from phantora.launch.output import Console
 from phantora.launch.plan import Plan
@@ -28,7 +28,7 @@ KERNEL, COPY, MEMSET = 1_000_000, 500_000, 100_000
 
 class FixedCosts:
     def operator(
-        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], held: float | None = None
+        self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2: L2State | None = None
     ) -> Price:
         return Price((KERNEL,) * len(kernels), "other", "analytic", 0.0, 0.0)
 

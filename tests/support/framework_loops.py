@@ -126,7 +126,7 @@ def huggingface() -> Result:
 
     moments: list[float] = []
 
-    class Clock(TrainerCallback):  # type: ignore[misc]
+    class Clock(TrainerCallback):
         def on_step_end(self, *_: Any, **__: Any) -> None:
             moments.append(now())
 
@@ -152,7 +152,7 @@ def lightning() -> Result:
 
     moments: list[float] = []
 
-    class Module(L.LightningModule):  # type: ignore[misc]
+    class Module(L.LightningModule):
         def __init__(self) -> None:
             super().__init__()
             self.net = Net()

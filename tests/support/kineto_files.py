@@ -63,23 +63,23 @@ class Trace:
         event["pid"] = self.rank
 
     def all_reduce(self, launched: float, start: float, length: float, elements: int = 1 << 20) -> None:
-        ranks = list(range(self.world))
+        group: dict[str, Any] = {
+            "Collective name": "allreduce",
+            "In msg nelems": elements,
+            "Out msg nelems": elements,
+            "Group size": self.world,
+            "dtype": "BFloat16",
+            "Process Group Name": "0",
+            "Process Group Description": "default_pg",
+            "Process Group Ranks": str(list(range(self.world))),
+        }
         self.kernel(
             "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
             launched,
             start,
             length,
             20,
-            **{
-                "Collective name": "allreduce",
-                "In msg nelems": elements,
-                "Out msg nelems": elements,
-                "Group size": self.world,
-                "dtype": "BFloat16",
-                "Process Group Name": "0",
-                "Process Group Description": "default_pg",
-                "Process Group Ranks": str(ranks),
-            },
+            **group,
         )
 
     def data(self) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class Training:
 
     def __init__(self, layers: int = 2) -> None:
         self.model = network(layers)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)
+        self.optimizer: torch.optim.Optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)
         self.x = batch()
 
     def backward(self) -> torch.Tensor:
@@ -247,7 +247,7 @@ def generate() -> Result:
 
 def two_optimizers() -> Result:
     t = Training()
-    first, second = (list(block.parameters()) for block in t.model)
+    first, second = (list(block.parameters()) for block in t.model.children())
     both = [torch.optim.AdamW(first, lr=1e-3, fused=True), torch.optim.SGD(second, lr=1e-3, momentum=0.9, fused=True)]
 
     def step() -> None:
@@ -358,7 +358,7 @@ def varying_lengths() -> Result:
 def frozen_at_first() -> Result:
     """A backbone without gradients under a head that is trained."""
     t = Training()
-    for p in t.model[0].parameters():
+    for p in next(t.model.children()).parameters():
         p.requires_grad_(False)
     trained = [p for p in t.model.parameters() if p.requires_grad]
     t.optimizer = torch.optim.AdamW(trained, lr=1e-3, fused=True)
@@ -386,7 +386,7 @@ def by_hand() -> Result:
         t.backward()
         with torch.no_grad():
             for p in t.model.parameters():
-                p.sub_(p.grad, alpha=1e-3)
+                p.sub_(p.grad, alpha=1e-3)  # type: ignore[arg-type]
                 p.grad = None
 
     return free(step), step

@@ -25,9 +25,9 @@ class Block(nn.Module):
         self.wide = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        heads = self.qkv(self.norm(x)).view(*x.shape[:2], 3, 16, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = self.qkv(self.norm(x)).view(*x.shape[:2], 3, 16, -1).permute(2, 0, 3, 1, 4)
         with sdpa_kernel(SDPBackend.MATH) if self.variant == "attention" else nullcontext():
-            seen = scaled_dot_product_attention(*heads, is_causal=True)
+            seen = scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(seen.transpose(1, 2).flatten(2))
         return x + self.wide(x)
 
@@ -36,11 +36,11 @@ def main(variant: str) -> None:
     dist.init_process_group("nccl")
     rank = int(os.environ["LOCAL_RANK"])
     torch.cuda.set_device(rank)
-    model = nn.Sequential(*[Block(variant) for _ in range(LAYERS)]).cuda().bfloat16()
-    model = DistributedDataParallel(model, device_ids=[rank])
+    blocks = nn.Sequential(*[Block(variant) for _ in range(LAYERS)]).cuda().bfloat16()
+    model = DistributedDataParallel(blocks, device_ids=[rank])
     fused = variant != "fusion"
     optimizer = torch.optim.AdamW(model.parameters(), fused=fused, foreach=None if fused else False)
-    for _ in DataLoader(torch.zeros(BATCH * STEPS, 4, dtype=torch.int64), batch_size=BATCH):
+    for _ in DataLoader(torch.zeros(BATCH * STEPS, 4, dtype=torch.int64), batch_size=BATCH):  # type: ignore[arg-type]
         x = torch.randn(BATCH, LENGTH, WIDTH, device="cuda", dtype=torch.bfloat16)
         loss = model(x).float().pow(2).mean()
         loss.backward()

@@ -76,8 +76,8 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(variant.dropout)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        heads = self.qkv(self.first(x)).view(*x.shape[:2], 3, HEADS, -1).permute(2, 0, 3, 1, 4)
-        seen = scaled_dot_product_attention(*heads, is_causal=True).transpose(1, 2).reshape(x.shape)
+        q, k, v = self.qkv(self.first(x)).view(*x.shape[:2], 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+        seen = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape)
         x = x + self.dropout(self.out(seen))
         act = relu if self.variant.relu else gelu
         return x + self.dropout(self.down(act(self.up(self.second(x)))))

@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -38,7 +39,7 @@ def timeline(path: Path) -> None:
     path.with_suffix(".perfetto").rename(path)
 
 
-FOREIGN = {
+FOREIGN: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty": (lambda path: path.write_bytes(b""), "the file is empty"),
     "text": (lambda path: path.write_text("step 1 loss 0.0\n" * 100), "not a Phantora log"),
     "timeline": (lambda path: timeline(path), "not a Phantora log"),

@@ -257,7 +257,7 @@ class Model:
             2,
             "H100",
         )
-        self.slow, self.host, self.transfer, self.links = 1.0, 0, 1.0, {}
+        self.slow, self.host, self.transfer, self.links = 1.0, 0, 1.0, dict[Any, Any]()
         self.factor, self.loading = 1.0, "free"
         for name, value in choices.items():
             assert hasattr(self, name), name

@@ -169,7 +169,7 @@ def test_parquet_has_the_selected_rows(tmp_path: Path) -> None:
 
 def chakra(path: str) -> tuple[str, list[Any]]:
     """The version and the nodes of a file, by the field numbers of MLCommons' et_def.proto."""
-    from google.protobuf.internal.decoder import _DecodeVarint  # type: ignore[attr-defined]
+    from google.protobuf.internal.decoder import _DecodeVarint
 
     kinds = messages(
         {

@@ -6,6 +6,7 @@ import gzip
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from tests.support.fakelog import small_run
 from tests.support.kineto_files import BACKWARD, Trace
 
 
-def rows(log: Log) -> list[dict[str, object]]:
+def rows(log: Log) -> list[dict[str, Any]]:
     """Rows as dicts, with their words."""
     words = {column: [*log.words(column), None] for column in ("name", "op", "shape", "cls", "provenance")}
     found = []
@@ -33,7 +34,7 @@ def rows(log: Log) -> list[dict[str, object]]:
     return found
 
 
-def only(log: Log, kind: str) -> list[dict[str, object]]:
+def only(log: Log, kind: str) -> list[dict[str, Any]]:
     return [row for row in rows(log) if row["kind"] == kind]
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -130,11 +131,12 @@ def test_tables_may_grow_while_the_log_is_written(tmp_path: Path) -> None:
     log_writer = LogWriter(tmp_path / "a.arrow", METADATA, growing)
     half = len(rows) // 2
     for part, share in ((rows[:half], 0.9), (rows[half:], 1.0)):
-        for old, new in (
+        parts: tuple[tuple[list[Any], list[Any]], ...] = (
             (tables.names, growing.names),
             (tables.signatures, growing.signatures),
             (tables.prices, growing.prices),
-        ):
+        )
+        for old, new in parts:
             new.extend(old[len(new) : int(share * len(old)) if share < 1 else None])
         known = np.ones(len(part), bool)
         for column, table in (("name", growing.names), ("sig", growing.signatures), ("price", growing.prices)):

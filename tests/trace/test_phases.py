@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from phantora.trace.analysis.phases import PhaseTime, phases
 from phantora.trace.reader import open_log
 from tests.support.fakelog import FakeRun, Kind
@@ -50,7 +48,7 @@ def test_each_role_has_its_phases_and_its_idle_time(tmp_path: Path) -> None:
         "train": (80, 5),
         "sync": (10, 0),
     }
-    assert generator.phases[0] == PhaseTime("sync", 110, pytest.approx(110 / 210), 100)
+    assert generator.phases[0] == PhaseTime("sync", 110, 110 / 210, 100)
     (late, _) = phases(open_log(log), (GENERATOR, TRAINER), 50)
     assert late.time == 160, "without what is before the given moment"
 

@@ -29,4 +29,5 @@ def test_format_of_the_first_operand(tmp_path: Path, shape: str, share: str) -> 
     price, signature = run.price("gemm", "measured", flops=5e11), run.signature("aten::mm", shape)
     run.add(Kind.KERNEL, 0, 0, MS, "gemm", launch=0, price=price, sig=signature)
     report = analyze(open_log(run.write(tmp_path / "run.arrow")))
+    assert report.details is not None
     assert achieved_rate(report.details.kernels[0], report.metadata) == ("500 TFLOP/s", share)

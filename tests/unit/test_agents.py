@@ -25,6 +25,7 @@ def test_commands_options_and_files_exist(path: Path) -> None:
         if words[1] not in COMMANDS:
             continue
         command = cli.get_command(None, words[1])  # type: ignore[arg-type]
+        assert command is not None
         options = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
         script = words.index("train.py") if "train.py" in words else len(words)
         for word in words[2:script]:

@@ -245,8 +245,9 @@ def constants(path: Path) -> Iterator[tuple[str, float | str]]:
         if not isinstance(node, ast.Assign | ast.AnnAssign):
             continue
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target
-        many = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
-        pairs = zip(target.elts, node.value.elts, strict=True) if many else [(target, node.value)]
+        pairs = [(target, node.value)]
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            pairs = list(zip(target.elts, node.value.elts, strict=True))
         for name, value in pairs:
             if isinstance(name, ast.Name) and isinstance(value, ast.Constant) and isinstance(value.value, str):
                 yield name.id, value.value
@@ -270,7 +271,8 @@ def native_constants(path: Path) -> Iterator[tuple[str, float]]:
 def literals(path: Path) -> Iterator[tuple[str, str]]:
     """Tuples, dictionaries and patterns that a module binds to a name, as text."""
     for node in tree(path).body:
-        value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or (value := node.value) is None:
+            continue
         pattern = isinstance(value, ast.Call) and ast.unparse(value.func) == "re.compile"
         if pattern or isinstance(value, ast.Tuple | ast.Dict | ast.Set | ast.List):
             names = {child.id for child in ast.walk(value) if isinstance(child, ast.Name)} - {"re"}

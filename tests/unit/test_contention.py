@@ -377,7 +377,7 @@ def test_contention_does_not_depend_on_who_ran_first(engine_library: Path, seed:
     world = 4
     groups = [(0, 1, 2, 3), (0, 1), (2, 3), (0, 2)]
     links = {**ports(world), "spine": (15 * GB, ())}
-    ways = {
+    ways: dict[tuple[int, ...], list[tuple[str, ...]]] = {
         members: [(f"up{a}", "spine", f"down{b}") for a, b in itertools.pairwise((*members, members[0]))]
         for members in groups
     }
@@ -390,14 +390,14 @@ def test_contention_does_not_depend_on_who_ran_first(engine_library: Path, seed:
             n = len(members)
             for own, rank in enumerate(members):
                 r = bench.ranks[rank]
-                steps[rank].append(lambda r=r, key=key, n=n, own=own: r.communicator(key, n, own, key))
-                steps[rank].append(lambda r=r, key=key: r.stream(8 * key))
+                steps[rank].append(lambda r=r, key=key, n=n, own=own: r.communicator(key, n, own, key))  # type: ignore[misc]
+                steps[rank].append(lambda r=r, key=key: r.stream(8 * key))  # type: ignore[misc]
         for which, size, gap in plan:
             for rank in groups[which]:
                 r = bench.ranks[rank]
                 k = which + 1
-                steps[rank].append(lambda r=r, gap=gap, k=k: r.kernel(f"k:{gap + 10}", 8 * k, 1, r.clock + gap))
-                steps[rank].append(lambda r=r, k=k, size=size: r.collective(k, size, stream=8 * k))
+                steps[rank].append(lambda r=r, gap=gap, k=k: r.kernel(f"k:{gap + 10}", 8 * k, 1, r.clock + gap))  # type: ignore[misc]
+                steps[rank].append(lambda r=r, k=k, size=size: r.collective(k, size, stream=8 * k))  # type: ignore[misc]
         for rank, r in enumerate(bench.ranks):
             steps[rank].append(r.exit)
         chooser = random.Random(seed + order)

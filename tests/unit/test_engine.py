@@ -6,7 +6,6 @@ import itertools
 import random
 import struct
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,11 +16,6 @@ from tests.support.fakeranks import Bench, timing
 
 D2H_PAGEABLE = layout.Copy.D2H_PAGEABLE
 H2D_PINNED = layout.Copy.H2D_PINNED
-
-
-@pytest.fixture
-def make(engine_library: Path) -> Callable[[int], Bench]:
-    return lambda world=1: Bench.create(engine_library, world)
 
 
 Span = tuple[str, int, int]
@@ -674,9 +668,9 @@ def test_an_exchange_names_the_host_that_came_last(make: Callable[[int], Bench])
 
 
 def test_log_order_does_not_depend_on_who_ran_first(make: Callable[[int], Bench]) -> None:
-    def program(rank: int, bench: Bench) -> list[Callable[[], None]]:
+    def program(rank: int, bench: Bench) -> list[Callable[[], object]]:
         r = bench.ranks[rank]
-        steps: list[Callable[[], None]] = [lambda: r.communicator(1, 3, rank) and None, lambda: r.stream(8) and None]
+        steps: list[Callable[[], object]] = [lambda: r.communicator(1, 3, rank), lambda: r.stream(8)]
         for round_ in range(5):
             duration = 50 + 37 * (rank * 5 + round_) % 90
             steps.append(lambda duration=duration: r.kernel(f"k:{duration}", at=r.clock + 7))  # type: ignore[misc]

@@ -102,7 +102,7 @@ def test_small_results_are_cleared_and_arguments_are_not() -> None:
             return 64
 
         def numel(self) -> int:
-            return self.count
+            return int(self.count)
 
         def element_size(self) -> int:
             return 4

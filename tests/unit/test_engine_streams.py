@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from phantora.wire import layout
 from tests.support.fakeranks import Bench
-
-
-@pytest.fixture
-def make(engine_library: Path) -> Callable[[int], Bench]:
-    return lambda world=1: Bench.create(engine_library, world)
 
 
 @pytest.mark.parametrize("streams", [64, 65, 200])

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -181,8 +182,8 @@ def test_flash_attns_own_operators_are_attention() -> None:
     assert own.cls == "attention" and own.durations[0] == pytest.approx(torchs, rel=0.25) and own.flops > 0
     lengths = tensor(3, dtype="int32")
     packed = [tensor(8192, heads, 128) for heads in (32, 8, 8)]
-    varlen = ("flash_attn::_flash_attn_varlen_forward", *packed, lengths, lengths, 4096, 4096, 0.0, 0.09)
-    assert ns(*varlen, True, -1, -1) == own.durations[0] < ns(*varlen, False, -1, -1)
+    name, varlen = "flash_attn::_flash_attn_varlen_forward", (*packed, lengths, lengths, 4096, 4096, 0.0, 0.09)
+    assert ns(name, *varlen, True, -1, -1) == own.durations[0] < ns(name, *varlen, False, -1, -1)
     window = ns("flash_attn::_flash_attn_forward", q, kv, kv, 0.0, 0.09, True, 511, 0, 0.0, None, False)
     assert window < 0.4 * own.durations[0]
 
@@ -257,7 +258,7 @@ def test_bitsandbytes_takes_what_was_measured() -> None:
     real = {"t": "float32", "s": [n], "st": [1]}
     square = {"t": "bfloat16", "s": [11008, 4096], "st": [4096, 1]}
     numbers = [0.9, 0.999, 0.0, 0.0, 1e-8, 3, 1e-4]
-    cases = (
+    cases: tuple[tuple[str, list[Any], list[Any], float], ...] = (
         ("quantize_4bit", [square, 64, "nf4", "uint8"], [packed, small], 424.9),
         ("dequantize_4bit", [packed, small, 64, "nf4", [11008, 4096], "bfloat16"], [square], 53.4),
         (

@@ -107,7 +107,7 @@ def test_folded_is_unfolded(
     assert fold is not None
     everybody = (1 << len(axes)) - 1
     across = everybody & (stages > 1)  # a group across stages may be without the processes of one (docs/scale.md)
-    steps = [(everybody if bits & across else bits & everybody or everybody, *rest) for bits, *rest in program]
+    steps = [(everybody if bits & across else bits & everybody or everybody, size, ns) for bits, size, ns in program]
     if stages > STAGES:
         steps.append((everybody, 1, 1))  # whose last numbers all ranks tell
     every = simulate(engine_library, fold, steps, all_ranks=True)

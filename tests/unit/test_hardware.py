@@ -17,8 +17,8 @@ from phantora.hardware import REFERENCE_HOST, device_fields, gpu_names, load_clu
 from phantora.hardware.gpus import DATA
 from phantora.hardware.prices import rate_of, rental_prices
 from phantora.hardware.types import LOADS
-from phantora.profile.host import Probe, Row, compare
-from phantora.profile.script import OWN, UNITS
+from phantora.profile.host import OWN, Probe, Row, compare
+from phantora.profile.script import UNITS
 from phantora.wire.layout import Api, Device, dtype
 from validation.data import HERE, rows
 
@@ -238,7 +238,7 @@ def charged(row: dict[str, Any], kinds: tuple[str, ...] = ("",)) -> float:
     """ns at the reference host's prices of what `row` counted, of costs whose names begin so."""
     api_ns = load_host(REFERENCE_HOST).api_ns
     named = ((Api.names()[int(api)], count) for api, count in row["charges"].items())
-    return sum(api_ns[name] * count * UNITS.get(name, 1.0) for name, count in named if name.startswith(kinds))
+    return float(sum(api_ns[name] * count * UNITS.get(name, 1.0) for name, count in named if name.startswith(kinds)))
 
 
 def test_host_costs_add_up() -> None:

@@ -18,6 +18,7 @@ from phantora.hardware.hosts import GIVEN_SPREAD, to_toml
 from phantora.profile import host, host_probe, memory_probe, probing
 from phantora.profile.script import SCRIPT_SPREAD
 from phantora.trace.analysis.hosts import other_hosts
+from phantora.units import MIB
 
 REFERENCE = load_host(REFERENCE_HOST)
 ABOUT = {"cpu": "A CPU", "mhz": [2000.0, 3100.0], "cores": 8, "torch": "2.11.0", "python": "3.12", "gpu": "H100"}
@@ -129,8 +130,8 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_rates_of_memory_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_probe, "TENSOR", 4 * memory_probe.MIB)
-    monkeypatch.setattr(memory_probe, "FILE", 4 * memory_probe.MIB)
+    monkeypatch.setattr(memory_probe, "TENSOR", 4 * MIB)
+    monkeypatch.setattr(memory_probe, "FILE", 4 * MIB)
     threads = torch.get_num_threads()
     try:
         rates = memory_probe.measure(tmp_path)
@@ -156,7 +157,7 @@ Path(out).write_text('{"machine": {}}' + chr(10) + f'{{"name": "x", "kind": "cpu
 
 def test_probes_take_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     script = tmp_path / "probe.py"
-    monkeypatch.setattr(probing.host_probe, "__file__", str(script))
+    monkeypatch.setattr(host_probe, "__file__", str(script))
     before = os.sched_getaffinity(0)
     script.write_text(PROBE.replace("{gpu}", "0").replace("{stub}", "0"))
     stubbed, real = probing.run_probes(3, tmp_path / "kept")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from phantora.launch.shared_forkserver import WarmServer
 from phantora.rank.routing import parse_routing
 from phantora.trace.schema import RunMetadata
 from phantora.wire import layout, records
-from tests.robustness import fuzz
+from tests.robustness import fuzz, fuzz_engine
 from tests.support.fakeranks import Bench
 
 HOST = 'name = "x"\nbase = "default"\nfactor = {}\n'
@@ -95,19 +96,19 @@ def test_a_rank_that_says_what_cannot_be_is_named(engine_library: Path) -> None:
     bench = Bench.create(engine_library, 2)
     bench.ranks[1].emit("MEMSET", stream=4_000_000_000, bytes=8)
     with pytest.raises(PhantoraError, match=r"what rank 1 says cannot be \(record 1 of kind 14\)"):
-        fuzz.fuzz_engine.turns(bench.engine)
+        fuzz_engine.turns(bench.engine)
     bench = Bench.create(engine_library, 2)
     bench.ranks[0].control["head"] = 1 << 40
     with pytest.raises(PhantoraError, match=r"what rank 0 says cannot be \(its ring\)"):
-        fuzz.fuzz_engine.turns(bench.engine)
+        fuzz_engine.turns(bench.engine)
     bench = Bench.create(engine_library, 2)
     bench.ranks[0].communicator(1, 2, 0)
     bench.ranks[0].communicator(2, 2, 1)
     with pytest.raises(PhantoraError, match="rank 0 is two members of one communicator"):
-        fuzz.fuzz_engine.turns(bench.engine)
+        fuzz_engine.turns(bench.engine)
 
 
-IMPOSSIBLE = [
+IMPOSSIBLE: list[dict[str, Any]] = [
     {"kind": "COMM_CREATE", "id": 0, "key_hi": 1, "key_lo": 1, "members": 2, "rank": 0},  # 0: has not joined
     {"kind": "GROUP_BEGIN", "records": 1 << 63},
     {"kind": "PEER_COPY", "id": 1, "peer": 1, "bytes": 8},  # nobody has said who that is
@@ -116,12 +117,12 @@ IMPOSSIBLE = [
 
 
 @pytest.mark.parametrize("record", IMPOSSIBLE, ids=lambda record: str(record["kind"]))
-def test_records_that_reached_beyond_what_the_engine_has(engine_library: Path, record: dict[str, int]) -> None:
+def test_records_that_reached_beyond_what_the_engine_has(engine_library: Path, record: dict[str, Any]) -> None:
     bench = Bench.create(engine_library, 2)
     bench.ranks[0].communicator(1, 2, 0)
     bench.ranks[0].emit(**record)
     with pytest.raises(PhantoraError, match="what rank 0 says cannot be"):
-        fuzz.fuzz_engine.turns(bench.engine)
+        fuzz_engine.turns(bench.engine)
 
 
 def test_memory_is_shared_with_members_that_are_named(engine_library: Path) -> None:
@@ -130,7 +131,7 @@ def test_memory_is_shared_with_members_that_are_named(engine_library: Path) -> N
     shared = layout.Flag["PH_F_SHARED"]
     bench.ranks[0].emit("COMM_CREATE", id=1, key_hi=1, key_lo=1, members=2, rank=0, flags=shared)
     with pytest.raises(PhantoraError, match="rank 0 shares memory in a communicator, and does not say with whom"):
-        fuzz.fuzz_engine.turns(bench.engine)
+        fuzz_engine.turns(bench.engine)
 
 
 def test_a_group_of_two_communicators_has_no_peer(engine_library: Path) -> None:
@@ -145,7 +146,7 @@ def test_a_group_of_two_communicators_has_no_peer(engine_library: Path) -> None:
     bench.ranks[2].transfer("RECV", 1, 0, 64)
     for rank in bench.ranks:
         rank.exit()
-    fuzz.fuzz_engine.turns(bench.engine)
+    fuzz_engine.turns(bench.engine)
     rows = bench.engine.take_rows(True)
     pairs = rows[rows["kind"] == layout.RowKind.names().index("SENDRECV")]
     assert {int(row["rank"]): int(row["value"]) for row in pairs} == {0: -1, 2: 0}
@@ -171,7 +172,7 @@ def test_whole_numbers_wrap(
         rank.blob(number.to_bytes(8, "little", signed=True))
         rank.emit("COLLECTIVE", id=1, coll=0, dtype=4, redop=operator, count=1, bytes=8, ticket=5, scalar=factor)
         rank.ask("bytes", "PAYLOAD", ticket=5)
-    fuzz.fuzz_engine.turns(bench.engine)
+    fuzz_engine.turns(bench.engine)
     assert [int.from_bytes(rank.payload("bytes"), "little", signed=True) for rank in bench.ranks] == [got, got]
 
 
@@ -183,7 +184,7 @@ def test_a_replayed_request_goes_on_at_a_time(engine_library: Path) -> None:
         rank.ask("sync", "DEVICE_SYNC")
         rank.ring.view(records.answered())["resumes"][int(rank.control["head"][0]) - 1] = resumes
         with pytest.raises(PhantoraError, match="the recording of rank 0 is damaged"):
-            fuzz.fuzz_engine.turns(bench.engine)
+            fuzz_engine.turns(bench.engine)
 
 
 LONG_KEYS = ["a." * 40_000 + "a", '"a" . ' * 40_000 + "a", "[" + "a." * 40_000 + "a]\nb", "'a'." * 65 + "a"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from phantora.launch.patches.triton_launches import _unwrapped
+from phantora.rank.patches.triton_launches import _unwrapped
 
 
 class Const:

@@ -76,7 +76,7 @@ PREDICTED = {
 def test_a_prediction_is_read_at_the_measured_host() -> None:
     run = run_of(2.0, **PREDICTED)
     (bar,) = ledger_bars.on_measured(run, {})
-    assert (bar.source, bar.step) == ("as predicted", pytest.approx(0.2))
+    assert bar.source == "as predicted" and bar.step == pytest.approx(0.2)
     assert bar.below == pytest.approx(hypot(0.05, 0.3)) and bar.above == pytest.approx(hypot(0.05, 0.5))
     assert not bar.covers(0.13) and bar.covers(0.15)
 

@@ -42,7 +42,7 @@ def taken_us(row: dict[str, Any]) -> float:
     if row["batch"] == 1 and row["op"] != "linalg_eig":
         return float(row["kernels_us"] + row["kernels"] - 1)
     span = min(row["span_us"], row["wall_us"]) if row["kernels"] > 8 else 0.0
-    return max(row["kernels_us"], span)
+    return float(max(row["kernels_us"], span))
 
 
 def errors(batched: bool) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -62,7 +63,7 @@ class Iterator:
         self._reset()
 
     def _reset(self) -> None:
-        self._send_idx, self._task_info = 0, {}
+        self._send_idx, self._task_info = 0, dict[Any, Any]()
         for _ in range(4):
             self._try_put_index()
 
@@ -134,7 +135,7 @@ def test_workers_that_cannot_be_measured_are_refused() -> None:
 @pytest.mark.parametrize("cost", [Cost(factor=1.0), Cost(ns=MS)])
 def test_what_a_worker_raised_is_passed_on(cost: Cost) -> None:
     _, iterator = _changed(cost, Clock())
-    raised = ExceptionWrapper((ValueError, ValueError("bad sample"), None))
+    raised = ExceptionWrapper((ValueError, ValueError("bad sample"), None))  # type: ignore[no-untyped-call]
     assert iterator()._process_data(raised, 0) is raised
 
 

@@ -97,7 +97,7 @@ def test_an_option_is_one_field(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_command_has_the_options_of_a_run_that_it_takes(name: str) -> None:
-    command = cli.get_command(click.Context(cli), name)  # type: ignore[attr-defined]
+    command = cli.get_command(click.Context(cli), name)
     assert name in COMMANDS and command is not None
     has = {flag for one in command.params for flag in one.opts}
     wanted = {place.flag for place in places() if name in place.option.commands}

@@ -26,11 +26,6 @@ from tests.support.fixed_costs import FixedCosts
 H200 = load_gpu("H200")
 
 
-@pytest.fixture
-def make(engine_library: Path) -> Callable[[int], Bench]:
-    return lambda world=1: Bench.create(engine_library, world)
-
-
 def spans(bench: Bench) -> list[tuple[int, int]]:
     return [(start, end) for _, start, end in bench.spans()]
 

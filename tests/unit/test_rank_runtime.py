@@ -228,7 +228,7 @@ def test_null_mode_records_nothing(rank: Any) -> None:
     def body(library: CDLL) -> bool:
         emit(library, "MEMSET")
         first = library.ph_now()
-        return library.ph_now() >= first >= 0
+        return bool(library.ph_now() >= first >= 0)
 
     dump = run(body, rank, null_mode=True)
     assert dump.value is True and dump.records == []
@@ -331,12 +331,12 @@ def test_allocations_have_ascending_addresses_in_every_run(rank: Any) -> None:
     """Whatever else is mapped, and also after a free: L2 residency and torch's allocator go by addresses."""
 
     def body(mapped: int, library: CDLL) -> list[int]:
-        kept = []
+        kept, addresses = [], []
         for _ in range(3):
             kept += [mmap.mmap(-1, mapped * MIB) for _ in range(mapped)]
-            kept.append(library.ph_memory_alloc(0, 3 * MIB))
-            library.ph_memory_free(kept[-1])
-        return [address for address in kept if isinstance(address, int)]
+            addresses.append(library.ph_memory_alloc(0, 3 * MIB))
+            library.ph_memory_free(addresses[-1])
+        return addresses
 
     first, other = (run(functools.partial(body, mapped), rank).value for mapped in (0, 5))
     assert first == other == sorted(set(first)) and len(first) == 3

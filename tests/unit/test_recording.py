@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -135,7 +136,7 @@ def test_hosts_go_on_after_the_new_answer(engine_library: Path) -> None:
     assert again.run() & native.DONE
     before, after = bench.rows(), again.rows()
 
-    def of(rows: list[dict[str, int]], kind: str) -> list[tuple[int, int]]:
+    def of(rows: list[dict[str, Any]], kind: str) -> list[tuple[int, int]]:
         return [(row["start"], row["end"]) for row in rows if row["kind"] == kind and row["rank"] == 0]
 
     assert of(after, "KERNEL") == [(s + 200 * i, e + 200 * (i + 1)) for i, (s, e) in enumerate(of(before, "KERNEL"))]

@@ -115,7 +115,7 @@ def messages(data: bytes) -> list[int]:
     """Begins of those messages of an Arrow file that contain data."""
     source = pa.BufferReader(data)
     source.seek(8)
-    found = []
+    found: list[int] = []
     while True:
         begin = source.tell()
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 import time
 from typing import Any
 
@@ -98,10 +99,10 @@ def test_what_cannot_work_here_is_refused_at_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(checks, "_shared_memory", lambda: 1 << 20)
     assert "num_workers=0" in preflight(8)
     with monkeypatch.context() as few:
-        few.setattr(checks.resource, "getrlimit", lambda limit: (40, 40))
+        few.setattr(resource, "getrlimit", lambda limit: (40, 40))
         with pytest.raises(PhantoraError, match="8 ranks need 48 open files, and 40 are allowed"):
             preflight(8)
-        few.setattr(checks.resource, "getrlimit", lambda limit: (20, 20))
+        few.setattr(resource, "getrlimit", lambda limit: (20, 20))
         with pytest.raises(PhantoraError, match=r"^1 rank needs 34 open files"):
             preflight(1)
     monkeypatch.setattr(checks, "_processes", lambda: 4_000)

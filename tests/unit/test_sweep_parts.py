@@ -20,11 +20,11 @@ from rich.console import Console
 
 from phantora.errors import PhantoraError, Reason
 from phantora.result import RunReport, RunResult
-from phantora.spec import FoldSpec, RunSpec
+from phantora.spec import OFF, FoldSpec, RunSpec
 from phantora.sweeps.answer import answer
 from phantora.sweeps.expressions import Expression
 from phantora.sweeps.files import write_files
-from phantora.sweeps.fold import ENDS, MODES, OFF, ONE, folding
+from phantora.sweeps.fold import ENDS, MODES, ONE, folding
 from phantora.sweeps.journal import Journal, read
 from phantora.sweeps.objective import Objective, parse_prices
 from phantora.sweeps.plan import LeftOut, Point, judge, make_plan
@@ -219,7 +219,13 @@ def test_a_preset_has_legal_layouts_of_each_of_its_models(name: str, tmp_path: P
 
 def test_the_preset_of_torchtitan_knows_what_its_degrees_must_be() -> None:
     found = load_preset(preset_path("torchtitan"), "llama3-8b", wide=True)
-    chosen = {"cluster": ["8x8xH100"], "compile": [False], "float8": [False], "schedule": ["1F1B"], "ac": ["full"]}
+    chosen: dict[str, Any] = {
+        "cluster": ["8x8xH100"],
+        "compile": [False],
+        "float8": [False],
+        "schedule": ["1F1B"],
+        "ac": ["full"],
+    }
     plan = make_plan(found.with_axes({**chosen, "tp": [1, 3, 8, 16]}))
     for point in plan.points:
         words = dict(zip(point.arguments[::2], point.arguments[1::2], strict=True))
@@ -597,7 +603,7 @@ def test_a_search_finds_the_best_and_goes_on_from_its_journal(tmp_path: Path) ->
     )
 
     def quality(task: Task) -> Result:
-        v = task.point.values
+        v: dict[str, Any] = task.point.values
         return Result(task.key, v, RAN, measured(100 + 10 * (v["a"] - 7) ** 2 + 5 * (v["b"] - 4) ** 2), seconds=36)
 
     def look(folder: Path, trials: int, engine: Answers) -> Search:

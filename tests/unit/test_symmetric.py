@@ -254,7 +254,7 @@ def played(library: Path, seed: int, world: int, order: int) -> list[dict[str, o
                 if kind == "KERNEL":
                     bench.ranks[rank].kernel(f"k:{fields['name']}", fields["stream"], blocks=1, at=fields["at"])
                 else:
-                    bench.ranks[rank].emit(kind, **fields)  # type: ignore[arg-type]
+                    bench.ranks[rank].emit(kind, **fields)
         if order:
             bench.run()
     for each in bench.ranks:

@@ -24,13 +24,13 @@ ASKED = [
 ]
 
 
-def prices(cost: GpuCostModel) -> list[tuple[tuple[int, ...], str, float]]:
+def prices(cost: GpuCostModel) -> list[tuple[tuple[int, ...], str, float | None]]:
     found = [cost.operator(asked, ()) for asked in ASKED]
     return [(price.durations, price.provenance, price.error) for price in found]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[tuple[int, ...], str, float]]]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[tuple[tuple[int, ...], str, float | None]]]:
     """A cache that was empty, after the first prices, and these."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:

@@ -100,8 +100,8 @@ def rows(n: int, programs: int, seed: int = 1) -> Launch:
 
 def test_rows_are_read_and_written_once() -> None:
     work = work_of(parse(ROWS), rows(1000, 512))
-    once = pytest.approx(2 * 1000 * 512, rel=0.02)
-    assert (work.read, work.written) == (once, once)
+    once = 2 * 1000 * 512
+    assert (work.read, work.written) == pytest.approx((once, once), rel=0.02)
     assert work.counts["load_bytes"] == 2000
     assert work.counts["crossings"] == 1
     assert work.counts["mufu"] >= 1024
@@ -329,7 +329,7 @@ def test_templates_of_products_are_priced_by_their_tiles() -> None:
     """Candidates of Inductor's tuning for 8192 x 2048 x 6144 on an H100: none below the peak, small tiles last."""
     texts = json.loads(lzma.decompress((data.MEASUREMENTS / "2026-11-22-h100/triton_ir.xz").read_bytes()))
     machine = Machine(load_gpu("H100"))
-    found = {}
+    found: dict[tuple[int, ...], float] = {}
     for row in data.rows("2026-11-22-h100/triton.jsonl.xz"):
         if row.get("case") != "mm 8192 2048 6144" or row.get("aten", True) or len(found) == 8:
             continue

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phantora.cost import OperatorSignature, TensorSpec, parse_signature
-from phantora.cost.parse import LONG_LIST, write_signature
+from phantora.cost.parse import write_signature
 from phantora.cost.table import signature_key
 from phantora.cost.tensors import nbytes, numel
 from phantora.cost.wanted import Wanted, read_wanted, write_wanted
 from phantora.errors import PhantoraError
+from phantora.wire.shared import LONG_LIST
 
 extents = st.lists(st.integers(1, 64), max_size=4).map(tuple)
 tensors = st.builds(TensorSpec, st.sampled_from(["bfloat16", "float32", "int64"]), shape := st.shared(extents), shape)
@@ -48,7 +49,8 @@ def test_keys_leave_out_what_does_not_matter() -> None:
 
 def test_a_list_survives_its_file(tmp_path: Path) -> None:
     path = tmp_path / "missing.jsonl"
-    entries = [Wanted('{"op":"aten::mm","args":[]}', "tf32", "gemm", "analytic", 0.1, 3, 1000)]
+    signature = '{"op":"aten::mm","args":[]}'
+    entries = [Wanted(signature, "tf32", cls="gemm", provenance="analytic", error=0.1, count=3, ns=1000)]
     write_wanted(path, entries, gpu="H200-SXM")
     assert read_wanted(path) == entries
 

@@ -62,7 +62,7 @@ def dump(folder: Path, groups: dict[str, Any], *ranks: list[dict[str, Any]] | No
     return str(why(paths))
 
 
-WAITS = {"state": "scheduled"}
+WAITS: dict[str, Any] = {"state": "scheduled"}
 HANGS = {
     "a rank is missing": (
         PAIR,
@@ -156,7 +156,7 @@ def snapshot(path: Path, events: list[dict[str, Any]], free: Sequence[int] = (),
             alive[one["addr"]] = one["size"]
         elif one["action"] == "free_completed":
             del alive[one["addr"]]
-    blocks = [
+    blocks: list[dict[str, Any]] = [
         {"address": address, "size": size, "state": "active_allocated", "frames": []} for address, size in alive.items()
     ]
     blocks += [{"address": -1 - number, "size": size, "state": "inactive"} for number, size in enumerate(free)]
