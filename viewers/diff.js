@@ -35,7 +35,7 @@ fill("runs", element("div", { textContent: `a ${difference.path_a}: ${duration(d
   element("div", { textContent: `b ${difference.path_b}: ${duration(difference.step.b)} a step` }));
 navigation("diff");
 if (!difference.equal) {
-  const simple = difference.settings.filter(([, a]) => a === null || typeof a !== "object");
+  const simple = difference.settings.filter(([name]) => data.settings.includes(name));
   into("causes", "Causes", difference.causes.length
     ? element("ul", {}, ...difference.causes.map((c) => element("li", { textContent: `${c.text} (${signed(duration)(c.effect)})` })))
     : element("p", { className: "soft", textContent: "The runs do the same work: no cause to name." }));

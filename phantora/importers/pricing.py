@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import numpy.typing as npt
 
 from phantora.cost.analytic_model import AnalyticModel
 from phantora.cost.families import OWN_NAMESPACES, base_name, class_of
+from phantora.cost.kernel_names import class_of_kernel
 from phantora.cost.tensors import tensors
 from phantora.cost.types import OperatorSignature
 from phantora.hardware import load_gpu
@@ -19,27 +18,6 @@ from phantora.importers.signatures import UNKNOWN_DTYPE
 from phantora.trace.schema import COMMUNICATION_KINDS, REAL, PriceRow
 
 _ANY_GPU = "H100-SXM"  # flops and bytes of an operator are the same on each
-_BY_NAME = (
-    ("communication", r"nccl|rccl|nvshmem|multimem|symm_mem|one_shot_all_reduce|two_shot_all_reduce"),
-    ("attention", r"flash|fmha|attention|attn|sdpa"),
-    ("gemm", r"gemm|gemv|cublas|nvjet|cutlass|cijk_|wgmma|xmma|splitk|matmul|_mm_|tensile|dot_kernel"),
-    ("convolution", r"conv|cudnn.*(?:dgrad|wgrad|fprop)|winograd|implicit_gemm|miopen.*conv"),
-    ("optimizer", r"adam|sgd|lamb|adagrad|optimizer"),
-    ("normalization", r"norm|batch_?norm|bn_[fb]w"),
-    ("embedding", r"embedding|gather|index_select|indexselect"),
-    ("reduction", r"reduce|softmax|_red_|cumsum|scan"),
-    ("sort", r"sort|topk|radix"),
-    ("random", r"distribution|philox|random|dropout"),
-    ("copy", r"copy|transpose|catarray|permute|pad_kernel"),
-    ("fill", r"fill"),
-    ("elementwise", r"elementwise|pointwise|_poi_|activation|gelu|silu|vectorized|add|mul"),
-)
-_PATTERNS = tuple((cls, re.compile(pattern, re.IGNORECASE)) for cls, pattern in _BY_NAME)
-
-
-def class_of_kernel(name: str) -> str:
-    """The class (of ``cost.types.CLASSES``) of a kernel that no known operator launched, by parts of its name."""
-    return next((cls for cls, pattern in _PATTERNS if pattern.search(name)), "other")
 
 
 class Pricer:

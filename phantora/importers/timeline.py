@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from phantora.importers.linking import Links
-from phantora.importers.rank import CODES, RankTrace, Vocabulary, is_device
+from phantora.importers.rank import CODES, RankTrace, Rows, Vocabulary, is_device
 from phantora.importers.schedule import WHOLE_GPU, Ints, Sync, Timeline, Wait
 from phantora.trace.schema import COPY_KINDS
 
@@ -63,14 +63,29 @@ def timeline(trace: RankTrace, links: Links, floor: Floors, words: Vocabulary) -
     return _Builder(trace, links, floor, words).build()
 
 
+def _launched(rows: Rows, links: Links, device: Ints, floor: Floors) -> Ints:
+    """When each of the rows `device` was launched, ns. Where the trace has no call (the work was launched before it
+    began), as late as the order of the stream allows: an earlier launch would belong to the step before."""
+    start, known = rows["start"][device], links.launch[device] >= 0
+    latest = np.where(known, np.minimum(links.launch[device], start), start - floor.launch_latency_ns)
+    if known.all():
+        return latest
+    begin = int(rows["start"].min())
+    for stream in np.unique(rows["stream"][device][~known]):
+        own = np.flatnonzero(rows["stream"][device] == stream)
+        own = own[np.argsort(start[own], kind="stable")]
+        before_later = np.minimum.accumulate(latest[own][::-1])[::-1]
+        latest[own] = np.where(known[own], latest[own], np.maximum(begin, before_later))
+    found: Ints = latest
+    return found
+
+
 class _Builder:
     def __init__(self, trace: RankTrace, links: Links, floor: Floors, words: Vocabulary) -> None:
         self._trace, self._links, self._floor, self._words = trace, links, floor, words
         rows = trace.rows
         device = np.flatnonzero(is_device(links.kind))
-        begin = int(rows["start"].min()) if len(rows) else 0
-        launch = np.where(links.launch[device] >= 0, links.launch[device], begin)
-        launch = np.minimum(launch, rows["start"][device])
+        launch = _launched(rows, links, device, floor)
         order = np.lexsort((rows["start"][device], launch))
         self._rows, self._launch = device[order], launch[order]
         self._start, self._end = rows["start"][self._rows], rows["end"][self._rows]

@@ -48,6 +48,30 @@ class ReplaySpec:
     what_if: WhatIfSpec = field(default_factory=WhatIfSpec)
     output: OutputSpec = field(default_factory=OutputSpec)
 
+    @property
+    def unchanged(self) -> bool:
+        """True for a replay of the run as it was."""
+        return replace(self, output=OutputSpec()) == ReplaySpec(self.log)
+
+
+_AGREES = 0.01  # of a step: a replay of a real run as it was is as exact
+
+
+def _check_agreement(real: Log, replayed: Path) -> None:
+    """Raises PhantoraError if the replay of the run as it was has another step than its trace; it is deleted."""
+    from phantora.trace.analysis.analyze import analyze
+    from phantora.trace.analysis.units import duration
+    from phantora.trace.reader import open_log
+
+    traced, again = (analyze(log, details=False).headline.step_time for log in (real, open_log(replayed)))
+    if abs(again - traced) <= _AGREES * traced:
+        return
+    replayed.unlink(missing_ok=True)
+    raise PhantoraError(
+        f"{real.path}: cannot be replayed: its own step takes {duration(traced)} and its replay {duration(again)}; the "
+        "trace does not tell what its launches wait for: profile more steps, with enable_cuda_sync_events"
+    )
+
 
 def replay(spec: ReplaySpec, logged: Logged | None = None) -> RunResult:
     """Simulates the recording again and writes the new log. Raises PhantoraError."""
@@ -74,6 +98,8 @@ def replay(spec: ReplaySpec, logged: Logged | None = None) -> RunResult:
     ratio = host_ratio(log, setup, spec.host)
     recorded = Recorded(by_rank(chunks), spec.host_scale * ratio, log.metadata.extra.get("nccl", {}), measured=measured)
     report = _simulate(log, setup, recorded, outputs.written, other_host=spec.host is not None)
+    if measured is not None and spec.unchanged:
+        _check_agreement(log, outputs.written)
     target = outputs.settle(True, report.rows or 0)
     report = replace(report, log=str(target) if target else "")
     return with_timeline(RunResult(0, Reason.OK, "", target, report), outputs, logged)

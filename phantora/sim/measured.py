@@ -6,13 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from phantora.cost.kernel_names import class_of_kernel
+from phantora.cost.scaling import BY_MODEL
 from phantora.cost.types import CostModel, Price
 from phantora.hardware import Cluster, Topology
+from phantora.hardware.types import Gpu
 from phantora.sim.collectives import CollectiveModel, CollectivePrice, NcclEnvironment
 from phantora.trace.schema import REAL
 from phantora.wire.layout import SAME_TIME
 
 SCALED = "scaled"
+_BY_ARITHMETIC = BY_MODEL | {"convolution"}
 _FIXED = "RECORDED"  # algorithm of a transfer whose bytes are unknown
 _ROUNDING = 1e-3  # a ratio this close to 1 is 1
 
@@ -39,6 +43,20 @@ class Measured:
     launch_latency_ns: int
     kernel_gap_ns: int
 
+    def by_name(self, price: Price, kernel: str, gpu: Gpu) -> Price:
+        """`price` of a kernel of which nothing but its name is known: on `gpu` it takes its measured time, in the ratio
+        of the GPUs' arithmetic or memory, whichever its class waits for. The other ratio gives its error."""
+        own, cls = self.cluster.gpu, class_of_kernel(kernel)
+        memory, arithmetic = own.hbm_bandwidth / gpu.hbm_bandwidth, _peak(own) / _peak(gpu)
+        ratio, other = (arithmetic, memory) if cls in _BY_ARITHMETIC else (memory, arithmetic)
+        return replace(
+            price,
+            durations=tuple(max(1, round(ratio * SAME_TIME)) for _ in price.durations),
+            cls=cls,
+            provenance=SCALED,
+            error=max(ratio, other) / min(ratio, other) - 1,
+        )
+
     @cached_property
     def collectives(self) -> CollectiveModel:
         """Prices of its links."""
@@ -58,6 +76,10 @@ class Measured:
             provenance=SCALED,
             error=max(errors, default=None),
         )
+
+
+def _peak(gpu: Gpu) -> float:
+    return gpu.peak_flops["bfloat16"]
 
 
 def as_measured(price: CollectivePrice, took: Took, before: CollectivePrice, topology: Topology) -> CollectivePrice:

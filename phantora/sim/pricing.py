@@ -11,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
+from phantora.cost.kernel_names import class_of_kernel
+from phantora.cost.kernels import UNKNOWN_WAVE_ERROR
 from phantora.cost.machine import Machine
 from phantora.cost.parse import compute_of, read_signature, signature_text
 from phantora.cost.types import CostModel, KernelLaunch, L2State, OperatorSignature, Price
@@ -122,8 +124,13 @@ class Pricing:
 
     def _scaled(self, measured: Measured, price: Price, request: native.PriceRequest) -> Price:
         """`price` as a ratio to the measured duration."""
+        kernels = self._engine.price_kernels(request) if price.error == UNKNOWN_WAVE_ERROR else ()
+        name = self._kernel(kernels[0]).name if kernels else ""
         if self._same_gpu:
-            price = replace(price, provenance=REAL, error=0.0)
+            cls = class_of_kernel(name) if name else price.cls
+            price = replace(price, cls=cls, provenance=REAL, error=0.0)
+        elif name:
+            return measured.by_name(price, name, self._machine.gpu)
         return measured.ratio(price, lambda: self._price_by(measured.cost, request))
 
     def _price(self, request: native.PriceRequest) -> Price:

@@ -143,6 +143,11 @@ class RunMetadata:
         return self.host_mode == REAL
 
     @property
+    def of_real(self) -> bool:
+        """True for the log of a real run and for replays of it: its work began and ended anywhere."""
+        return self.real or "imported" in self.extra
+
+    @property
     def ranks(self) -> tuple[int, ...]:
         """The ranks of which the log has rows: of real runs those whose traces there are."""
         found = self.extra.get("imported", {}).get("ranks") or range(self.world_size)

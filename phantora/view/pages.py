@@ -19,7 +19,7 @@ from phantora.json_data import encode
 from phantora.outputs import open_output
 from phantora.trace.analysis import summary
 from phantora.trace.analysis.report import CAUSES, Report
-from phantora.trace.diff.compare import Difference
+from phantora.trace.diff.compare import SETTINGS, Difference
 from phantora.trace.diff.render import headline
 
 _SCRIPT = re.compile(r"<script>(.*?)</script>", re.DOTALL)
@@ -61,7 +61,12 @@ def _next(report: Report) -> str:
 
 def diff_page(difference: Difference, served: dict[str, Any] | None = None) -> str:
     """The page of a comparison; `served`: what else a local server offers."""
-    data = {"difference": encode(difference, units=False), "headline": headline(difference), "served": served}
+    data = {
+        "difference": encode(difference, units=False),
+        "headline": headline(difference),
+        "settings": sorted(SETTINGS),
+        "served": served,
+    }
     return assemble("diff.html", f"{difference.path_a} and {difference.path_b}", data)
 
 

@@ -89,7 +89,7 @@ def real(folder: Path, name: str, pair: Pair) -> Path:
 
 
 def compared(folder: Path, name: str) -> Difference:
-    logs = (open_log(real(folder, name, PAIRS[name])), open_log(folder / "simulated" / "run.arrow"))
+    logs = (open_log(folder / "simulated" / "run.arrow"), open_log(real(folder, name, PAIRS[name])))
     return difference_of(*logs, Filters())[1]
 
 
@@ -97,16 +97,20 @@ def compared(folder: Path, name: str) -> Difference:
 def test_the_first_line_says_why(place: Path, name: str) -> None:
     difference = compared(place, name)
     assert PAIRS[name].said in headline(difference)
-    assert difference.reality == "b"  # whichever is given first
+    assert difference.reality == "b"
     if name == "attention":
         assert not difference.inconclusive and difference.step.change > 0
+        typed = difference_of(open_log(difference.path_b), open_log(difference.path_a), Filters())[1]
+        assert (typed.path_a, typed.reality) == (difference.path_b, "a")
+        assert headline(typed).startswith("The simulation is faster by ")
+        assert "attention by another operator: products" in headline(typed)
 
 
 def test_what_lies_within_the_error_bars_is_inconclusive(place: Path) -> None:
     """The default host is not measured: the simulation's bar reaches to one that is several times as slow."""
     log = place / "real-slow host.arrow"
     log = log if log.exists() else real(place, "slow host", PAIRS["slow host"])
-    difference = difference_of(open_log(log), open_log(place / "simulated" / "run.arrow"), Filters())[1]
+    difference = difference_of(open_log(place / "simulated" / "run.arrow"), open_log(log), Filters())[1]
     assert difference.inconclusive == headline(difference).startswith("Inconclusive")
 
 

@@ -37,6 +37,8 @@ class Training:
     environment: dict[str, str] | None = None
     reserved: int = 4 << 30
     retries: int = 0
+    late: int = -1
+    """The rank for which collectives of its group wait 100 us, next to compute."""
 
     def run(self) -> FakeRun:
         extra = {"environment": {"simulated": self.environment or {}}}
@@ -72,6 +74,7 @@ class Training:
                 sig=run.signature("ranks", ",".join(map(str, members))),
             )
             scale = rows / 1024 * shard / 4096
+            early = 100 * US if self.late in members and self.late != rank else 0
             ends = [5 * US]
             for step in range(3):
                 t = ends[-1] + 10 * US
@@ -82,7 +85,7 @@ class Training:
                     run.add(
                         Kind.COLLECTIVE,
                         rank,
-                        t,
+                        t - early,
                         t + transfer,
                         "ncclDevKernel_AllGather_RING_LL",
                         stream=7,
@@ -101,7 +104,7 @@ class Training:
                     run.add(
                         Kind.COLLECTIVE,
                         rank,
-                        t,
+                        t - early,
                         t + transfer,
                         "ncclDevKernel_ReduceScatter_RING_LL",
                         stream=7,
@@ -146,6 +149,10 @@ CHANGES: dict[str, tuple[Change, str]] = {
     "tensor parallel": (lambda: training(shard=2048, group=4), "tensor-parallel layout"),
     "network": (lambda: training(transfer=120), "network: the same collectives take 2.00 times as long"),
     "straggler": (lambda: training(slow={2: 1.3}), "rank 2 alone is slower: it computes 29.9 % longer"),
+    "straggler of FSDP": (
+        lambda: training(slow={0: 1.18, 1: 1.18, 2: 1.2, 3: 1.18}, late=2),
+        "rank 2 alone is slower: it computes 20.0 % longer",
+    ),
     "gpu": (lambda: training(gemm=250, gpu="A100-80GB"), "another GPU: H100 -> A100-80GB"),
     "host": (lambda: training(host=40), "host: GPUs wait"),
     "deferred reduction": (lambda: training(reductions=4), "gradients are reduced 4 times as often in each pass"),

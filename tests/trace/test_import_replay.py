@@ -77,6 +77,40 @@ def test_a_slow_rank_holds_the_others_up(tmp_path: Path) -> None:
     np.testing.assert_allclose(moved, [0, 500_000, 500_000, 500_000], rtol=0, atol=ROUNDING)
 
 
+def launched_before(folder: Path) -> Path:
+    """A step of 1 ms whose first 400 us of work were launched before the trace began: they have no call."""
+    trace = Trace()
+    trace.slice("user_annotation", "ProfilerStep#3", 5, 995)
+    for start in (10, 210):
+        trace.kernel("elementwise_kernel<add::{lambda()#1}>", 0, start, 200)
+        trace.events = [event for event in trace.events if event["cat"] != "cuda_runtime"]
+    for start in (410, 710):
+        trace.kernel("nvjet_tst", 20, start, 300)
+    return made(folder, [trace.write(folder / "rank0.json")])
+
+
+def test_work_launched_before_the_trace_stays_in_its_step(tmp_path: Path) -> None:
+    log = launched_before(tmp_path)
+    own, other = (analyze(open_log(path), details=False) for path in (log, again(log)))
+    assert own.headline.step_time == other.headline.step_time == 1_000_000
+    assert own.by_class == other.by_class == pytest.approx({"gemm": 0.6, "elementwise": 0.4})
+
+
+def test_kernels_without_operator_scale_by_their_class(tmp_path: Path) -> None:
+    target = again(launched_before(tmp_path), gpu="A100-80GB")
+    took = [end - start for _, _, start, end in work(target)]
+    assert took[0] / 200_000 == pytest.approx(3350 / 2039, rel=0.01)  # memory of H100 and A100, GB/s
+    assert took[2] / 300_000 == pytest.approx(989.5 / 312, rel=0.01)  # TFLOP/s
+
+
+def test_a_replay_that_is_not_the_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = launched_before(tmp_path)
+    monkeypatch.setattr("phantora.runs.replay._AGREES", -1.0)
+    with pytest.raises(PhantoraError, match=r"its own step takes 1\.00 ms and its replay 1\.00 ms"):
+        again(log)
+    assert not log.with_name("again.arrow").exists()
+
+
 def test_on_another_gpu_durations_are_scaled_by_the_ratio_of_prices(tmp_path: Path) -> None:
     log = two_ranks(tmp_path)
     target = again(log, gpu="A100-80GB")

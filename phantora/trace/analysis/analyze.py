@@ -269,7 +269,7 @@ class _Pass:
         ranks = [self._rank(position, peak) for position in range(len(self.ranks))]
         totals = _totals(ranks, peak)
         parts = [s.times for s in _steady(totals)]
-        steady = mean_times(parts if self.meta.real else _middle_half(parts), peak)
+        steady = mean_times(parts if self.meta.of_real else _middle_half(parts), peak)
         if self.steps.predicted:
             steady = _settled(self.log, steady, peak)
         exposure = self._exposure(steady)
@@ -313,13 +313,15 @@ class _Pass:
             hosts = other_hosts(self.log.trailer, self.steps.identical(), steady.time)
         uneven = self.uneven.report()
         on_hosts = hosts.relative(steady.time) if hosts else None
+        if self.meta.of_real:
+            on_hosts = (0.0, 0.0)  # the host's times are the real run's own
         bar = None  # what was seen has none
         if not self.meta.real:
             bar = self.uncertainty.report(steady, self._host_time(), on_hosts, uneven or 0.0)
         throughput = self.volume.report(steady.time)
         return Headline(
             step_time=steady.time,
-            waits=_waits(totals, steady) if self.meta.real else None,
+            waits=_waits(totals, steady) if self.meta.of_real else None,
             lowest=times[0],
             highest=times[-1],
             steps=0 if self.steps.starting else len(times),

@@ -224,12 +224,12 @@ def _steps(log: Log, iterations: Iterations, marks: Marks) -> Steps | None:
     # A run may go on with other work (a long evaluation at its end); what counts is that no optimizer step is missed.
     covered = stepped / optimizers if iterations.source == "optimizer" and optimizers else inside / (busy or 1.0)
     timed = {rank: [(step.number, float(step.end - step.start)) for step in own] for rank, own in found.items()}
-    noted = _compiling(found, marks) | notes(timed, contents, log.metadata.real)
+    noted = _compiling(found, marks) | notes(timed, contents, log.metadata.of_real)
     settled = _settle(log, iterations.source, found, noted)
     noted |= settled.notes
     of_rank = {rank: [replace(s, note=noted.get(s.number, "")) for s in own] for rank, own in found.items()}
     first = not any(work.content.busy[0] for work in launched.values())
-    starting = first and not log.metadata.real and all(len(own) == 1 for own in found.values())
+    starting = first and not log.metadata.of_real and all(len(own) == 1 for own in found.values())
     return Steps(iterations.source, of_rank, covered, settled.predicted, starting, settled.short_ns)
 
 

@@ -17,11 +17,9 @@ Watched = Callable[[str], AbstractContextManager[Progress | None]]
 
 
 def sides_of(logs: Sequence[Log], filters: Filters, watched: Watched | None = None) -> list[Side]:
-    """The runs, read for a comparison. A simulated run stands before a real one: what differs is what reality does
-    otherwise. Of runs of which traces hold some ranks, the others have these ranks too. Against a real run that is
-    seen from its start-up on, the simulation's own steps count; else its settled ones."""
-    if len(logs) == 2 and logs[0].metadata.real and not logs[1].metadata.real:
-        logs = logs[::-1]
+    """The runs in the order given, read for a comparison. Of runs of which traces hold some ranks, the others have
+    these ranks too. Against a real run that is seen from its start-up on, the simulation's own steps count; else its
+    settled ones."""
     partial = [log for log in logs if log.metadata.real and len(log.metadata.ranks) < log.metadata.world_size]
     if partial and filters.ranks is None:
         ranks = frozenset.intersection(*(frozenset(log.metadata.ranks) for log in partial))

@@ -20,6 +20,8 @@ from phantora.trace.diff.surroundings import memory_causes, with_surroundings
 from phantora.trace.diff.traits import Repeats, Traits, activations, parameters, repeats, traits
 
 _WORTH_NAMING = 0.002  # of a step
+_DECISIVE = 0.5  # of the step's change, for a cause to be named first
+_REMAINS = 0.05  # of the step's change: causes that leave less of it explain all
 _SAME = 0.01  # relative
 _LEAST_PRODUCTS = 2  # operators that tell a clock
 _LEAST_CLOCK = 0.02  # relative change of a clock that is named
@@ -50,7 +52,22 @@ def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
     if not found:
         text = "no change of work, durations or waits large enough to name"
         found = [Cause("other", text, d.step.change)]
-    return with_surroundings(found, d)
+    return _decisive_first(with_surroundings(found, d), d)
+
+
+def _decisive_first(found: list[Cause], d: Difference) -> list[Cause]:
+    """`found`, for a significant change beginning with a cause that has its sign and at least half of its size, or with
+    the statement that there is none; at the end what brings the effects' sum to the change."""
+    change = d.step.change
+    if not d.significant or abs(change) <= _WORTH_NAMING * max(d.step.a, 1.0):
+        return found
+    rest = change - sum(cause.effect for cause in found)
+    if abs(rest) > _REMAINS * abs(change):
+        found = [*found, Cause("rest", "work that overlaps other work, and smaller changes", rest)]
+    first = next((c for c in found if c.effect * change > 0 and abs(c.effect) >= _DECISIVE * abs(change)), None)
+    if first is None or first.kind == "rest":
+        return [Cause("several", "no single cause makes half of it", 0.0), *found]
+    return [first, *(cause for cause in found if cause is not first)]
 
 
 def _worth_naming(cause: Cause, d: Difference) -> bool:
@@ -86,7 +103,7 @@ def _by_another_gpu(found: list[Cause], d: Difference) -> list[Cause]:
     if gpus is None:
         return found
     rest = [cause for cause in found if cause.kind not in ("kernels", "network", "host")]
-    effect = sum(cause.effect for cause in found if cause.kind in ("kernels", "network"))
+    effect = sum(cause.effect for cause in found if cause.kind in ("kernels", "network", "host"))
     return [Cause("gpu", f"another GPU: {gpus[0] or '?'} -> {gpus[1] or '?'}", effect), *rest]
 
 
@@ -94,9 +111,9 @@ def _by_another_gpu(found: list[Cause], d: Difference) -> list[Cause]:
 
 
 def _straggler(a: Side, b: Side) -> list[Cause]:
-    """One rank computes longer (or no longer does) while the others stay as they were, or nearly: next to kernels of
-    collectives that wait for a late rank, others' own kernels slow down a little. Then it must be the one
-    that the collectives wait for."""
+    """One rank computes longer (or no longer does) while the others stay as they were. Next to kernels of collectives
+    that wait for a late rank, others' own kernels slow down, in FSDP nearly as much. Then it must be the one that
+    the collectives wait for."""
     x, y = rank_compute(a.report), rank_compute(b.report)
     if set(x) != set(y) or len(x) < 2:
         return []
@@ -105,7 +122,7 @@ def _straggler(a: Side, b: Side) -> list[Cause]:
         return []
     share, rank = max(changes, key=lambda change: abs(change[0]))
     others = [abs(s) for s, r in changes if r != rank]
-    alone = 1.5 if _waited_for(a, b, rank, y[rank] - x[rank]) else 3.0
+    alone = 1.0 if _waited_for(a, b, rank, y[rank] - x[rank]) else 3.0
     if abs(share) < 0.01 or abs(share) < alone * max(others):
         return []
     slower = "slower" if share > 0 else "faster"
@@ -277,7 +294,7 @@ def _changes(a: Side, b: Side, x: Traits, y: Traits, r: Repeats, d: Difference) 
     yield from _sequence_parallel(x, y)
     if precision:
         yield _Change("precision", f"precision of products {x.dtype} -> {y.dtype}", ("shape", "code", "optimizer"))
-    elif x.held != y.held and x.held and y.held:
+    elif x.held != y.held and x.held and y.held and not {x.held, y.held} <= x.kept & y.kept:
         text = f"parameters held in {y.held} instead of {x.held}"
         yield _Change("precision", text, (*_WORK, "comm"))
     yield from _sizes(a, b, x, y, r, d)

@@ -74,10 +74,11 @@ class Cause:
     kind: str
     """gpu, straggler, compiled, layout, precision, model, batch, layers, trained, count, recompute, optimizer,
     clipping, dropout, zeroing, reads, pinned, memory format, trials, schedule, attention, reshard, reduced, buckets,
-    collectives, updates, code, calls, shapes, network, kernels, host, environment, retries, memory or other."""
+    collectives, updates, code, calls, shapes, network, kernels, host, environment, retries, memory, several, rest or
+    other. ``several``: no cause has half of the change; ``rest``: what brings the sum of the effects to the change."""
     text: str
     effect: Ns
-    """ns per step of device or idle time that it accounts for; not additive."""
+    """ns per step of device or idle time that it accounts for; with ``rest`` they sum to the change."""
 
 
 @dataclass
@@ -220,7 +221,8 @@ def compare(a: Side, b: Side) -> Difference:
     difference.collectives = _work(a.transfers, b.transfers)
     difference.exposure = _changes(_exposure(ra, mixed), _exposure(rb, mixed))
     if not mixed or all("memory" not in side.log.metadata.missing for side in (a, b)):
-        difference.memory = _changes(_memory(ra), _memory(rb))
+        memory = [_memory(report) for report in (ra, rb)]
+        difference.memory = _changes(*memory) if all(memory) else []
         difference.peaks, difference.retries = _peaks(ra, rb)
     difference.rates = [] if mixed and len(ra.ranks) < a.log.metadata.world_size else _rates(ra, rb)
     names_a, names_b = ({o.name for o in s.operations} for s in (a, b))
@@ -290,6 +292,10 @@ def _rates(a: Report, b: Report) -> list[Change]:
     return [rate for rate in found if rate.a and rate.b]
 
 
+SETTINGS = frozenset(
+    ("cluster", "gpu", "world_size", "ranks_per_host", "memory_bytes", "mfu_dtype", "torch", "host_mode")
+)
+"""Settings for people; the others follow from these, or are the simulator's own."""
 _RUN_ONLY = frozenset(("command",))  # how the run was started, not what it was
 
 

@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.table import Table
 
 from phantora.trace.analysis.units import amount, cut, duration, size
-from phantora.trace.diff.compare import Change, Difference, WorkChange
+from phantora.trace.diff.compare import SETTINGS, Change, Difference, WorkChange
 
 _MOST = 8
+_WHOLE = 0.05  # of the change: an effect that differs from it by less is all of it
 _AGREES = 0.005  # relative: a real step that differs by less is the simulated one
 
 
@@ -19,7 +20,7 @@ def headline(d: Difference) -> str:
     if d.equal:
         return "No difference."
     change, whole = d.step.change, d.step.a
-    cause = d.causes[0].text if d.causes else "no cause found"
+    cause = _first(d)
     if d.reality:
         return _of_reality(d, cause)
     if d.same_work and not d.significant:
@@ -29,8 +30,20 @@ def headline(d: Difference) -> str:
         return f"Same step time ({duration(d.step.b)}): {cause}"
     share = f"{100 * change / whole:+.1f}%" if whole else "new"
     direction = "Slower" if change > 0 else "Faster"
-    doubt = "" if d.significant or not whole else f", not significant (±{100 * d.error / whole:.1f}%)"
-    return f"{direction} by {duration(abs(change))} a step ({share}){doubt}{_rate(d)}: {cause}"
+    step = f"{direction} by {duration(abs(change))} a step ({share})"
+    if d.significant or not whole:
+        return f"{step}{_rate(d)}: {cause}"
+    return f"{step}, not significant (±{100 * d.error / whole:.1f}%){_rate(d)}; largest change: {cause}"
+
+
+def _first(d: Difference) -> str:
+    """The first cause, with its effect where that is not the whole change."""
+    if not d.causes:
+        return "no cause found"
+    cause, change = d.causes[0], d.step.change
+    if not cause.effect or abs(cause.effect - change) <= _WHOLE * abs(change):
+        return cause.text
+    return f"{cause.text} ({_signed(cause.effect)})"
 
 
 def _agrees(d: Difference) -> bool:
@@ -38,15 +51,16 @@ def _agrees(d: Difference) -> bool:
 
 
 def _of_reality(d: Difference, cause: str) -> str:
-    """``The real run is slower by 1.2 ms a step (+5.2%): host gaps: ...``."""
+    """``The real run is slower by 1.2 ms a step (+5.2%) than the simulation: host gaps: ...``; b is its subject."""
     share = f"{100 * d.step.change / d.step.a:+.1f}%" if d.step.a else "new"
+    subject, other = ("real run", "simulation")[:: 1 if d.reality == "b" else -1]
     if _agrees(d):
-        return f"The real run agrees with the simulation: {duration(d.step.b)} a step ({share})"
+        return f"The {subject} agrees with the {other}: {duration(d.step.b)} a step ({share})"
     slower = "slower" if d.step.change > 0 else "faster"
     text = f"{slower} by {duration(abs(d.step.change))} a step ({share})"
     if d.inconclusive:
-        return f"Inconclusive: the real run is {text}, within the simulation's error bar; largest part: {cause}"
-    return f"The real run is {text} than the simulation: {cause}"
+        return f"Inconclusive: the {subject} is {text}, within the simulation's error bar; largest part: {cause}"
+    return f"The {subject} is {text} than the {other}: {cause}"
 
 
 def _rate(d: Difference) -> str:
@@ -71,7 +85,7 @@ def render(d: Difference, console: Console) -> None:
         effect = f" ({_signed(cause.effect)})" if cause.effect else ""
         console.print(f"- also {cause.text}{effect}", highlight=False, markup=False)
     for name, a, b in d.settings:
-        if not isinstance(a, dict | list) and name != "phantora":
+        if name in SETTINGS:
             show = size if name.endswith("_bytes") else str
             console.print(f"- {name.removesuffix('_bytes')}: {show(a)} -> {show(b)}", highlight=False, markup=False)
     _changes("Where the step's time changed", d.times, console)

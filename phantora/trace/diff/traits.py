@@ -45,6 +45,8 @@ class Traits:
     """Form of the optimizer: fused, for each list of parameters, or for each of them."""
     held: str
     """Type of the parameters that the optimizer changes."""
+    kept: frozenset[str]
+    """All such types: more than one where there are master weights."""
     trained: float
     """Number of tensors that the optimizer changes; 0 if unknown."""
     pinned: float
@@ -103,6 +105,7 @@ def traits(side: Side) -> Traits:
         attention=_most(operations, lambda o: o.cls == "attention" and "backward" not in o.name, lambda o: o.name),
         form=_most(operations, lambda o: bool(o.part), lambda o: _family(o.name)),
         held=_most(operations, lambda o: bool(o.part), _dtype),
+        kept=frozenset(_dtype(o) for o in steps) - {""},
         trained=_trained(steps),
         pinned=_pinned(operations),
         gathered=gathered,
