@@ -19,7 +19,6 @@ server -> parent   {"is": "here", "pid": N}           of one that was forked for
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import importlib
 import json
@@ -42,6 +41,8 @@ from phantora import process
 from phantora.errors import PhantoraError, limit_of_processes
 from phantora.rank import deep_ep
 from phantora.rank.main import RankTask, become_rank
+from phantora.rank.patch import Rank
+from phantora.rank.stub_loader import find_stubs, install_tracer, load_stubs
 from phantora.spec import VARIABLE
 
 MESSAGE_BYTES = 1 << 17
@@ -63,7 +64,7 @@ Become = Callable[[], NoReturn]
 class Load:
     """The first message of a run: what its server loads."""
 
-    stubs: str | None
+    stubs: str
     devices: int
     argv: list[str]
     """Arguments of the ranks."""
@@ -102,19 +103,15 @@ def command(parent: int, fd: int, *, many: bool = False) -> list[str]:
 class Base:
     """The stubs and modules that a server has loaded."""
 
-    library: ctypes.CDLL | None
+    rank: Rank
 
 
-def load_base(stubs: str | None, devices: int, imports: tuple[str, ...]) -> Base:
+def load_base(stubs: str, devices: int, imports: tuple[str, ...]) -> Base:
     """Loads the stubs and imports the modules; leaves the garbage collector off. Raises PhantoraError."""
     process.single_arena()
     gc.disable()
-    library = None
-    if stubs:
-        from phantora.rank.stub_loader import find_stubs, load_stubs
-
-        library = load_stubs(find_stubs(stubs))
-        library.ph_assume_devices(devices)
+    rank = load_stubs(find_stubs(stubs))
+    rank.runtime.ph_assume_devices(devices)
     for name in imports:
         try:
             with _gpus_assumed(devices):
@@ -127,7 +124,7 @@ def load_base(stubs: str | None, devices: int, imports: tuple[str, ...]) -> Base
             raise _needs_rank(name) from None
         if _cuda_is_lost():
             raise _needs_rank(name)
-    return Base(library)
+    return Base(rank)
 
 
 def _import_shared(shared: Sequence[str], devices: int) -> bool:
@@ -154,7 +151,6 @@ class ForkServer:
         self._link = link
         self._environment = environment
         self._base = base
-        self._library: ctypes.CDLL | None = None
         self._session = -1
         self._ranks: dict[int, int] = {}  # pid -> rank
         self._store = 0
@@ -213,11 +209,8 @@ class ForkServer:
             if not _import_shared(wanted.shared, wanted.devices):
                 self._begin_anew()
             _settle()
-        self._library = base.library
-        if wanted.stubs:
-            from phantora.rank.stub_loader import find_stubs, install_tracer
-
-            install_tracer(find_stubs(wanted.stubs))
+        self._base = base
+        install_tracer(base.rank)
         gc.enable()
         gc.freeze()
         self._notify("loaded", seconds=time.perf_counter() - begin, threads=process.thread_count())
@@ -254,7 +247,8 @@ class ForkServer:
             pid = -1
             self._notify("not_forked", rank=task.rank, message=limit_of_processes(error) or str(error))
         if pid == 0:
-            return partial(become_rank, task, self._library, self._session, out, err)
+            assert self._base is not None
+            return partial(become_rank, task, self._base.rank, self._session, out, err)
         os.close(out)
         os.close(err)
         if pid < 0:

@@ -149,7 +149,7 @@ def wanted(data: bytes) -> Wanted:
         environment = message.pop("environment")
         good = {
             message["do"] == "load",
-            isinstance(message["stubs"], str | None),
+            isinstance(message["stubs"], str),
             type(message["devices"]) is int,
             type(message["folder"]) is str,
             type(message["ranks"]) is str,

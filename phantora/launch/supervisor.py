@@ -49,18 +49,13 @@ class RankSupervisor:
     """One run of a plan. Create it, call :meth:`run` once."""
 
     def __init__(
-        self,
-        plan: Plan,
-        console: Console,
-        *,
-        stubs: Path | None,
-        status_line: Callable[[int, int], str | None] | None = None,
+        self, plan: Plan, console: Console, *, stubs: Path, status_line: Callable[[int, int], str | None] | None = None
     ) -> None:
         self._plan = plan
         self._console = console
         self._load = {
             "do": "load",
-            "stubs": str(stubs) if stubs else None,
+            "stubs": str(stubs),
             "devices": plan.ranks.devices,
             "argv": [plan.spec.target, *plan.spec.arguments],
             "imports": list(plan.imports),
@@ -285,7 +280,7 @@ class RankSupervisor:
 
     def _of_children(self) -> dict[str, str]:
         """Environment with which Python processes that a rank starts see the simulated GPUs."""
-        if self._session is None or self._stubs is None:
+        if self._session is None:
             return {}
         ranks = replace(self._plan.ranks, session=self._session.path, stubs=str(self._stubs), joined=True)
         return follower_environment(os.environ, ranks)

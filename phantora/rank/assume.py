@@ -10,10 +10,10 @@ import functools
 import math
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from phantora.errors import PhantoraError
+from phantora.rank.patch import Patch, Rank, When
 from phantora.spec import ASSUMPTIONS, rank_spec
 
 OPTION = "--assume"
@@ -115,22 +115,22 @@ def _count_threads(tell: Callable[[int, bool], None]) -> None:
     torch.set_num_threads = set_num_threads  # type: ignore[assignment]
 
 
-def install(tracer: Path) -> None:
+def install(rank: Rank) -> None:
     """Gives the tracer the assumptions. What a program calls ``backward()`` on, or a ``GradScaler`` scales, then reads
     as the assumed loss, if there is one.
 
     Losses of torch's own operators read so already where they are made.
     """
-    assume = ctypes.PyDLL(str(tracer)).phantora_assume
+    assume = ctypes.PyDLL(str(rank.tracer)).phantora_assume
     assume.argtypes, assume.restype = [ctypes.c_char_p], None
     assume(",".join(rank_spec().assume).encode())
-    _count_threads(ctypes.PyDLL(str(tracer)).phantora_host_threads)
+    _count_threads(ctypes.PyDLL(str(rank.tracer)).phantora_host_threads)
     if setting("loss") is None:
         return
     import torch
     from torch.amp.grad_scaler import GradScaler
 
-    give = ctypes.PyDLL(str(tracer)).phantora_give_loss
+    give = ctypes.PyDLL(str(rank.tracer)).phantora_give_loss
     give.argtypes = [ctypes.c_void_p, ctypes.c_int]
     give.restype = None
     scalar_types = {torch.float16: 5, torch.float32: 6, torch.float64: 7, torch.bfloat16: 15}  # c10::ScalarType
@@ -154,3 +154,6 @@ def install(tracer: Path) -> None:
 
     torch.autograd.backward = with_loss
     GradScaler.scale = scale_loss  # type: ignore[method-assign]
+
+
+PATCH = Patch("assumptions", When.AFTER_TORCH, install)

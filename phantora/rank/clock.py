@@ -24,6 +24,7 @@ from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.rank.importhook import after_import
+from phantora.rank.patch import Patch, When
 
 LIBRARY = "libphantora_clock.so"
 REAL_TIME = (
@@ -336,3 +337,6 @@ def _give_real_time(module: ModuleType, state: Installed) -> None:
             namespace[name] = state.real
         elif id(value) in state.replaced:
             namespace[name] = state.replaced[id(value)]
+
+
+PATCH = Patch("clock", When.BEFORE_TORCH, lambda rank: install(rank.stubs.directory / LIBRARY, rank.runtime))

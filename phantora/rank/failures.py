@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from phantora.errors import Reason, reason_of
+from phantora.rank.patch import Patch, Rank, When
 from phantora.spec import rank_spec
 
 _LONGEST = 500  # characters of a message
@@ -58,8 +59,9 @@ class Failure:
 _library: list[ctypes.CDLL] = []
 
 
-def install(library: ctypes.CDLL) -> None:
+def install(rank: Rank) -> None:
     """Takes the failed assertions of kernels, and the calls that are not simulated, from the rank runtime."""
+    library = rank.runtime
     for function in (library.ph_failed_assertion, library.ph_refused):
         function.argtypes, function.restype = [], ctypes.c_char_p
     _library[:] = [library]
@@ -142,3 +144,6 @@ def _shown(filename: str, line: int | None) -> str:
     relative = os.path.relpath(filename)
     name = os.path.basename(filename) if relative.startswith(os.pardir) else relative
     return f"{name}:{line}" if line else name
+
+
+PATCH = Patch("failures", When.BEFORE_TORCH, install)

@@ -11,17 +11,14 @@ import ctypes
 import os
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from phantora import process
 from phantora.errors import PhantoraError, cause_of
-from phantora.rank import failures, shims
+from phantora.rank import failures, patches
 from phantora.rank.importhook import AfterImport, after_import
-from phantora.rank.patches import loading, unmodelled_cpu
+from phantora.rank.patch import Rank, When
 from phantora.spec import VARIABLE, rank_spec
-
-if TYPE_CHECKING:
-    from phantora.stubs import StubSet
 
 PYTHON = "PHANTORA_PYTHON"
 """The interpreter that those programs run with."""
@@ -41,7 +38,7 @@ def join() -> None:
 def see() -> AfterImport:
     """Lets this process, which is about to import torch, see the simulated GPUs; the finder that imports it."""
     try:
-        stub_set = _attach()
+        rank = _attach()
     except PhantoraError as error:
         _give_up(error)
     from phantora.rank.front_end import LATEST, follow, is_installed
@@ -49,7 +46,7 @@ def see() -> AfterImport:
 
     if not is_installed():
         follow(LATEST)
-    return after_import("torch".__eq__, lambda _: install_tracer(stub_set))
+    return after_import("torch".__eq__, lambda _: install_tracer(rank))
 
 
 def _change(**fields: Any) -> None:
@@ -75,22 +72,19 @@ def open_session() -> int:
         raise PhantoraError(f"cannot open the simulation at {path}: {cause_of(error)}; is it still running?") from error
 
 
-def _attach() -> StubSet:
+def _attach() -> Rank:
     from phantora.rank.main import report_plainly, tie_children
     from phantora.rank.stub_loader import find_stubs, load_stubs
 
     session = open_session()
-    stub_set = find_stubs(rank_spec().stubs)
-    library = load_stubs(stub_set)
-    attach(library, session, may_join=not rank_spec().joined)
+    rank = load_stubs(find_stubs(rank_spec().stubs))
+    attach(rank.runtime, session, may_join=not rank_spec().joined)
     report_plainly(os.environ.get("RANK", "?"))
     tie_children()
     process.name_threads()
-    shims.install()
-    loading.install()
-    unmodelled_cpu.install()
-    process.at_exit(library.ph_exit)  # does nothing unless the process has become a rank
-    return stub_set
+    patches.install(When.IN_RANK, rank)
+    process.at_exit(rank.runtime.ph_exit)  # does nothing unless the process has become a rank
+    return rank
 
 
 def attach(library: ctypes.CDLL, session: int, *, may_join: bool) -> None:
@@ -127,13 +121,12 @@ def _join() -> None:
     from phantora.rank.stub_loader import find_stubs, install_tracer, load_stubs
 
     session = open_session()
-    stub_set = find_stubs(rank_spec().stubs)
-    library = load_stubs(stub_set)
+    loaded = load_stubs(find_stubs(rank_spec().stubs))
     try:
         import torch  # noqa: F401  (on the stubs; the script imports it anyway)
     except ImportError as error:
         raise PhantoraError(f"cannot import torch with {sys.executable}: {error}") from error
-    install_tracer(stub_set)
+    install_tracer(loaded)
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     expected = _world_size(session)
     if world > expected or (world < expected and not _shares(session)):
@@ -150,11 +143,9 @@ def _join() -> None:
     tie_children()
     process.name_threads()
     report_plainly(str(rank))
-    shims.install()
-    loading.install()
-    unmodelled_cpu.install()
-    connect(library, session, rank, int(os.environ.get("LOCAL_RANK", "0")), rank_spec().devices)
-    process.at_exit(library.ph_exit)  # after the interpreter's teardown, which may still use CUDA
+    patches.install(When.IN_RANK, loaded)
+    connect(loaded.runtime, session, rank, int(os.environ.get("LOCAL_RANK", "0")), rank_spec().devices)
+    process.at_exit(loaded.runtime.ph_exit)  # after the interpreter's teardown, which may still use CUDA
 
 
 def _shares(session: int) -> bool:

@@ -14,15 +14,14 @@ import runpy
 import signal
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
 from phantora import process
 from phantora.errors import PhantoraError
-from phantora.rank import assume, clock, failures, shims
-from phantora.rank.fold import groups
-from phantora.rank.patches import loading, rendezvous, unmodelled_cpu
+from phantora.rank import assume, clock, failures, patches
+from phantora.rank.patch import Rank, When
 from phantora.spec import rank_spec
 from phantora.wire import stacks
 
@@ -42,10 +41,10 @@ class RankTask:
     module: bool
 
 
-def become_rank(task: RankTask, library: ctypes.CDLL | None, session: int, out: int, err: int) -> NoReturn:
+def become_rank(task: RankTask, rank: Rank, session: int, out: int, err: int) -> NoReturn:
     """Turns this freshly forked child into a rank, runs the script and ends the process.
 
-    `session`, `out` and `err` are descriptors. `library` is None only where nothing is simulated.
+    `session`, `out` and `err` are descriptors.
     """
     status = 1
     try:
@@ -58,14 +57,8 @@ def become_rank(task: RankTask, library: ctypes.CDLL | None, session: int, out: 
         _seed(given.seed + task.rank)
         assume.tell_threads()
         report_plainly(str(task.rank))
-        shims.install()
-        loading.install()
-        unmodelled_cpu.install()
-        rendezvous.install(task.environment["MASTER_PORT"])
-        if given.processes:
-            groups.install(int(task.environment["WORLD_SIZE"]))
-        if library is not None:
-            connect(library, session, task.rank, task.local_rank, given.devices)
+        patches.install(When.IN_RANK, replace(rank, served_port=task.environment["MASTER_PORT"]))
+        connect(rank.runtime, session, task.rank, task.local_rank, given.devices)
     except PhantoraError as error:
         print(f"phantora: rank {task.rank}: {error}", file=sys.stderr, flush=True)
         failures.note(error)
@@ -74,8 +67,8 @@ def become_rank(task: RankTask, library: ctypes.CDLL | None, session: int, out: 
     gc.collect(1)  # its counters begin equal, whatever forked this process
     status = _run(task)
     status = _finish(status)
-    if library is not None and os.getpid() == pid:  # a child forked by the script ends here, too
-        library.ph_exit(status & 0xFF)
+    if os.getpid() == pid:  # a child forked by the script ends here, too
+        rank.runtime.ph_exit(status & 0xFF)
     if status == -signal.SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)

@@ -6,6 +6,7 @@ what a training script copies to the GPU; all that follows is computed there and
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -143,10 +144,11 @@ def flex_attention_block_masks_by_pieces() -> None:
     import torch.nn.attention.flex_attention as flex
 
     from phantora import stubs
+    from phantora.rank.patch import Rank
     from phantora.rank.patches import block_masks
 
     create = flex.create_block_mask
-    block_masks.install(stubs.ensure().tracer)
+    block_masks.install(Rank(stubs.ensure(), ctypes.CDLL(None)))
     length, owners = 2_100, torch.arange(2_100) // 300
     document = owners.cuda()
 

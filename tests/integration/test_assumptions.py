@@ -21,8 +21,9 @@ from phantora.trace.reader import open_log
 from tests.support import ringdump, runs
 
 INSTALL = """from phantora.rank import assume
+from phantora.rank.patch import Rank
 ctypes.CDLL(str(stubs.ensure().tracer)).phantora_tracer_install()
-assume.install(stubs.ensure().tracer)
+assume.PATCH.install(Rank(stubs.ensure(), ctypes.CDLL(None)))
 """
 
 
@@ -198,9 +199,6 @@ def test_masks_and_losses(stub_set: Any) -> None:
 def test_losses_of_a_programs_own(stub_set: Any) -> None:
     """Made of other operators than torch's losses, and scaled for mixed precision: known once backward() is called."""
     text = (
-        "from pathlib import Path\n"
-        "from phantora.rank import assume\n"
-        "assume.install(Path(stubs.ensure().tracer))\n"
         "model = torch.nn.Linear(2000, 10, device='cuda')\n"
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
         "scaler = torch.amp.GradScaler('cuda')\n"

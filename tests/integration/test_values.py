@@ -334,8 +334,9 @@ def test_a_collection_of_garbage_frees_in_the_order_of_blocks(stub_set: Any) -> 
     """Python's own order is that of its objects, which depends on their addresses and on earlier collections."""
     dump = run(
         "import gc\n"
+        "from phantora.rank.patch import Rank\n"
         "from phantora.rank.patches import garbage\n"
-        "garbage.install(stubs.ensure().tracer)\n"
+        "garbage.PATCH.install(Rank(stubs.ensure(), ctypes.CDLL(None)))\n"
         "x = [torch.empty(1000 + i, device='cuda') for i in range(8)]\n"
         "for i in 3, 1, 7, 2, 0, 5, 4, 6:\n"
         "    cycle = [x[i].detach()]; cycle.append(cycle)\n"

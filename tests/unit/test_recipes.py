@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import re
 import shutil
@@ -18,9 +19,11 @@ from phantora.cli.main import cli
 from phantora.cost import KernelLaunch, OperatorSignature, TensorSpec, model_for
 from phantora.errors import PhantoraError
 from phantora.hardware import gpus, load_gpu
-from phantora.rank import shims
+from phantora.rank import patches, shims
+from phantora.rank.patch import Rank, When
 from phantora.rank.routing import FRAMEWORK, parse_routing
 from phantora.spec import VARIABLE, RankSpec
+from phantora.stubs.build import StubSet
 from phantora.trace.export import registry
 
 ROOT = Path(__file__).parents[2]
@@ -133,6 +136,25 @@ def test_a_shim_refuses_a_version_that_it_does_not_know(toytrainer: Path, monkey
     kernels = meet(toytrainer, "2.0", monkeypatch)
     with pytest.raises(PhantoraError, match=r"toytrainer 2\.0 chooses kernels .*toytrainer==1\.2, or set TOY_KERNEL"):
         kernels.pick_kernel(3)
+
+
+# ---------------------------------------------------------------- a patch
+
+
+def test_a_patch_acts_at_its_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "toybars.py").write_text("monitor_interval = 10\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    patch, nothing = module_of("Add a patch of torch or a library").PATCH, StubSet(tmp_path, "", "", ())
+    monkeypatch.setattr(patches, "patches", lambda: (patch,))
+    rank = Rank(nothing, ctypes.CDLL(None))
+    for when in When:
+        patches.install(when, rank)
+        if when is When.BEFORE_TORCH:
+            assert importlib.import_module("toybars").monitor_interval == 10
+            del sys.modules["toybars"]
+    assert importlib.import_module("toybars").monitor_interval == 0
+    del sys.modules["toybars"]
 
 
 # ---------------------------------------------------------------- an export

@@ -338,7 +338,7 @@ def test_what_is_not_simulated_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     c10d.get_process_group_ranks = lambda name: [0, 1] if name == "near" else [0, 2]  # type: ignore[attr-defined]
     for each in (module, c10d):
         monkeypatch.setitem(sys.modules, each.__name__, each)
-    symmetric.install(lambda rank: rank < 2)
+    symmetric.refuse(lambda rank: rank < 2)
     assert Memory.empty_strided_p2p(8, 1, "float", "cuda") == 8
     assert Memory.rendezvous(8, "near") == "near"
     with pytest.raises(PhantoraError, match="symmetric memory between hosts is not simulated"):
@@ -346,7 +346,7 @@ def test_what_is_not_simulated_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(PhantoraError, match="of the backend NVSHMEM is not simulated"):
         Memory.set_backend("NVSHMEM")
     monkeypatch.setenv(VARIABLE, RankSpec(processes=format_ranks([0, 6])).to_json())
-    symmetric.install(lambda rank: rank < 2)
+    symmetric.refuse(lambda rank: rank < 2)
     with pytest.raises(PhantoraError, match=r"of ranks 0, 1 of which some are not processes .*; expand their axis"):
         Memory.rendezvous(8, "near")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import os
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
@@ -19,6 +20,7 @@ from phantora.errors import PhantoraError
 from phantora.fold.ranges import format_ranks, parse_ranks
 from phantora.rank.fold import chunks, device_mesh, gloo, pieces
 from phantora.rank.importhook import on_import
+from phantora.rank.patch import Patch, Rank, When
 from phantora.spec import rank_spec
 
 _MODULE = "torch.distributed.distributed_c10d"
@@ -37,8 +39,11 @@ ENVIRONMENT = {"TORCH_NCCL_RANKS_PER_ROOT": str(1 << 30)}
 """More variables of a rank of a folded run."""
 
 
-def install(world_size: int) -> None:
-    """Call it in the rank, before its script runs."""
+def install(_: Rank) -> None:
+    """Changes the process groups of a rank of a folded run."""
+    if not rank_spec().processes:
+        return
+    world_size = int(os.environ["WORLD_SIZE"])
     real = frozenset(parse_ranks(rank_spec().processes))
     on_import((_MODULE,), lambda module: _wrap(module, world_size, real))
     sys.setswitchinterval(_SWITCH_S)
@@ -194,3 +199,6 @@ def _pad_objects(c10d: ModuleType) -> None:
             self._file.write(b"\0" * (-self._file.tell() % _PAD))
 
     c10d._pickler = Pickler  # type: ignore[attr-defined]
+
+
+PATCH = Patch("folded groups", When.IN_RANK, install)

@@ -1,4 +1,69 @@
 """Changes to torch, Python and libraries inside a rank, one subject per module.
 
-``phantora/rank/stub_loader.py`` and ``rank.py`` install them. Changes to frameworks are in ``phantora/rank/shims``.
+Each module has a :class:`~phantora.rank.patch.Patch`. Changes to frameworks are in ``phantora/rank/shims``.
 """
+
+from __future__ import annotations
+
+from phantora.rank.patch import Patch, Rank, When
+
+
+def patches() -> tuple[Patch, ...]:
+    """All that there are, in the order of their installation within each moment."""
+    from phantora.rank import assume, clock, failures, shims
+    from phantora.rank.fold import groups
+    from phantora.rank.patches import (
+        block_masks,
+        clipping,
+        cupy_sparse,
+        disk,
+        engine_calls,
+        garbage,
+        loading,
+        modules,
+        profiler,
+        progress_bars,
+        races,
+        rendezvous,
+        rpc_channels,
+        static_runtime,
+        symmetric,
+        triton_launches,
+        tuning,
+        unmodelled_cpu,
+        unpickling,
+    )
+
+    return (
+        clock.PATCH,
+        profiler.PATCH,
+        failures.PATCH,
+        static_runtime.PATCH,
+        cupy_sparse.PATCH,
+        assume.PATCH,
+        triton_launches.PATCH,
+        engine_calls.PATCH,
+        block_masks.PATCH,
+        clipping.PATCH,
+        disk.PATCH,
+        modules.PATCH,
+        garbage.PATCH,
+        races.PATCH,
+        unpickling.PATCH,
+        progress_bars.PATCH,
+        rpc_channels.PATCH,
+        tuning.PATCH,
+        symmetric.PATCH,
+        shims.PATCH,
+        loading.PATCH,
+        unmodelled_cpu.PATCH,
+        rendezvous.PATCH,
+        groups.PATCH,
+    )
+
+
+def install(when: When, rank: Rank) -> None:
+    """Installs the patches of a moment."""
+    for patch in patches():
+        if patch.when is when:
+            patch.install(rank)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from phantora.rank.importhook import on_import
+from phantora.rank.patch import Patch, Rank, When
 from phantora.rank.patches import tuning
 from phantora.wire.shared import GUESSED, KNOWN, KNOWN_INTEGERS, SMALL_ELEMENTS
 
@@ -33,9 +34,9 @@ class Unknown(Exception):
     """The mask depends on unknown values."""
 
 
-def install(tracer: Path) -> None:
+def install(rank: Rank) -> None:
     """Completes block masks, as soon as torch's module of FlexAttention is imported."""
-    on_import((FLEX,), lambda module: _wrap(module, tracer))
+    on_import((FLEX,), lambda module: _wrap(module, rank.tracer))
 
 
 def _wrap(module: Any, tracer: Path) -> None:
@@ -158,3 +159,6 @@ def _host_tensors() -> Callable[[], Any]:
             return func(*args, **kwargs)
 
     return HostTensors
+
+
+PATCH = Patch("block masks", When.AFTER_TORCH, install)

@@ -11,7 +11,6 @@ import ctypes
 import functools
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy as np
 from phantora.rank.assume import setting
 from phantora.rank.importhook import on_import
 from phantora.rank.messages import tell
+from phantora.rank.patch import Patch, Rank, When
 from phantora.rank.shims.values import read, write
 
 CLIPS = {
@@ -30,9 +30,9 @@ CLIPS = {
 REPORTED = b"gradients of unknown norm are clipped"
 
 
-def install(tracer: Path) -> None:
+def install(rank: Rank) -> None:
     """Makes these functions clip, as soon as their modules are imported."""
-    report = ctypes.PyDLL(str(tracer)).phantora_assumed
+    report = ctypes.PyDLL(str(rank.tracer)).phantora_assumed
     report.argtypes, report.restype = [ctypes.c_char_p, ctypes.c_size_t], None
 
     def meet(module: ModuleType) -> None:
@@ -75,3 +75,6 @@ def clip_always(module: ModuleType, report: Callable[[], None]) -> None:
 def _value(norm: Any) -> float:
     """A number, or what a tensor of one number on the GPU holds: read without a wait of the host."""
     return float(read(norm)[0]) if getattr(norm, "is_cuda", False) else float(norm)
+
+
+PATCH = Patch("clipping", When.AFTER_TORCH, install)

@@ -32,6 +32,7 @@ from typing import Any
 from phantora.errors import PhantoraError
 from phantora.rank.clock import NEXT_TO_PYTHON, Runtime
 from phantora.rank.importhook import on_import
+from phantora.rank.patch import Patch, Rank, When
 from phantora.rank.patches.tensor_files import timed_class
 from phantora.spec import RankSpec, rank_spec
 from phantora.wire.names import CHECKPOINT, CHECKPOINT_READ, CHECKPOINT_WAIT
@@ -362,10 +363,9 @@ def _own_files(folder: Path | None) -> int:
     return sum(path.stat().st_size for path in folder.glob(f"__{rank}_*.distcp")) if folder else 0
 
 
-def install(tracer: Path) -> None:
+def install(rank: Rank) -> None:
     """Times the checkpoints of this rank."""
-    library = ctypes.CDLL(None)
-    note = ctypes.PyDLL(str(tracer)).phantora_assumed
+    note = ctypes.PyDLL(str(rank.tracer)).phantora_assumed
     note.argtypes, note.restype = [ctypes.c_char_p, ctypes.c_size_t], None
     text = rank_spec().disk
     said = f"checkpoints go to a disk of {text} (--disk)".encode()
@@ -374,7 +374,7 @@ def install(tracer: Path) -> None:
         if text == RankSpec.disk:
             note(said, len(said))
 
-    tensors = ctypes.PyDLL(str(tracer))
+    tensors = ctypes.PyDLL(str(rank.tracer))
     tensors.phantora_host_tensors.restype = ctypes.c_uint64
     tensors.phantora_filled_since.argtypes = [ctypes.c_uint64]
     tensors.phantora_filled_since.restype = None
@@ -385,5 +385,8 @@ def install(tracer: Path) -> None:
         yield
         tensors.phantora_filled_since(latest)
 
-    saves = Checkpoints(parse(text), Runtime.of(library), say, filling)
+    saves = Checkpoints(parse(text), Runtime.of(rank.runtime), say, filling)
     on_import((_SAVER, _WRITER, _SAFETENSORS, _TENSORS, "torch.serialization"), saves.meet)
+
+
+PATCH = Patch("disk", When.AFTER_TORCH, install)

@@ -13,11 +13,11 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 from phantora.rank.importhook import on_import
+from phantora.rank.patch import Patch, Rank, When
 from phantora.rank.patches.operator_announcer import Announcer
 from phantora.wire.shared import LIST_HEAD, LONG_LIST
 
@@ -134,9 +134,9 @@ def _quantised(value: Any) -> Any:
     return {"t": dtype, "s": shape, "st": strides[::-1]}
 
 
-def install(tracer: Path) -> None:
+def install(rank: Rank) -> None:
     """Announces calls to the tracer's library, as soon as Transformer Engine loads its extension."""
-    when_loaded(Calls(Announcer(tracer).around, clearing(ctypes.CDLL(None).ph_memory_clear)))
+    when_loaded(Calls(Announcer(rank.tracer).around, clearing(rank.runtime.ph_memory_clear)))
 
 
 def when_loaded(calls: Calls) -> None:
@@ -157,3 +157,6 @@ def when_loaded(calls: Calls) -> None:
     on_import((COMMON,), wrap)
     if EXTENSION in sys.modules:
         calls.wrap(sys.modules[EXTENSION])
+
+
+PATCH = Patch("engine calls", When.AFTER_TORCH, install)

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import ctypes
 import gc
-from pathlib import Path
+
+from phantora.rank.patch import Patch, Rank, When
 
 
-def install(tracer: Path) -> None:
+def install(rank: Rank) -> None:
     """Tells the tracer when a collection begins and ends, without a frame of Python."""
-    collects = ctypes.PyDLL(str(tracer)).phantora_collects
+    collects = ctypes.PyDLL(str(rank.tracer)).phantora_collects
     collects.argtypes, collects.restype = [ctypes.py_object, ctypes.py_object], None
     gc.callbacks.append(collects)
+
+
+PATCH = Patch("garbage", When.AFTER_TORCH, install)

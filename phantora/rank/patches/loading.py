@@ -10,7 +10,6 @@ It runs in a rank. The terminal's process calls :func:`parse` alone, to check th
 
 from __future__ import annotations
 
-import ctypes
 import re
 import statistics
 import time
@@ -24,6 +23,7 @@ from phantora.errors import PhantoraError
 from phantora.rank.clock import NEXT_TO_PYTHON, Runtime
 from phantora.rank.importhook import on_import
 from phantora.rank.messages import report_at_end, tell
+from phantora.rank.patch import Patch, Rank, When
 from phantora.spec import rank_spec
 from phantora.units import NS
 
@@ -287,9 +287,12 @@ def _note(dataset: str, workers: int, seen: Seen) -> str | None:
     )
 
 
-def install() -> None:
+def install(rank: Rank) -> None:
     """Times the DataLoaders of this rank."""
-    library = ctypes.CDLL(None)
+    library = rank.runtime
     loading = Loading(parse(rank_spec().data_loading), Runtime.of(library), library.ph_unmodelled_exclude)
     on_import((_FETCHERS, _LOADERS, _STATEFUL), loading.meet)
     report_at_end(library, loading.report)
+
+
+PATCH = Patch("data loading", When.IN_RANK, install)

@@ -7,10 +7,10 @@ gets its modules from the tracer (``stub/tracer/modules.cpp``). Hooks cost no vi
 from __future__ import annotations
 
 import ctypes
-from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from phantora.rank.patch import Patch, Rank, When
 from phantora.spec import rank_spec
 
 PREFIX = "module: "
@@ -18,13 +18,13 @@ PREFIX = "module: "
 _WRAPPERS = frozenset(("module", "_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module"))
 
 
-def install(tracer: Path) -> None:
+def install(rank: Rank) -> None:
     """Adds the hooks to torch, which has been imported, if the run logs modules."""
     if not rank_spec().modules:
         return
     from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-    library = ctypes.CDLL(str(tracer))
+    library = ctypes.CDLL(str(rank.tracer))
     hooks = _Hooks(library.phantora_module_begin, library.phantora_module_end)
     register_module_forward_pre_hook(hooks.begin)
     register_module_forward_hook(hooks.end, always_call=True)
@@ -49,3 +49,6 @@ class _Hooks:
 def _text(path: str, module: Any) -> bytes:
     kept = [part for part in path.split(".") if part and part not in _WRAPPERS]
     return f"{PREFIX}{'.'.join(kept) or type(module).__name__}".encode()
+
+
+PATCH = Patch("modules", When.AFTER_TORCH, install)

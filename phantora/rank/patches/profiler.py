@@ -15,13 +15,15 @@ from types import ModuleType
 from typing import Any
 
 from phantora.rank.importhook import on_import
+from phantora.rank.patch import Patch, Rank, When
 
 MODULE = "torch.autograd.profiler"
 CALLS = ("_prepare_profiler", "_enable_profiler", "_disable_profiler")
 
 
-def install(runtime: ctypes.CDLL) -> None:
-    """Before torch is imported. `runtime`: the rank runtime."""
+def install(rank: Rank) -> None:
+    """Gives the profiler's calls the virtual clock, as soon as its module is imported."""
+    runtime = rank.runtime
     runtime.ph_profiler_clock.argtypes = [ctypes.c_bool]
     runtime.ph_profiler_clock.restype = None
     on_import((MODULE,), lambda module: _wrap(module, runtime.ph_profiler_clock))
@@ -44,3 +46,6 @@ def _in_virtual_time(call: Callable[..., Any], virtual: Callable[[bool], None]) 
             virtual(False)
 
     return called
+
+
+PATCH = Patch("profiler", When.BEFORE_TORCH, install)

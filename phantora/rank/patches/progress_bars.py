@@ -8,6 +8,7 @@ from __future__ import annotations
 from types import ModuleType
 
 from phantora.rank.importhook import on_import
+from phantora.rank.patch import Patch, Rank, When
 
 _MODULE = "tqdm.std"
 
@@ -16,6 +17,9 @@ def _meet(module: ModuleType) -> None:
     module.tqdm.monitor_interval = 0  # tqdm's own switch
 
 
-def install() -> None:
+def install(_: Rank) -> None:
     """Before or after tqdm was imported."""
     on_import((_MODULE,), _meet)
+
+
+PATCH = Patch("progress bars", When.AFTER_TORCH, install)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from pathlib import Path
 
+from phantora.rank.patch import Patch, Rank, When
 from phantora.spec import rank_spec
 
 OPTION = "races"
 
 
-def install(tracer: Path) -> None:
+def install(rank: Rank) -> None:
     """Lets the tracer compare accesses, if the run checks them. Called once, before the script runs."""
     if rank_spec().check == OPTION:
-        ctypes.CDLL(str(tracer)).phantora_check_races()
+        ctypes.CDLL(str(rank.tracer)).phantora_check_races()
+
+
+PATCH = Patch("races", When.AFTER_TORCH, install)

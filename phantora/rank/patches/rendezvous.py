@@ -11,13 +11,17 @@ from types import ModuleType
 from typing import Any
 
 from phantora.rank.importhook import on_import
+from phantora.rank.patch import Patch, Rank, When
 
 _MODULE = "torch.distributed.rendezvous"
 _VARIABLE = "TORCHELASTIC_USE_AGENT_STORE"
 
 
-def install(served_port: str) -> None:
-    """`served_port`: of the store that has a process of its own."""
+def install(rank: Rank) -> None:
+    """Leaves the store that the run serves as it is. Without one a launcher's agent serves the stores."""
+    served_port = rank.served_port
+    if served_port is None:
+        return
 
     def wrap(module: ModuleType) -> None:
         create = module._create_c10d_store
@@ -37,3 +41,6 @@ def install(served_port: str) -> None:
         module._create_c10d_store = create_store  # type: ignore[attr-defined]
 
     on_import((_MODULE,), wrap)
+
+
+PATCH = Patch("rendezvous", When.IN_RANK, install)

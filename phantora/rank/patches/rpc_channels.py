@@ -11,13 +11,14 @@ from types import ModuleType
 from typing import Any
 
 from phantora.rank.importhook import on_import
+from phantora.rank.patch import Patch, Rank, When
 
 _MODULE = "torch.distributed.rpc.options"
 _CHANNELS = ("cuda_xth", "cuda_basic", "cma", "basic")
 """TensorPipe's channels, the best first, without those that read another process's GPU memory (cuda_ipc, cuda_gdr)."""
 
 
-def install() -> None:
+def install(_: Rank) -> None:
     """Adds these channels to options that name none, as soon as the module is imported."""
 
     def meet(module: ModuleType) -> None:
@@ -31,3 +32,6 @@ def install() -> None:
         options.__init__ = made
 
     on_import((_MODULE,), meet)
+
+
+PATCH = Patch("rpc channels", When.AFTER_TORCH, install)

@@ -25,6 +25,7 @@ from types import ModuleType
 
 from phantora.errors import PhantoraError
 from phantora.rank.importhook import on_import
+from phantora.rank.patch import Patch, Rank, When
 
 _LOOKED_UP = {
     "cuda.bindings._internal.runtime": "",
@@ -48,8 +49,9 @@ _LONG, _SHORT = 12, 5  # bytes of this jump, and of one within a library
 _PROTECTIONS = 7  # PROT_READ | PROT_WRITE | PROT_EXEC
 
 
-def install(runtime: Path, driver: Path) -> None:
-    """Makes each such module call the libraries `runtime` and `driver`, as soon as it is imported."""
+def install(rank: Rank) -> None:
+    """Makes each such module call the stubs of CUDA's runtime and driver, as soon as it is imported."""
+    runtime, driver = rank.library("libcudart"), rank.library("libcuda")
     stub = ctypes.CDLL(str(runtime))
     cuda = int(runtime.name.rpartition(".")[2])
 
@@ -213,3 +215,6 @@ def _write(address: int, code: bytes) -> None:
             "allow memory that is both writable and executable"
         )
     ctypes.memmove(address, code, len(code))
+
+
+PATCH = Patch("static runtime", When.BEFORE_TORCH, install)

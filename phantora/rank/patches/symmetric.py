@@ -3,6 +3,7 @@ What is not simulated ends in a message where a program asks for it."""
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -11,6 +12,7 @@ from typing import Any
 from phantora.errors import PhantoraError
 from phantora.rank.fold import groups
 from phantora.rank.importhook import on_import
+from phantora.rank.patch import Patch, Rank, When
 
 _MODULE = "torch.distributed._symmetric_memory"
 
@@ -61,6 +63,16 @@ def _wrap(module: ModuleType, neighbour: Callable[[int], bool]) -> None:
     module._fused_all_gather_matmul_native = refuse_native  # type: ignore[attr-defined]
 
 
-def install(neighbour: Callable[[int], bool]) -> None:
-    """Refuses by name what is not simulated, as soon as the module is there. `neighbour`: is a rank on this host?"""
+def install(rank: Rank) -> None:
+    """Refuses by name what is not simulated, as soon as the module is there."""
+    neighbour = rank.runtime.ph_neighbour
+    neighbour.restype = ctypes.c_bool
+    refuse(neighbour)
+
+
+def refuse(neighbour: Callable[[int], bool]) -> None:
+    """Refuses what is not simulated. `neighbour`: is a rank on this host?"""
     on_import((_MODULE,), lambda module: _wrap(module, neighbour))
+
+
+PATCH = Patch("symmetric memory", When.AFTER_TORCH, install)

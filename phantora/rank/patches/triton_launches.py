@@ -23,6 +23,7 @@ import numpy as np
 import orjson
 
 from phantora.rank.importhook import on_import
+from phantora.rank.patch import Patch, Rank, When
 from phantora.rank.patches import launch_cache, tuning
 from phantora.rank.patches.operator_announcer import Announcer
 from phantora.rank.patches.tuning import COMPILER, DRIVER, HEURISTICS
@@ -334,9 +335,9 @@ def _described(value: Any, decides: bool) -> Any:
 # ---------------------------------------------------------------------- where launches are seen
 
 
-def install(tracer: Path) -> None:
+def install(rank: Rank) -> None:
     """Announces launches to the tracer's library, as soon as Triton is imported."""
-    launches = Launches(tracer)
+    launches = Launches(rank.tracer)
     wraps = {
         DRIVER: _wrap_driver,
         COMPILER: _wrap_compiler,
@@ -438,3 +439,6 @@ def _from_cache(key: str, name: str) -> str:
 
     path = get_cache_manager(key).get_file(f"{name}.ttir")
     return Path(path).read_text() if path else ""
+
+
+PATCH = Patch("triton launches", When.AFTER_TORCH, install)

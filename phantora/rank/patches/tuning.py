@@ -26,6 +26,7 @@ from typing import Any
 
 from phantora import process
 from phantora.rank.importhook import on_import
+from phantora.rank.patch import Patch, Rank, When
 from phantora.wire.names import ASIDE, COMPILING, TUNING
 
 TESTING, AUTOTUNER, COMPILER = "triton.testing", "triton.runtime.autotuner", "triton.compiler.compiler"
@@ -47,7 +48,7 @@ def at_work() -> bool:
     return _benches > 0
 
 
-def install() -> None:
+def install(_: Rank) -> None:
     """Replaces the benchmarks of Triton and Inductor as soon as these are imported."""
     changes: dict[str, Callable[[ModuleType], None]] = {
         TESTING: _testing,
@@ -340,3 +341,6 @@ def start_excluded(call: Callable[[], Any]) -> Callable[[], Any]:
 
     _thread.start_new_thread(work, ())
     return result
+
+
+PATCH = Patch("tuning", When.AFTER_TORCH, install)

@@ -13,6 +13,7 @@ import statistics
 from collections.abc import Sequence
 
 from phantora.rank.messages import report_at_end, tell
+from phantora.rank.patch import Patch, Rank, When
 
 _WINDOWS = 5  # what happens once, as compiling, is in one of them
 _NOTED = 0.1  # of a step
@@ -40,9 +41,9 @@ def note(steps: Sequence[tuple[int, int]]) -> str | None:
     )
 
 
-def install() -> None:
+def install(rank: Rank) -> None:
     """Prints the note when the process ends, in the first rank."""
-    library = ctypes.CDLL(None)
+    library = rank.runtime
 
     def report() -> None:
         pairs = ctypes.POINTER(ctypes.c_int64)()
@@ -52,3 +53,6 @@ def install() -> None:
             tell(text)
 
     report_at_end(library, report)
+
+
+PATCH = Patch("unmodelled CPU time", When.IN_RANK, install)

@@ -14,6 +14,7 @@ from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.rank.importhook import on_import
+from phantora.rank.patch import Patch, Rank, When
 
 _READERS = {
     "torch.distributed.distributed_c10d": "_tensor_to_object",
@@ -22,7 +23,7 @@ _READERS = {
 """Module -> the function in which a rank reads an object that has come."""
 
 
-def install() -> None:
+def install(_: Rank) -> None:
     """Makes these functions refuse such objects, as soon as their modules are imported."""
 
     def meet(module: ModuleType) -> None:
@@ -55,3 +56,6 @@ def _checked(read: Callable[..., Any]) -> Callable[..., Any]:
             ) from error
 
     return reads
+
+
+PATCH = Patch("unpickling", When.AFTER_TORCH, install)

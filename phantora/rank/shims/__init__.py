@@ -22,6 +22,7 @@ from phantora.extensions import extensions
 from phantora.rank import deep_ep
 from phantora.rank.importhook import on_import
 from phantora.rank.messages import tell
+from phantora.rank.patch import Patch, When
 from phantora.rank.routing import FRAMEWORK, OPTION, Routing, parse_routing
 from phantora.spec import rank_spec
 
@@ -156,3 +157,6 @@ def install() -> None:
             known[name].meet(module, routing)
 
     on_import(sorted(packages | known.keys()), meet)
+
+
+PATCH = Patch("shims", When.IN_RANK, lambda _: install())
