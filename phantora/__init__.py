@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from phantora.api import Run, RunFailed, collective_time, fits, plan, run, sweep, why
+    from phantora.api import Run, RunFailed, collective_time, compare, fits, plan, run, sweep, why
     from phantora.api import open_run as open
     from phantora.errors import PhantoraError
 
@@ -19,6 +19,7 @@ __all__ = [
     "RunFailed",
     "__version__",
     "collective_time",
+    "compare",
     "fits",
     "open",
     "plan",

@@ -29,7 +29,20 @@ from phantora.json_data import encode
 from phantora.options import NO_KEYWORD, with_keywords, with_options
 from phantora.result import RunResult
 from phantora.run_process import run_in_process
-from phantora.spec import FITS, MODULE, OFF, PLAN, SCRIPT, SWEEP, TRACE, FoldSpec, OutputSpec, RunSpec, WhatIfSpec
+from phantora.spec import (
+    COMPARE,
+    FITS,
+    MODULE,
+    OFF,
+    PLAN,
+    SCRIPT,
+    SWEEP,
+    TRACE,
+    FoldSpec,
+    OutputSpec,
+    RunSpec,
+    WhatIfSpec,
+)
 from phantora.trace.analysis.analyze import Filters, analyze
 from phantora.trace.analysis.energy import priced
 from phantora.trace.analysis.report import Report
@@ -42,7 +55,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from phantora.dumps.why import Answer
-    from phantora.keywords import FitsOptions, PlanOptions, RunOptions, SweepOptions
+    from phantora.keywords import CompareOptions, FitsOptions, PlanOptions, RunOptions, SweepOptions
+    from phantora.sweeps.compare import Comparison
     from phantora.sweeps.questions import Fits, Offers
     from phantora.trace.diff.compare import Difference
 
@@ -346,6 +360,55 @@ def plan(
     prices = parse_prices(None if price is None else str(price))
     sizes = questions.Sizes(gpu=gpu, most=gpus, per_host=per_host, rate=rate, tokens=tokens, prices=prices)
     return questions.plan(run, Path(folder), sizes)
+
+
+@with_keywords(COMPARE)
+def compare(
+    script: str | os.PathLike[str],
+    args: Sequence[str] = (),
+    *,
+    gpus: Sequence[str],
+    counts: Sequence[int] = (8,),
+    vary: str = "",
+    tokens: float | None = None,
+    rate: float | None = None,
+    deadline: float | None = None,
+    price: float | str | None = None,
+    folder: str | os.PathLike[str] = "compare",
+    module: bool = False,
+    **options: Unpack[CompareOptions],
+) -> Comparison:
+    """Machines for a script: memory, speed, cost and a verdict, as ``phantora compare`` finds them.
+
+    Args:
+        script: As of :func:`run`, with `args` and `module`.
+        gpus: Models, or known systems such as ``aws-p6-b200``; the first is the base of speed-ups.
+        counts: Numbers of GPUs.
+        vary: An option of the script with its values: ``"seq=8k:64k"``.
+        tokens: Tokens of the whole job, for its time and cost with failures.
+        rate: Least tokens per second.
+        deadline: Longest time of the job in seconds.
+        price: Dollars per GPU and hour, as of :func:`plan`. By default the median of public on-demand prices.
+        folder: Folder of the runs; the same call goes on with what is in it.
+
+    Raises:
+        PhantoraError: The options cannot be run, or the script runs on no machine.
+    """
+    from phantora.hardware.prices import rental_prices
+    from phantora.sweeps import compare as of
+    from phantora.sweeps.objective import parse_prices
+
+    name, values = of.parse_values(vary) if vary else ("", ())
+    question = of.Question(
+        gpus=tuple(gpus),
+        counts=tuple(counts),
+        vary=name,
+        values=values,
+        job=of.Job(tokens=tokens, rate=rate, deadline=deadline),
+        prices=rental_prices(),
+        dollars=parse_prices(None if price is None else str(price)),
+    )
+    return of.compare(_spec(COMPARE, script, args, module, options, RunSpec("")), Path(folder), question)
 
 
 _UNFOLDED = RunSpec("", fold=FoldSpec(OFF))

@@ -96,6 +96,29 @@ class PlanOptions(TypedDict, total=False):
     background: Sequence[str]
 
 
+class CompareOptions(TypedDict, total=False):
+    """Options of ``phantora compare``."""
+
+    gpu_memory: float | None
+    preload: Sequence[str]
+    host: str | None
+    host_time: str
+    host_scale: float
+    profile: str
+    unsupported: str
+    hang_timeout: float
+    seed: int
+    data_loading: str
+    disk: str
+    moe_routing: str
+    assume: Sequence[str]
+    fold: str
+    real_ranks: Sequence[int]
+    degrade: Sequence[str]
+    straggler: Sequence[str]
+    background: Sequence[str]
+
+
 class SweepOptions(TypedDict, total=False):
     """Options of ``phantora sweep``."""
 

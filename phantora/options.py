@@ -393,6 +393,7 @@ FUNCTIONS: dict[str, tuple[str, Collection[str]]] = {
     "RunOptions": (TRACE, NO_KEYWORD),
     "FitsOptions": ("fits", ()),
     "PlanOptions": ("plan", ()),
+    "CompareOptions": ("compare", ()),
     "SweepOptions": ("sweep", ()),
     "CalibrateOptions": ("calibrate", ()),
     "ReplayOptions": ("replay", ("output", "host")),

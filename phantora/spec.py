@@ -80,11 +80,12 @@ HEADINGS = (
 """Headings of ``phantora trace --help``, in order."""
 _CLUSTER, _OUTPUT, _TIMES, _VALUES, _FOLD, _FAULTS, _CHECKS, _LAUNCH = HEADINGS
 
-TRACE, REPLAY, FITS, PLAN, SWEEP, CALIBRATE = "trace", "replay", "fits", "plan", "sweep", "calibrate"
-RUNS = (TRACE, FITS, PLAN, SWEEP, CALIBRATE)
+TRACE, REPLAY, FITS, PLAN = "trace", "replay", "fits", "plan"
+COMPARE, SWEEP, CALIBRATE = "compare", "sweep", "calibrate"
+RUNS = (TRACE, FITS, PLAN, COMPARE, SWEEP, CALIBRATE)
 """Commands that run a script."""
-_ONE_LAYOUT = (TRACE, FITS, PLAN, CALIBRATE)
-_OTHER_HARDWARE = (TRACE, FITS, PLAN, SWEEP)
+_ONE_LAYOUT = (TRACE, FITS, PLAN, COMPARE, CALIBRATE)
+_OTHER_HARDWARE = (TRACE, FITS, PLAN, COMPARE, SWEEP)
 
 
 @dataclass(frozen=True, kw_only=True)

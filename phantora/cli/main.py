@@ -33,6 +33,7 @@ COMMANDS = {
     "query": "phantora.cli.query",
     "fits": "phantora.cli.fits",
     "plan": "phantora.cli.plan",
+    "compare": "phantora.cli.compare",
     "goodput": "phantora.cli.goodput",
     "sweep": "phantora.cli.sweep",
     "replay": "phantora.cli.replay",

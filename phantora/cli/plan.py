@@ -132,12 +132,12 @@ def _print(found: list[Offer], enough: Offer | None, rate: str | None) -> None:
             f"{linear:.0%}",
             f"{measured.mfu:.0%}" if measured.mfu else "-",
             f"{measured.memory / measured.capacity:.0%}",
-            _days(offer.seconds) if offer.seconds else "-",
+            days(offer.seconds) if offer.seconds else "-",
             f"${offer.dollars:,.0f}" if offer.dollars else "-",
         )
     console.print(table)
 
 
-def _days(seconds: float) -> str:
+def days(seconds: float) -> str:
     """``12.3 days``, ``5.1 h``."""
     return f"{seconds / 86400:,.1f} days" if seconds >= 2 * 86400 else f"{seconds / 3600:,.1f} h"

@@ -9,7 +9,7 @@ from typing import Any
 from phantora.hardware.topology import NetworkLink
 from phantora.hardware.types import Fabric, Wiring
 from phantora.jobs.answer import Answer as Goodput
-from phantora.json_data import Dollars, GbPerSecond, Schemas, Seconds, Us
+from phantora.json_data import Bytes, Dollars, GbPerSecond, Ns, Schemas, Seconds, Us
 from phantora.result import RunReport
 from phantora.stubs.doctor import Report as Stubs
 from phantora.sweeps.answer import Record
@@ -70,6 +70,50 @@ class Plan:
     offers: list[PlanRow]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ComparedRow:
+    """One machine with one value of the varied option."""
+
+    cluster: str
+    gpus: int
+    value: str | None
+    status: str
+    memory: Bytes | None
+    """Of the fullest GPU."""
+    capacity: Bytes
+    step_time: Ns | None
+    error: float | None
+    rate: float | None
+    """`unit` per second."""
+    unit: str
+    mfu: float | None
+    watts: float | None
+    """Of a GPU."""
+    dollars_per_hour: Dollars | None
+    """Of all GPUs."""
+    dollars_per_million: Dollars | None
+    """For a million of `unit`, without failures."""
+    time: Seconds | None
+    """Of the job's tokens, with failures."""
+    dollars: Dollars | None
+    speedup: float | None
+    """Rate over that of the first machine with the same value."""
+    speedup_error: float | None
+    parts: dict[str, float]
+    """Shares of a step by its limiting parts."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Output of ``phantora compare``."""
+
+    verdict: list[str]
+    """A sentence for each value of the varied option."""
+    best: list[str]
+    """The chosen machines."""
+    machines: list[ComparedRow]
+
+
 @dataclass(frozen=True)
 class Machine:
     """Output of ``phantora doctor``, without the report of the stubs."""
@@ -86,6 +130,7 @@ def schema(command: str) -> dict[str, Any]:
     of: dict[str, Callable[[], dict[str, Any]]] = {
         "analyze": lambda: schemas.object(Report),
         "cluster-show": lambda: schemas.object(ShownCluster),
+        "compare": lambda: schemas.object(Compared),
         "diff": lambda: _diff(schemas),
         "doctor": lambda: _joined(schemas.object(Stubs), schemas.object(Machine)),
         "fits": lambda: schemas.object(Fits),

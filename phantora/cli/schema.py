@@ -9,6 +9,7 @@ import click
 COMMANDS = (
     "analyze",
     "cluster-show",
+    "compare",
     "diff",
     "doctor",
     "fits",

@@ -53,8 +53,26 @@ def measured_of(report: Report) -> Measured:
         holds_up=details.findings[0] if details.findings else "",
         advice=next((line for line in fit.says if line.startswith("What would help")), "") if fit else "",
         watts=head.energy.watts if head.energy else None,
+        parts=parts_of(report),
         roles=", ".join(f"{role.name} {role.idle / role.time:.0%}" for role in report.phases if role.time),
     )
+
+
+_PARTS = {"gemm": "products", "attention": "attention", "convolution": "convolutions"}
+
+
+def parts_of(report: Report) -> dict[str, float]:
+    """Shares of a steady step by the limiting part; classes that mostly move data count as ``memory``."""
+    steady = report.steady
+    classes = {cls: share for cls, share in report.by_class.items() if cls != "communication"}
+    whole = sum(classes.values())
+    if not steady.time or not whole:
+        return {}
+    found: dict[str, float] = {"communication": steady.exposed / steady.time, "host": steady.host / steady.time}
+    for cls, share in classes.items():
+        part = _PARTS.get(cls, "memory")
+        found[part] = found.get(part, 0.0) + share / whole * steady.compute / steady.time
+    return found
 
 
 def main() -> None:

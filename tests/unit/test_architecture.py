@@ -37,7 +37,7 @@ ALLOWED = {
     "runs": {"cost", "fold", "hardware", "launch", "profile", "rank", "sim", "stubs", "trace", "wire"},
     "view": {"trace"},
     "jobs": {"trace", "wire"},
-    "sweeps": {"fold", "hardware", "launch", "trace", "view", "wire"},
+    "sweeps": {"jobs", "fold", "hardware", "launch", "trace", "view", "wire"},
 }
 
 

@@ -1,0 +1,329 @@
+"""``phantora compare``: one script on several machines, with speed, cost and a verdict.
+
+Each machine, and each value of a varied option, is a point of a sweep, so the folder's journal keeps it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from phantora.errors import PhantoraError
+from phantora.hardware import load_cluster, load_gpu, system_names
+from phantora.hardware.prices import RentalPrice, rate_of
+from phantora.jobs.job import HOUR, Machines, best_interval, expected_time
+from phantora.json_data import Seconds
+from phantora.spec import RunSpec
+from phantora.sweeps.answer import Row
+from phantora.sweeps.expressions import Value
+from phantora.sweeps.fold import ONE
+from phantora.sweeps.objective import Objective
+from phantora.sweeps.questions import OnResult, report_nothing
+from phantora.sweeps.result import Measured
+from phantora.sweeps.run import Request, run_sweep
+from phantora.sweeps.space import CLUSTER, Space, Spelling
+
+MARGIN = 0.04
+"""Share of a GPU's memory that a recommended machine leaves."""
+PER_HOST = 8
+CHECKPOINT, RESTART = 30.0, 600.0
+"""Seconds for which a checkpoint stops training, and of a restart: those of ``phantora goodput``."""
+_BINARY = {"k": 1 << 10, "m": 1 << 20}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """The training that is asked about."""
+
+    tokens: float | None = None
+    """All tokens."""
+    rate: float | None = None
+    """Least tokens per second."""
+    deadline: Seconds | None = None
+    """Longest time of all tokens, with failures."""
+    margin: float = MARGIN
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """One machine with one value of the varied option."""
+
+    cluster: str
+    gpu: str
+    gpus: int
+    value: Value | None
+    row: Row
+    unit: str
+    dollars_per_hour: float | None
+    """Of all GPUs."""
+    time: Seconds | None = None
+    """Time of the job's tokens, with failures, checkpoints and restarts."""
+    dollars: float | None = None
+    """Dollars of the job's tokens."""
+    speedup: float | None = None
+    """Rate over that of the first machine with the same value."""
+    speedup_error: float | None = None
+    """Relative error of `speedup`: the two error bars as independent ones."""
+
+    @property
+    def measured(self) -> Measured | None:
+        """Numbers of the run; None unless it ran to its end."""
+        return self.row.measured
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens (or samples, steps) per second of all GPUs."""
+        return self.row.rate
+
+    @property
+    def dollars_per_million(self) -> float | None:
+        """Dollars per million tokens, without failures."""
+        if self.dollars_per_hour is None or not self.rate:
+            return None
+        return self.dollars_per_hour / HOUR / self.rate * 1e6
+
+    @property
+    def left(self) -> float:
+        """Share of the fullest GPU's memory that is left."""
+        return 1 - self.measured.memory / self.measured.capacity if self.measured else 0.0
+
+    @property
+    def limited_by(self) -> str:
+        """The largest part of a step with its share: ``products 48 %``."""
+        if self.measured is None or not self.measured.parts:
+            return ""
+        part, share = max(self.measured.parts.items(), key=lambda item: item[1])
+        return f"{part} {100 * share:.0f} %"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """The answer: choices in the order of the question, the chosen one of each value, and why."""
+
+    choices: tuple[Choice, ...]
+    best: tuple[Choice, ...]
+    """One for each value of the varied option for which any machine is enough."""
+    verdict: tuple[str, ...]
+    """A sentence for each value."""
+    folder: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Machines, the varied option, and prices."""
+
+    gpus: tuple[str, ...]
+    """GPU models, or known systems such as ``aws-p6-b200``."""
+    counts: tuple[int, ...] = (8,)
+    vary: str = ""
+    """Option of the script without dashes; "": none."""
+    values: tuple[Value, ...] = ()
+    job: Job = field(default_factory=Job)
+    prices: Sequence[RentalPrice] = ()
+    dollars: Mapping[str, float] = field(default_factory=dict)
+    """Dollars per GPU and hour by the name of a GPU, "" for all others; they replace `prices`."""
+
+
+def clusters(gpus: Iterable[str], counts: Iterable[int]) -> list[str]:
+    """The machines of each model with each number of GPUs: ``1x8xH100``, ``aws-p6-b200:2``.
+
+    Hosts have 8 GPUs, or as many as the model's own ones (4 of GB200). Raises PhantoraError for a number that whole
+    hosts do not have.
+    """
+    found = []
+    systems = system_names()
+    for count in counts:
+        for name in gpus:
+            if name in systems:
+                per_host = load_cluster(name).gpus_per_host
+                if count % per_host:
+                    raise PhantoraError(f"{name} has hosts of {per_host} GPUs: {count} are no whole hosts")
+                found.append(f"{name}:{count // per_host}")
+                continue
+            per_host = 4 if load_gpu(name).nvlink_domain else PER_HOST
+            if count > per_host and count % per_host:
+                raise PhantoraError(f"hosts of {name} have {per_host} GPUs: {count} are no whole hosts")
+            found.append(f"{-(-count // per_host)}x{min(count, per_host)}x{name}")
+    return found
+
+
+def parse_values(text: str) -> tuple[str, tuple[Value, ...]]:
+    """``seq=8k,16k`` or ``seq=8k:256k`` (each the double of the one before). ``k`` and ``m`` count in 1,024. Raises
+    PhantoraError."""
+    name, equals, listed = text.partition("=")
+    name = name.strip().lstrip("-")
+    if not equals or not name or not listed.strip():
+        raise PhantoraError(f"--vary {text}: write NAME=VALUES, as seq=8k:64k or batch=1,2,4")
+    first, colon, last = listed.partition(":")
+    if not colon:
+        return name, tuple(_value(part) for part in listed.split(","))
+    low, high = _value(first), _value(last)
+    if not isinstance(low, int) or not isinstance(high, int) or not 0 < low <= high:
+        raise PhantoraError(f"--vary {text}: a range has two whole numbers, the smaller one first")
+    values = [low]
+    while values[-1] * 2 <= high:
+        values.append(values[-1] * 2)
+    return name, tuple(values)
+
+
+def _value(text: str) -> Value:
+    text = text.strip()
+    scale = _BINARY.get(text[-1:].lower(), 1)
+    number = text[:-1] if scale > 1 else text
+    return int(number) * scale if number.isdigit() else text
+
+
+def compare(run: RunSpec, folder: Path, question: Question, on_result: OnResult = report_nothing) -> Comparison:
+    """Runs the script on all machines and compares them. The runs are kept in `folder`. Raises PhantoraError, also if
+    the first run fails for another reason than memory."""
+    names = clusters(question.gpus, question.counts)
+    axes: dict[str, tuple[Value, ...]] = {CLUSTER: tuple(names)}
+    arguments: dict[str, Spelling] = {}
+    if question.vary:
+        axes[question.vary], arguments[question.vary] = question.values, f"--{question.vary}"
+    space = Space(where="compare", run=replace(run, cluster=names[0]), axes=axes, arguments=arguments)
+    request = Request(space=space, folder=folder, objective=Objective("speed", _prices(names, question)), fold=ONE)
+    found = run_sweep(request, on_result).answer
+    ran = [row for row in found.rows if row.measured]
+    broken = [row for row in found.rows if row.entry.result is not None and row.entry.result.status == "failed"]
+    if broken and not ran:
+        result = broken[0].entry.result
+        assert result is not None
+        raise PhantoraError(f"{run.target} did not run on {broken[0].entry.point.cluster}: {result.error}")
+    by_key = {(row.entry.point.cluster, repr(row.entry.point.values.get(question.vary))): row for row in found.rows}
+    values: tuple[Value | None, ...] = question.values if question.vary else (None,)
+    choices = []
+    for value in values:
+        rows = [row for name in names if (row := by_key.get((name, repr(value)))) is not None]
+        first = next((row for row in rows if row.measured), None)
+        choices += [_choice(row, value, found.unit, request.objective, question.job, first) for row in rows]
+    best, verdict = [], []
+    for value in values:
+        chosen, sentence = decide([one for one in choices if one.value == value], question.job)
+        best += [chosen] if chosen is not None else []
+        prefix = f"{question.vary} {value}: " if question.vary else ""
+        verdict.append(prefix + sentence)
+    return Comparison(choices=tuple(choices), best=tuple(best), verdict=tuple(verdict), folder=folder)
+
+
+def _prices(names: Iterable[str], question: Question) -> dict[str, float]:
+    """Dollars per GPU and hour by the GPU's name, of the GPUs in `names` that have a price."""
+    found = {}
+    for name in names:
+        gpu = load_cluster(name).gpu.name
+        rate = rate_of(gpu, question.prices)
+        given = question.dollars.get(gpu, question.dollars.get(""))
+        if given is not None or rate is not None:
+            found[gpu] = given if given is not None else rate.dollars if rate is not None else 0.0
+    return found
+
+
+def _choice(row: Row, value: Value | None, unit: str, objective: Objective, job: Job, first: Row | None) -> Choice:
+    point, measured = row.entry.point, row.measured
+    hourly = objective.price(point)
+    seconds = None
+    if job.tokens and row.rate and unit == "tokens":
+        seconds = duration_of(job.tokens / row.rate, point.world, point.gpus_per_host)
+    speedup = error = None
+    if row.rate and measured and first is not None and first.rate and first.measured:
+        speedup = row.rate / first.rate
+        error = math.hypot(measured.error or 0.0, first.measured.error or 0.0) if row is not first else 0.0
+    return Choice(
+        cluster=point.cluster,
+        gpu=point.gpu,
+        gpus=point.world,
+        value=value,
+        row=row,
+        unit=unit,
+        dollars_per_hour=hourly,
+        time=seconds,
+        dollars=hourly * seconds / HOUR if hourly is not None and seconds is not None else None,
+        speedup=speedup,
+        speedup_error=error,
+    )
+
+
+def duration_of(work: Seconds, gpus: int, per_host: int) -> Seconds:
+    """Mean time of `work` with Llama 3's rates of failures, checkpoints of 30 s at the best interval and restarts of
+    10 minutes (:func:`phantora.jobs.job.expected_time`)."""
+    mtbf = Machines(gpus, per_host).mtbf
+    interval = max(60.0, best_interval(CHECKPOINT, RESTART, mtbf))
+    return expected_time(work, interval, CHECKPOINT, RESTART, mtbf)
+
+
+def decide(choices: Sequence[Choice], job: Job) -> tuple[Choice | None, str]:
+    """The cheapest machine that is enough, or the fastest without prices, and a sentence that says by how much."""
+    fitting = [one for one in choices if one.measured is not None and one.left >= job.margin]
+    tight = [one for one in choices if one.measured is not None and one.left < job.margin]
+    if not fitting:
+        if tight:
+            return (
+                None,
+                f"no machine leaves {job.margin:.0%} of a GPU's memory; {tight[0].cluster} leaves {tight[0].left:.1%}",
+            )
+        return None, "no machine has enough memory"
+    enough = [one for one in fitting if _enough(one, job)]
+    if not enough:
+        fastest = max(fitting, key=lambda one: one.rate or 0.0)
+        wanted = f"{job.rate:,.0f} {fastest.unit}/s" if job.rate else "the deadline"
+        return (
+            None,
+            f"no machine meets {wanted}; the fastest, {fastest.cluster}, runs {fastest.rate:,.0f} {fastest.unit}/s",
+        )
+    priced = [one for one in enough if one.dollars_per_million is not None]
+    if len(priced) == len(enough):
+        best = min(enough, key=_cost)
+        others = [one for one in enough if one is not best]
+        text = f"{best.cluster} is the cheapest{_by(best, others)}"
+    else:
+        best = max(enough, key=lambda one: one.rate or 0.0)
+        others = [one for one in enough if one is not best]
+        text = (
+            f"{best.cluster} is the fastest{_ahead(best, others)}; no price of {_unpriced(enough)} is known (--price)"
+        )
+    passed = [one for one in tight if (one.rate or 0.0) > (best.rate or 0.0)]
+    if passed:
+        text += f". {passed[0].cluster} is faster and leaves only {passed[0].left:.1%} of its memory"
+    return best, text
+
+
+def _enough(one: Choice, job: Job) -> bool:
+    if job.rate is not None and (one.unit != "tokens" or (one.rate or 0.0) < job.rate):
+        return False
+    return job.deadline is None or (one.time is not None and one.time <= job.deadline)
+
+
+def _cost(one: Choice) -> float:
+    return one.dollars if one.dollars is not None else one.dollars_per_million or math.inf
+
+
+def _by(best: Choice, others: Sequence[Choice]) -> str:
+    """``: $1.10 per million tokens, 14 % below 8xH100, which the error bars (5 %, 6 %) do not change``."""
+    price = f"${best.dollars_per_million:.3g} per million {best.unit}"
+    if not others:
+        return f": {price}"
+    second = min(others, key=_cost)
+    gain = 1 - _cost(best) / _cost(second)
+    return f": {price}, {gain:.0%} below {second.cluster}; {_sure(best, second, _cost(second) / _cost(best))}"
+
+
+def _ahead(best: Choice, others: Sequence[Choice]) -> str:
+    if not others:
+        return ""
+    second = max(others, key=lambda one: one.rate or 0.0)
+    ratio = (best.rate or 0.0) / (second.rate or math.inf)
+    return f": {ratio:.2f} times {second.cluster}; {_sure(best, second, ratio)}"
+
+
+def _sure(best: Choice, second: Choice, ratio: float) -> str:
+    assert best.measured is not None and second.measured is not None
+    bar = math.hypot(best.measured.error or 0.0, second.measured.error or 0.0)
+    if ratio > 1 + bar:
+        return f"sure: the error of the ratio is {bar:.0%}"
+    return f"not sure: the error of the ratio is {bar:.0%}"
+
+
+def _unpriced(choices: Sequence[Choice]) -> str:
+    return " or ".join(dict.fromkeys(one.gpu for one in choices if one.dollars_per_million is None))

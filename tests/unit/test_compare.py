@@ -1,0 +1,119 @@
+"""``phantora compare``: machines, values, costs and verdicts, without a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from phantora.errors import PhantoraError
+from phantora.sweeps.answer import answer
+from phantora.sweeps.compare import Choice, Job, clusters, decide, duration_of, parse_values
+from phantora.sweeps.objective import Objective
+from phantora.sweeps.plan import make_plan
+from phantora.sweeps.result import RAN, Result
+from phantora.sweeps.runner import Entry
+from phantora.sweeps.space import space_of
+from phantora.sweeps.task import Shared, Task
+from tests.support.sweeps import measured
+
+
+def test_machines_have_whole_hosts() -> None:
+    assert clusters(["H100", "GB200"], [2, 16]) == ["1x2xH100", "1x2xGB200", "2x8xH100", "4x4xGB200"]
+    assert clusters(["aws-p5"], [16]) == ["aws-p5:2"]
+    with pytest.raises(PhantoraError, match="hosts of H100 have 8 GPUs: 12 are no whole hosts"):
+        clusters(["H100"], [12])
+    with pytest.raises(PhantoraError, match="aws-p5 has hosts of 8 GPUs: 4 are no whole hosts"):
+        clusters(["aws-p5"], [4])
+
+
+def test_values_of_an_option() -> None:
+    assert parse_values("seq=8k:64k") == ("seq", (8192, 16384, 32768, 65536))
+    assert parse_values("--batch=1, 2,x") == ("batch", (1, 2, "x"))
+    for wrong in ("seq", "seq=", "seq=8k:4k", "seq=a:b"):
+        with pytest.raises(PhantoraError, match="--vary"):
+            parse_values(wrong)
+
+
+def choice(
+    cluster: str, step_ms: float, price: float | None, error: float = 0.05, memory: int = 40, days: float | None = None
+) -> Choice:
+    """A machine of 8 GPUs on which a step has 8,000 tokens."""
+    table = {"target": ["train.py"], "cluster": cluster, "tokens": "8000"}
+    point = make_plan(space_of(table, "compare")).points[0]
+    found = measured(step_ms, memory, error)
+    entry = Entry(Task.of(point, Shared(Path("x"))), Result("key", {}, RAN, found))
+    row = answer([entry], Objective(), [], Path("x")).rows[0]
+    return Choice(
+        cluster=cluster,
+        gpu=point.gpu,
+        gpus=point.world,
+        value=None,
+        row=row,
+        unit="tokens",
+        dollars_per_hour=None if price is None else 8 * price,
+        time=None if days is None else days * 86400,
+    )
+
+
+H100 = choice("1x8xH100", 100, 3.0)
+B200 = choice("1x8xB200", 40, 5.0)
+
+
+def test_the_cheapest_machine_per_token() -> None:
+    best, text = decide([H100, B200], Job())
+    assert best is B200 and B200.dollars_per_million == pytest.approx(40 / 3600 / 200_000 * 1e6)
+    assert text == (
+        "1x8xB200 is the cheapest: $0.0556 per million tokens, 33% below 1x8xH100; sure: the error of the ratio is 7%"
+    )
+
+
+def test_a_small_difference_is_not_sure() -> None:
+    best, text = decide([H100, choice("1x8xH200", 98, 3.0)], Job())
+    assert (
+        best is not None
+        and best.cluster == "1x8xH200"
+        and text.endswith("2% below 1x8xH100; not sure: the error of the ratio is 7%")
+    )
+
+
+def test_a_machine_must_meet_rate_and_deadline() -> None:
+    assert decide([H100, B200], Job(rate=150_000))[0] is B200
+    best, text = decide([H100, B200], Job(rate=1e6))
+    assert best is None and text == "no machine meets 1,000,000 tokens/s; the fastest, 1x8xB200, runs 200,000 tokens/s"
+    slow, fast = choice("1x8xH100", 100, 1.0, days=40), choice("1x8xB200", 40, 5.0, days=16)
+    assert decide([slow, fast], Job(deadline=30 * 86400))[0] is fast
+
+
+def test_a_machine_without_room_is_passed_over() -> None:
+    tight = choice("1x8xB200", 40, 1.0, memory=79)
+    best, text = decide([H100, tight], Job())
+    assert best is H100 and text.endswith(". 1x8xB200 is faster and leaves only 1.2% of its memory")
+    assert decide([tight], Job()) == (None, "no machine leaves 4% of a GPU's memory; 1x8xB200 leaves 1.2%")
+
+
+def test_without_prices_the_fastest() -> None:
+    best, text = decide([H100, choice("1x8xGB300", 50, None)], Job())
+    assert best is not None and best.cluster == "1x8xGB300"
+    assert text == (
+        "1x8xGB300 is the fastest: 2.00 times 1x8xH100; sure: the error of the ratio is 7%; "
+        "no price of GB300 is known (--price)"
+    )
+
+
+def test_what_does_not_run_is_no_choice() -> None:
+    nothing = replace(H100, row=replace(H100.row, entry=replace(H100.row.entry, result=None)))
+    assert decide([nothing], Job()) == (None, "no machine has enough memory")
+
+
+def test_failures_make_large_jobs_longer() -> None:
+    week = 7 * 86400.0
+    assert week < duration_of(week, 8, 8) < duration_of(week, 16384, 8) < 2 * week
+
+
+def test_the_limiting_part() -> None:
+    found = measured(100, parts={"products": 0.4, "attention": 0.35, "host": 0.25})
+    result = replace(H100.row.entry.result, measured=found) if H100.row.entry.result else None
+    one = replace(H100, row=replace(H100.row, entry=replace(H100.row.entry, result=result)))
+    assert one.limited_by == "products 40 %" and H100.limited_by == ""
