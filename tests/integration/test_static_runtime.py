@@ -87,6 +87,59 @@ def test_functions_linked_into_a_library_become_the_stubs(tmp_path: Path) -> Non
     assert ctypes.c_int.in_dll(library, "registered").value == 1
 
 
+EXPORTING = """
+__attribute__((visibility("hidden"), noinline)) int inner_count(int *count) {
+  static int calls;
+  for (int i = 0; i < 4; i++) calls += *count = -i;
+  return 801;
+}
+int devices(int *count) { return inner_count(count); }
+__asm__(".globl _cudaGetDeviceCount; .type _cudaGetDeviceCount, @function\\n_cudaGetDeviceCount: .byte 0xe9\\n"
+        ".long inner_count - . - 4\\n.size _cudaGetDeviceCount, . - _cudaGetDeviceCount");
+int _cuDeviceGetCount(int *count) { *count = -9; return inner_count(count) - 1; }
+int _cudaNobodyHasThis(int *count) { return inner_count(count) + 1; }
+"""
+
+
+def test_functions_that_exports_lead_to_become_the_stubs(tmp_path: Path) -> None:
+    """As in the CuTe DSL, whose library has no names but its exports. It calls the hidden functions itself, too."""
+    (tmp_path / "exporting.c").write_text(EXPORTING)
+    (tmp_path / "runtime.c").write_text("int cudaGetDeviceCount(int *count) { *count = 5; return 0; }")
+    (tmp_path / "driver.c").write_text("int cuDeviceGetCount(int *count) { *count = 6; return 0; }")
+    for name in ("exporting", "runtime", "driver"):
+        flags = ["-O1", "-s", "-shared", "-fPIC"]
+        subprocess.run(["gcc", *flags, "-o", str(tmp_path / f"{name}.so"), str(tmp_path / f"{name}.c")], check=True)
+    library, count = ctypes.CDLL(str(tmp_path / "exporting.so")), ctypes.c_int()
+    assert library.devices(ctypes.byref(count)) == library._cudaGetDeviceCount(ctypes.byref(count)) == 801
+    stubs = (ctypes.CDLL(str(tmp_path / f"{name}.so")) for name in ("runtime", "driver"))
+    assert static_runtime.replace_exports(tmp_path / "exporting.so", *stubs) == 2
+    for function in (library.devices, library._cudaGetDeviceCount):
+        assert function(ctypes.byref(count)) == 0 and count.value == 5
+    assert library._cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value == 6
+    assert library._cudaNobodyHasThis(ctypes.byref(count)) == 1
+
+
+CUTE = """
+import torch
+from flash_attn.cute import flash_attn_func
+
+q, k, v = (torch.randn(2, 4096, 16, 128, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+out = flash_attn_func(q, k, v, causal=True)
+out = out[0] if isinstance(out, tuple) else out
+out.backward(torch.ones_like(out))
+torch.cuda.synchronize()
+"""
+
+
+def test_flash_attention_4_takes_an_attentions_time(tmp_path: Path) -> None:
+    pytest.importorskip("flash_attn.cute")
+    (tmp_path / "program.py").write_text(CUTE)
+    run = trace(tmp_path, "--cluster", "1x1xH100", "program.py")
+    kernels = [row for row in records(run.log, "kernel", "name", "start", "end") if "cutlass" in row["name"]]
+    forward, *backward = (row["end"] - row["start"] for row in kernels)
+    assert 220e3 < forward < 300e3 and 600e3 < sum(backward) < 800e3
+
+
 def test_every_import_of_cupy_has_a_stub_or_a_trap(stub_set: StubSet) -> None:
     by_library = {item.soname.split(".so")[0]: {*item.implemented, *item.trapped} for item in stub_set.coverage}
     lines = (Path(static_runtime.__file__).parents[2] / "stubs" / "imported" / "cupy.txt").read_text().splitlines()

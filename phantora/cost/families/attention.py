@@ -22,6 +22,8 @@ from phantora.cost.machine import Machine
 from phantora.cost.tensors import item_bytes, tensor_at
 from phantora.cost.types import OperatorSignature, TensorSpec
 
+PROLOGUES = ("dot_do_o", "bwd_preprocess", "BwdPreprocess")  # in names of FlashAttention 2, 4 and 3
+EPILOGUES = ("convert_d", "bwd_postprocess", "BwdPostprocess")
 BLOCK = 128
 STEP = 64
 FLASH_HEADS = (32, 64, 96, 128, 192, 256)  # flash_attn/src/static_switch.h
@@ -186,10 +188,11 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
 def of(machine: Machine, a: Attention, kernels: Kernels) -> Estimate:
     """Estimate of all kernels: FlashAttention's helpers of the backward pass separately, the others share the rest."""
     whole = Estimate(attention_ns(machine, a), a.moved, a.flops, a.dtype)
-    if not a.backward or a.kind != "flash" or len(kernels) < 2:
+    if not a.backward or len(kernels) < 2:
         return whole
     before, after = helper_ns(machine, a)
-    own = [before if "dot_do_o" in k.name else after if "convert_d" in k.name else 0.0 for k in kernels]
+    sides = ((before, PROLOGUES), (after, EPILOGUES))
+    own = [sum(ns for ns, parts in sides if any(part in k.name for part in parts)) for k in kernels]
     main = own.count(0.0)
     if not main or main == len(kernels):
         return whole

@@ -1,4 +1,7 @@
-"""The operators of the package flash-attn: FlashAttention as torch has it, with other arguments and a window."""
+"""The operators of the packages flash-attn 2, 3 and 4: FlashAttention as torch has it, with other arguments and a
+window.
+
+FlashAttention-3 and 4 are written for Hopper and Blackwell, like cuDNN's attention, and take its time."""
 
 from __future__ import annotations
 
@@ -11,13 +14,16 @@ from phantora.cost.machine import Machine
 from phantora.cost.tensors import tensor_at
 from phantora.cost.types import OperatorSignature
 
-NAMESPACE = "flash_attn::"
+NAMESPACES = {"flash_attn::": "flash", "flash_attn_3::": "cudnn", "flash_attn_4::": "cudnn"}
+"""The kind of attention whose time they take."""
 ERROR = 0.30
 
 
 def classify(name: str) -> str | None:
     """Class by namespace."""
-    return "attention" if name.startswith(f"{NAMESPACE}_flash_attn") else None
+    namespace, _, function = name.partition("::")
+    known = f"{namespace}::" in NAMESPACES and function.startswith("_flash_attn")
+    return "attention" if known else None
 
 
 def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
@@ -48,7 +54,7 @@ def from_signature(signature: OperatorSignature, name: str) -> attention.Attenti
         batch = max(1, lengths.shape[0] - 1) if lengths is not None and lengths.shape else 1
         queries, keys = -(-q.shape[0] // batch), -(-k.shape[0] // batch)
     return attention.Attention(
-        "flash",
+        NAMESPACES[f"{name.partition('::')[0]}::"],
         backward,
         batch,
         q.shape[-2],

@@ -62,11 +62,11 @@ class Calls:
         return call
 
     def _text(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
-        described = [_described(value) for value in (*args, *kwargs.values())]
-        key = (name, _hashable(described))
+        texts = [described(value) for value in (*args, *kwargs.values())]
+        key = (name, hashable(texts))
         text = self._texts.get(key)
         if text is None:
-            table = {"op": PREFIX + name, "args": described, "bwd": False}
+            table = {"op": PREFIX + name, "args": texts, "bwd": False}
             text = self._texts[key] = json.dumps(table, separators=(",", ":")).encode()
         return text
 
@@ -88,22 +88,23 @@ def clearing(clear: Any) -> Callable[..., None]:
     return settle
 
 
-def _hashable(value: Any) -> Any:
+def hashable(value: Any) -> Any:
+    """What `described` returns, as a key of a dictionary: True and 1 are two keys."""
     if isinstance(value, list):
-        return tuple(map(_hashable, value))
+        return tuple(map(hashable, value))
     if isinstance(value, dict):
-        return tuple((key, _hashable(item)) for key, item in value.items())
+        return tuple((key, hashable(item)) for key, item in value.items())
     return (type(value), value)
 
 
-def _described(value: Any) -> Any:
+def described(value: Any) -> Any:
     """As the tracer writes an argument (``phantora/cost/parse.py`` reads it)."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     if isinstance(value, float):
         return float(f"{value:.1g}")
     if isinstance(value, (list, tuple)):
-        items = [_described(item) for item in value]
+        items = [described(item) for item in value]
         if not any(isinstance(item, dict) for item in items):
             return items
         if len(items) <= LONG_LIST or any("t" not in item for item in items if item):

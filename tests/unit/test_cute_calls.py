@@ -1,0 +1,122 @@
+"""Calls of the CuTe DSL as operators, with stand-ins for its modules: it is not installed where tests run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from phantora.cost import KernelLaunch, model_for, parse_signature
+from phantora.cost.families.cute import product_among
+from phantora.cost.types import OperatorSignature, TensorSpec
+from phantora.hardware import load_gpu
+from phantora.rank.patches import cute_calls
+
+MODEL = model_for(load_gpu("H100"))
+
+
+def recorder() -> tuple[cute_calls.Calls, list[OperatorSignature]]:
+    seen: list[OperatorSignature] = []
+
+    def around(text: bytes, launch: Callable[[], Any]) -> Any:
+        seen.append(parse_signature(text))
+        return launch()
+
+    return cute_calls.Calls(around), seen
+
+
+def test_a_compiled_function_is_an_operator_with_its_tensors() -> None:
+    class Compiled:
+        function_name = "norm"
+
+        def __call__(self, *given: Any) -> int:
+            return len(given)
+
+    module = ModuleType(cute_calls.EXECUTOR)
+    vars(module).update(JitCompiledFunction=Compiled, JitExecutor=type("E", (Compiled,), {}))
+    calls, seen = recorder()
+    calls.wrap_classes(module)
+    assert Compiled()(torch.ones(4, 8), 1e-6) == 2
+    assert seen[0].name == "cute::norm" and isinstance(seen[0].args[0], TensorSpec)
+
+
+def test_a_loaded_function_is_an_operator() -> None:
+    class Loaded:
+        def __getattr__(self, prefix: str) -> Any:
+            return lambda *given: len(given)
+
+    calls, seen = recorder()
+    calls.wrap_loaded(SimpleNamespace(ExternalBinaryModule=Loaded))  # type: ignore[arg-type]
+    assert Loaded().func(torch.ones(2), torch.ones(2)) == 2 and seen[0].name == "cute::func"
+
+
+def attention(calls: cute_calls.Calls, launch: Callable[[], Any]) -> ModuleType:
+    """A module with the arguments of FlashAttention-4's interface."""
+
+    def forward(
+        q, k, v, qv=None, cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, page_table=None,
+        softmax_scale=None, causal=False, window_size_left=None, window_size_right=None, block_sparse_tensors=None,
+        gather_kv_indices=None,
+    ):  # fmt: skip
+        return launch()
+
+    def backward(
+        q, k, v, out, dout, lse, softmax_scale=None, causal=False, window_size_left=None, window_size_right=None,
+        cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, block_sparse_tensors=None,
+    ):  # fmt: skip
+        return launch()
+
+    module = ModuleType(cute_calls.ATTENTION)
+    vars(module).update(_flash_attn_fwd=forward, _flash_attn_bwd=backward)
+    calls.wrap_attention(module)
+    return module
+
+
+def ns(signature: OperatorSignature, *names: str) -> list[int]:
+    kernels = tuple(KernelLaunch(name, (132, 1, 1), (384, 1, 1)) for name in names)
+    return list(MODEL.operator(signature, kernels).durations)
+
+
+def test_flash_attention_4_is_an_attention_with_its_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    calls, seen = recorder()
+    module = attention(calls, lambda: calls.call("cute::inner", [], lambda: None))
+    q = torch.empty(2, 4096, 16, 128, dtype=torch.bfloat16, device="meta")
+    module._flash_attn_fwd(q, q, q, causal=True)
+    module._flash_attn_bwd(q, q, q, q, q, q, causal=True)
+    assert [each.name.partition("::")[2] for each in seen] == ["_flash_attn_forward", "_flash_attn_backward"]
+    assert 220e3 < ns(seen[0], "fwd")[0] < 300e3
+    before, main, after = ns(seen[1], "flash_bwd_preprocess", "flash_bwd_sm90", "flash_bwd_postprocess")
+    assert 600e3 < before + main + after < 800e3 and main > 4 * max(before, after)
+
+
+def test_packed_sequences_and_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    calls, seen = recorder()
+    module = attention(calls, lambda: None)
+    q, lengths = torch.empty(8192, 16, 128, dtype=torch.bfloat16, device="meta"), torch.zeros(3, dtype=torch.int32)
+    packed = {"cu_seqlens_q": lengths, "cu_seqlens_k": lengths, "max_seqlen_q": 4096, "max_seqlen_k": 4096}
+    module._flash_attn_fwd(q, q, q, causal=True, **packed)
+    module._flash_attn_fwd(q, q, q, page_table=lengths)
+    assert [each.name for each in seen] == ["flash_attn_4::_flash_attn_varlen_forward"]
+    assert 220e3 < ns(seen[0], "fwd")[0] < 300e3
+
+
+def spec(*shape: int, dtype: str = "bfloat16") -> TensorSpec:
+    strides = [1]
+    for extent in reversed(shape[1:]):
+        strides.insert(0, strides[0] * extent)
+    return TensorSpec(dtype, shape, tuple(strides))
+
+
+def test_a_kernel_takes_its_bytes_or_its_product() -> None:
+    norm = OperatorSignature("cute::norm", (spec(8192, 4096), spec(4096, dtype="float32"), spec(8192, 4096)))
+    assert 40e3 < ns(norm, "norm")[0] < 60e3  # 134 MB at 3.35 TB/s: 40 us
+    product = OperatorSignature("cute::gemm", (spec(8192, 4096), spec(8192, 4096), spec(8192, 8192)))
+    assert 556e3 < ns(product, "gemm")[0] < 1000e3  # 550 GFLOP at 989 TFLOP/s
+    assert product_among([spec(4096, 4096)] * 3) is None
+    batched = product_among([spec(64, 32, 5), spec(48, 32, 5), spec(64, 48, 5)])
+    assert batched is not None and (batched.m, batched.n, batched.k, batched.batch) == (64, 48, 32, 5)
