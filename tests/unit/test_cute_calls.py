@@ -57,16 +57,17 @@ def attention(calls: cute_calls.Calls, launch: Callable[[], Any]) -> ModuleType:
     """A module with the arguments of FlashAttention-4's interface."""
 
     def forward(
-        q, k, v, qv=None, cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, page_table=None,
-        softmax_scale=None, causal=False, window_size_left=None, window_size_right=None, block_sparse_tensors=None,
-        gather_kv_indices=None,
-    ):  # fmt: skip
+        q: Any, k: Any, v: Any, qv: Any = None, cu_seqlens_q: Any = None, cu_seqlens_k: Any = None,
+        max_seqlen_q: Any = None, max_seqlen_k: Any = None, page_table: Any = None, softmax_scale: Any = None,
+        causal: bool = False, window_size_left: Any = None, window_size_right: Any = None,
+    ) -> Any:  # fmt: skip
         return launch()
 
     def backward(
-        q, k, v, out, dout, lse, softmax_scale=None, causal=False, window_size_left=None, window_size_right=None,
-        cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None, block_sparse_tensors=None,
-    ):  # fmt: skip
+        q: Any, k: Any, v: Any, out: Any, dout: Any, lse: Any, softmax_scale: Any = None, causal: bool = False,
+        window_size_left: Any = None, window_size_right: Any = None, cu_seqlens_q: Any = None,
+        cu_seqlens_k: Any = None, max_seqlen_q: Any = None, max_seqlen_k: Any = None,
+    ) -> Any:  # fmt: skip
         return launch()
 
     module = ModuleType(cute_calls.ATTENTION)
