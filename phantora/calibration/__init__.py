@@ -1,4 +1,7 @@
-"""Calibration files from logs of real runs: ``phantora calibrate`` (docs/howto/calibrate.md)."""
+"""Calibration files from logs of real runs: ``phantora calibrate`` (docs/howto/calibrate.md).
+
+Process: terminal.
+"""
 
 from phantora.calibration.fit import Calibration, calibrate, write
 from phantora.calibration.simulated import calibrate_by

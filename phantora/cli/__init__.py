@@ -1,1 +1,4 @@
-"""The command line: one module per command, the options they share in `options`."""
+"""The command line: one module per command, the options they share in `options`.
+
+Process: terminal.
+"""

@@ -1,4 +1,7 @@
-"""Durations of operators and kernels, and their sources."""
+"""Durations of operators and kernels, and their sources.
+
+Process: simulator.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,7 @@
-"""GPUs, hosts and clusters: data files and their loader."""
+"""GPUs, hosts and clusters: data files and their loader.
+
+Process: terminal and simulator.
+"""
 
 from phantora.hardware.builders import build
 from phantora.hardware.calibration import CalibrationFile, load_calibration

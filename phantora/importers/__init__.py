@@ -2,6 +2,8 @@
 
 A reader of a format turns files into :class:`~phantora.importers.rank.RankTrace` objects. :mod:`assemble` matches
 collectives between the ranks, removes the skew of their clocks, links kernels to operators and writes the log.
+
+Process: terminal.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""Duration and cost of a training job: failures, checkpoints, restarts, stragglers and spare hosts."""
+"""Duration and cost of a training job: failures, checkpoints, restarts, stragglers and spare hosts.
+
+Process: terminal.
+"""

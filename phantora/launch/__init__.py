@@ -2,4 +2,6 @@
 
 `plan` has the processes, `environment` their variables. `supervisor` and `command` start and end a run, `forkserver`
 forks its ranks, `output` shows their output. Python inside a rank is in `phantora/rank`.
+
+Process: terminal and fork server.
 """

@@ -1,4 +1,4 @@
-"""Runs a command whose processes join the simulation by themselves (see `phantora.rank.hook`)."""
+"""Runs a command, in the terminal's process. Its processes join the simulation by themselves (`phantora.rank.hook`)."""
 
 from __future__ import annotations
 

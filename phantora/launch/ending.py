@@ -1,4 +1,4 @@
-"""The common part of launching ranks and launching a command: signals, the simulator's thread, the end."""
+"""The terminal's part common to ranks and commands: signals, the simulator's thread, the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The environment of the processes that a run starts: the fork server, a command, and children of ranks."""
+"""The environment that the terminal's process gives to the fork server, to a command, and to children of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output of ranks: to the console with a prefix, to files, or both."""
+"""Output of ranks, in the terminal's process: to the console with a prefix, to files, or both."""
 
 from __future__ import annotations
 

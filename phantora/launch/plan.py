@@ -1,4 +1,4 @@
-"""The processes to launch, and the environment that torchrun would give them."""
+"""The terminal's plan of a run: the processes to launch, and the environment that torchrun would give them."""
 
 from __future__ import annotations
 

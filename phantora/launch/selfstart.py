@@ -1,4 +1,4 @@
-"""Detects a script that starts its ranks itself. It is run once, not once per GPU."""
+"""Detects, in the terminal's process, a script that starts its ranks itself: it is run once, not once per GPU."""
 
 from __future__ import annotations
 

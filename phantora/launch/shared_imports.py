@@ -1,4 +1,4 @@
-"""Imports at the top of a script, done once before the ranks are forked.
+"""Imports at the top of a script, found in the terminal's process and done once in the fork server.
 
 Transformers and DeepSpeed take 4 s of CPU and 150 MB in every rank; ranks forked behind them share both. The
 result is the same: only packages known to do nothing on import that a rank would do otherwise, and only

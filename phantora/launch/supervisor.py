@@ -1,4 +1,4 @@
-"""Starts the ranks of a plan, carries their output, and ends everything in order.
+"""The terminal's supervisor: starts the ranks of a plan, carries their output, and ends everything in order.
 
 Whatever happens (a failing rank, Ctrl-C, a killed fork server, an error of the simulation), no
 process, descriptor or temporary file outlives the run.

@@ -2,4 +2,6 @@
 
 ``prepare`` checks the spec, ``fold`` decides which ranks run, ``assemble`` builds the simulator, ``local`` runs it on
 this machine; ``replay`` simulates a recording again.
+
+Process: terminal.
 """

@@ -1,4 +1,7 @@
-"""The stub libraries of ``stub/``: builds, cache, and loading into a process."""
+"""The stub libraries of ``stub/``: builds, cache, and loading into a process.
+
+Process: terminal and fork server.
+"""
 
 from phantora.stubs.build import Coverage, StubSet
 from phantora.stubs.cache import ensure

@@ -1,1 +1,4 @@
-"""Many runs of one script: which layout is fastest, cheapest, and fits (docs/sweeps.md)."""
+"""Many runs of one script: which layout is fastest, cheapest, and fits (docs/sweeps.md).
+
+Process: terminal.
+"""

@@ -1,1 +1,4 @@
-"""The log: its schema, writer and reader; exports, analysis and differences are made from it alone."""
+"""The log: its schema, writer and reader; exports, analysis and differences are made from it alone.
+
+Process: terminal and simulator.
+"""

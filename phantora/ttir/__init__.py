@@ -1,1 +1,4 @@
-"""Work of a Triton kernel's launch, from its IR (TTIR): `parse`, `walk`, `work`."""
+"""Work of a Triton kernel's launch, from its IR (TTIR): `parse`, `walk`, `work`.
+
+Process: rank and terminal.
+"""

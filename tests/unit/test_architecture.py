@@ -402,9 +402,23 @@ def test_files_and_modules_that_texts_name_exist() -> None:
 
 def test_the_map_has_the_allowed_imports() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
-    rows = re.findall(r"^\| `phantora/(\w+)`.*? \| .*? \| (.*?) \|$", text, re.MULTILINE)
+    rows = re.findall(r"^\| `phantora/(\w+)`.*? \| .*? \| .*? \| (.*?) \|$", text, re.MULTILINE)
     written = {package: set(re.findall(r"\w+", names)) for package, names in rows if package in ALLOWED}
     assert written == ALLOWED
+
+
+def test_packages_name_their_process() -> None:
+    """The box of the map's picture in which the code of a package runs."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| `phantora/([\w/]+)`.*? \| (.*?) \|", text, re.MULTILINE)
+    assert {name for name, _ in rows} >= ALLOWED.keys()
+    wrong = []
+    for name, process in rows:
+        boxes = {"terminal", "fork server", "rank", "simulator"} & set(process.split(", "))
+        line = f"Process: {process.replace(', ', ' and ') if boxes else 'every one'}."
+        if line not in (ast.get_docstring(tree(ROOT / "phantora" / name / "__init__.py")) or ""):
+            wrong.append(f"{name}: {line}")
+    assert wrong == []
 
 
 def test_the_command_line_is_started_from_one_place() -> None:
