@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
 
+from phantora.cli.behind import note_behind, ours_behind, reads
 from phantora.cli.options import IGNORED, check_option, ignored_options, module_option, report_options
 from phantora.errors import PhantoraError
 from phantora.options import ScriptCommand, run_options, run_spec
@@ -105,9 +104,9 @@ def trace(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> Non
     if options["fail"] and not options["check"]:
         raise click.UsageError("--fail needs --check", ctx)
     is_command = ctx.meta[COMMAND]
-    behind = [] if is_command else _ours_behind(ctx, target)
+    behind = [] if is_command else ours_behind(ctx, target)
     if not options["quiet"] and not options["module"]:
-        _note_behind([flag for flag in behind if not _mentions(target[0], flag)], target[0])
+        note_behind([flag for flag in behind if not reads(target[0], flag)], target[0])
     try:
         status = _run(_spec(target, is_command, options), options)
     except PhantoraError as error:
@@ -119,7 +118,7 @@ def trace(ctx: click.Context, /, target: tuple[str, ...], **options: Any) -> Non
         taken = " and ".join(f"{flag} behind {target[0]}" for flag in flags)
         raise PhantoraError(f"{error} ({taken} was taken as ours; arguments after -- are the script's)") from error
     if status:
-        _note_behind([flag for flag in behind if options["module"] or _mentions(target[0], flag)], target[0])
+        note_behind([flag for flag in behind if options["module"] or reads(target[0], flag)], target[0])
     ctx.exit(status)
 
 
@@ -190,27 +189,3 @@ class _Validated:
         console.print(headline(difference), highlight=False, markup=False, style="bold", soft_wrap=True)
         render(found, self._within, console)
         return 1 if beyond(found, self._within) else 0
-
-
-def _ours_behind(ctx: click.Context, target: tuple[str, ...]) -> list[str]:
-    """Words behind the script that are long options of ours, and that the script gets."""
-    cut = target.index("--") if "--" in target else len(target)
-    ours = {flag for parameter in ctx.command.params for flag in parameter.opts if flag.startswith("--")}
-    words = (word.partition("=")[0] for word in target[1:cut])
-    return list(dict.fromkeys(word for word in words if word in ours))
-
-
-def _mentions(script: str, flag: str) -> bool:
-    """True if the text of `script` contains the name of the option `flag`: the script may read it."""
-    try:
-        text = Path(script).read_text(errors="replace")
-    except OSError:
-        return True
-    return re.search(rf"\b{flag[2:].replace('-', '[-_]')}\b", text) is not None
-
-
-def _note_behind(flags: list[str], script: str) -> None:
-    """A note on options of ours that `script` gets."""
-    if flags:
-        went = f"{', '.join(flags)} behind {script} went to the script; ours stand before it"
-        click.echo(f"phantora: note: {went}", err=True)

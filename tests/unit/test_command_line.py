@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from phantora.cli.behind import ours_behind, reads
 from phantora.cli.main import _status
-from phantora.cli.trace import _mentions, _ours_behind
 from phantora.cli.trace import trace as command
 from phantora.outputs import why_not_written
 
@@ -57,11 +57,13 @@ def test_why_a_file_is_not_written(tmp_path: Path) -> None:
 
 def test_options_of_ours_behind_the_script() -> None:
     context = command.make_context("trace", ["--modules", "x.py"])
-    words = ("x.py", "--modules", "--flows=1", "--layers", "3", "--modules", "--", "--seed")
-    assert _ours_behind(context, words) == ["--modules", "--flows"]
+    words = ("x.py", "--modules", "--flows=1", "--layers", "3", "-q", "--modules", "--", "--seed")
+    assert ours_behind(context, words) == ["--modules", "--flows", "-q"]
 
 
-def test_a_script_mentions_an_option_by_its_name(tmp_path: Path) -> None:
+def test_a_script_reads_an_option_by_its_name(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text("class Arguments:\n    moe_routing: str\n    hosts: int\n")
-    assert _mentions(str(script), "--moe-routing") and not _mentions(str(script), "--host")
+    script.write_text("class Arguments:\n    moe_routing: str\n    hosts: int\n#host\nhost = 'a host'\nprint(host)\n")
+    assert reads(str(script), "--moe-routing") and not reads(str(script), "--host")
+    script.write_text("parser.add_argument('-q', '--host')\n")
+    assert reads(str(script), "--host") and reads(str(script), "-q") and not reads(str(script), "--seed")
