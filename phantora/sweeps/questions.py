@@ -15,7 +15,7 @@ from phantora.spec import OFF, RunSpec
 from phantora.sweeps.answer import Row
 from phantora.sweeps.expressions import Value
 from phantora.sweeps.objective import Objective
-from phantora.sweeps.result import OUT_OF_MEMORY, RAN, Result
+from phantora.sweeps.result import FAILED, OUT_OF_MEMORY, RAN, Result
 from phantora.sweeps.run import Request, plan_of, run_sweep
 from phantora.sweeps.runner import Entry
 from phantora.sweeps.space import CLUSTER, Space, Spelling
@@ -87,7 +87,7 @@ def fits(run: RunSpec, folder: Path, largest: str | None = None, on_result: OnRe
         assert result is not None
         return Tried(number, result)
 
-    known = {one.value: one for one in largest_that_fits(run_with, capacity)}
+    known = {one.value: one for one in largest_that_fits(run_with, capacity, largest, run.target)}
     best = max((one.value for one in known.values() if one.fits), default=0)
     shown = known[best or 1]
     line = f"Largest {largest} that fits: {best}." if best else f"Not even {largest} 1 fits."
@@ -123,16 +123,33 @@ def run_point(request: Request, values: Mapping[str, Value], on_result: OnResult
     return answer.rows[0]
 
 
-def largest_that_fits(run: Callable[[int], Tried], capacity: int) -> Iterator[Tried]:
+class ChangesNothing(PhantoraError):
+    """An option of the script that is looked for the largest value of has no effect."""
+
+    exit_status = 2
+
+
+def _same(a: Result, b: Result) -> bool:
+    """Equal in memory and time: the same run."""
+    x, y = a.measured, b.measured
+    return x is not None and y is not None and (x.memory, x.step_time) == (y.memory, y.step_time)
+
+
+def largest_that_fits(run: Callable[[int], Tried], capacity: int, option: str, script: str) -> Iterator[Tried]:
     """Runs until the largest number that fits is known: the largest of those that did.
 
     Memory grows nearly in a straight line with it, so the next number is where the line through two runs meets
-    `capacity`; every second one halves what is left. A number that fits, and the next one, that does not, end it."""
+    `capacity`; every second one halves what is left. A number that fits, and the next one, that does not, end it.
+    Raises ChangesNothing where two runs are equal: `script` has no use for `option`."""
+    before: Tried | None = None
     low, high = 0, 0  # the largest that fits, the smallest that does not; 0: none yet
     tried: dict[int, int] = {}
     number, runs = 1, 0
     while number <= MOST:
         found = run(number)
+        if before is not None and _same(before.result, found.result):
+            raise ChangesNothing(f"{option} changes nothing: does {script} read it?")
+        before = found
         yield found
         if found.bytes:
             tried[number] = found.bytes
@@ -214,10 +231,13 @@ def offers(
     request: Request, clusters: Iterable[str], work: float | None, least: float | None, on_result: OnResult
 ) -> Iterator[Offer]:
     """Runs the script on one cluster after the other, the smallest first, until one gets through `least` a second.
-    `work`: tokens wanted in all. Raises PhantoraError for either where the tokens of a step are unknown."""
+    `work`: tokens wanted in all. Raises PhantoraError for either where the tokens of a step are unknown, and for a run
+    that fails for another reason than memory: it would on more GPUs, too."""
     for cluster in clusters:
         row = run_point(request, {"cluster": cluster}, on_result)
         point = row.entry.point
+        if row.status == FAILED and row.entry.result is not None:
+            raise PhantoraError(f"the script fails, so no size is known to be enough: {row.entry.result.error}")
         seconds = work / row.rate if work and row.rate else None
         price = request.objective.price(point)
         dollars = price * seconds / 3600 if price is not None and seconds is not None else None

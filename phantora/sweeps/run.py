@@ -199,7 +199,14 @@ def _engine(request: Request) -> Engine:
 
 
 def set_up(space: Space, folder: Path) -> None:
-    """Makes the files that a preset needs before its first run, once per folder."""
+    """Makes the files that a preset needs before its first run, once per folder. Raises PhantoraError, also where a
+    package is missing that the script imports."""
+    missing = [name for name in space.requires if not _installed(name)]
+    if missing:
+        raise PhantoraError(
+            f"{space.where} needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed: "
+            f"pip install {' '.join(_PACKAGES.get(name, name) for name in missing)}, or '.[frameworks]' for all"
+        )
     done = folder / SETUP_DONE
     if not space.setup or done.exists():
         return
@@ -212,6 +219,16 @@ def set_up(space: Space, folder: Path) -> None:
         done.touch()
     except OSError as error:
         raise PhantoraError(f"{done}: cannot be written: {cause_of(error)}; free space and start again") from error
+
+
+_PACKAGES = {"megatron.core": "megatron-core"}
+
+
+def _installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package that it is in
+        return False
 
 
 def _export(found: Answer, top: int) -> None:

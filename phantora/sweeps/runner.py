@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from phantora.errors import PhantoraError
 from phantora.sweeps.journal import Journal
 from phantora.sweeps.objective import Objective
 from phantora.sweeps.plan import Point
 from phantora.sweeps.pool import Engine
 from phantora.sweeps.result import FAILED, OUT_OF_MEMORY, RAN, Result
 from phantora.sweeps.task import Shared, Task
+
+_SAME_FAILURES = 2  # points in a row
 
 
 @dataclass
@@ -93,10 +96,18 @@ class Runner:
             for task, result in ended:
                 self.journal.add(result)
                 self._settle(task, result)
+            self._stop_if_all_fail()
             if waiting is None and not ended:
                 waiting = self._next()
                 if waiting is None:
                     return list(self.entries.values())
+
+    def _stop_if_all_fail(self) -> None:
+        """Raises PhantoraError where the first points failed by the same error: so would all others."""
+        results = [entry.result for entry in self.entries.values() if entry.result is not None]
+        errors = {result.error for result in results}
+        if len(results) >= _SAME_FAILURES and len(errors) == 1 and all(r.status == FAILED for r in results):
+            raise PhantoraError(f"no point ran: the first {len(results)} failed by the same error: {errors.pop()}")
 
     def _next(self) -> Task | None:
         """The next that has to be run; what is known already is settled."""

@@ -28,6 +28,7 @@ bytes of a GPU, the GPU's name and the major number of its compute capability.""
 _KEYS = {
     "target",
     "here",
+    "requires",
     "setup",
     "cluster",
     "rules",
@@ -91,6 +92,8 @@ class Space:
     """More such arguments that a real run has no use for (a made-up data set)."""
     setup: tuple[str, ...] = ()
     """A Python script and its arguments, run once before the first point."""
+    requires: tuple[str, ...] = ()
+    """Modules that the script imports."""
     axes: dict[str, tuple[Value, ...]] = field(default_factory=dict)
     """The matrix: each value of each axis with each of the others."""
     listed: tuple[dict[str, Value], ...] = ()
@@ -238,6 +241,7 @@ def space_of(table: Mapping[str, Any], where: str) -> Space:
         target=_words(table, "target", where),
         here=_words(table, "here", where),
         setup=_words(table, "setup", where),
+        requires=_words(table, "requires", where),
         axes=axes,
         listed=tuple({name: _one(value, f"{where}: [[list]] {name}") for name, value in p.items()} for p in listed),
         let={name: expression(text, f"[let] {name}") for name, text in _table(table, "let", where).items()},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,11 +17,9 @@ from tests.support.sweeps import measured
 MIB = 1 << 20
 
 
-def result(status: str, memory: int, needs: int | None = None) -> Result:
-    found = measured(1)
-    return Result(
-        "key", {}, status, found if status == FAILED else type(found)(**{**vars(found), "memory": memory}), needs=needs
-    )
+def result(status: str, memory: int, needs: int | None = None, step: int = 1) -> Result:
+    found = replace(measured(step), memory=memory)
+    return Result("key", {}, status, None if status == FAILED else found, "no module", needs=needs)
 
 
 @settings(max_examples=40)
@@ -32,9 +32,10 @@ def test_the_largest_is_found_in_few_runs(fixed: int, each: int, capacity: int, 
         seen.append(number)
         taken = (fixed + each * number) // 64 * 64 * MIB
         fits = taken <= capacity * MIB
-        return Tried(number, result(RAN if fits else OUT_OF_MEMORY, taken, None if fits or not reported else taken))
+        needs = None if fits or not reported else taken
+        return Tried(number, result(RAN if fits else OUT_OF_MEMORY, taken, needs, number))
 
-    tried = list(largest_that_fits(run, capacity * MIB))
+    tried = list(largest_that_fits(run, capacity * MIB, "--batch", "train.py"))
     best = max((one.value for one in tried if one.fits), default=0)
     true = max((n for n in range(1, 4_100) if (fixed + each * n) // 64 * 64 <= capacity), default=0)
     assert best == true and len(seen) == len(set(seen)) <= 40
@@ -47,15 +48,24 @@ def test_few_runs_where_memory_grows_evenly() -> None:
         nonlocal runs
         runs += 1
         taken = (8_000 + 700 * number) * MIB
-        return Tried(number, result(RAN if taken <= 81_000 * MIB else OUT_OF_MEMORY, taken, taken))
+        return Tried(number, result(RAN if taken <= 81_000 * MIB else OUT_OF_MEMORY, taken, taken, number))
 
-    *_, last = largest_that_fits(run, 81_000 * MIB)
+    *_, last = largest_that_fits(run, 81_000 * MIB, "--batch", "train.py")
     assert last.value in (104, 105) and runs <= 7
 
 
 def test_a_run_that_fails_ends_the_search() -> None:
     with pytest.raises(PhantoraError, match="failed"):
-        list(largest_that_fits(lambda number: Tried(number, result(FAILED, 0)), MIB))
+        list(largest_that_fits(lambda number: Tried(number, result(FAILED, 0)), MIB, "--batch", "train.py"))
+
+
+def test_an_option_that_the_script_does_not_read_ends_the_search() -> None:
+    def run(number: int) -> Tried:
+        return Tried(number, result(RAN, 500 * MIB))
+
+    with pytest.raises(PhantoraError, match=r"--batchsize changes nothing: does train\.py read it\?") as caught:
+        list(largest_that_fits(run, 81_000 * MIB, "--batchsize", "train.py"))
+    assert caught.value.exit_status == 2
 
 
 def test_sizes_and_amounts() -> None:

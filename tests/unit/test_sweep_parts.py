@@ -31,7 +31,7 @@ from phantora.sweeps.plan import LeftOut, Point, judge, make_plan
 from phantora.sweeps.presets import load_preset, preset_names, preset_path
 from phantora.sweeps.render import render
 from phantora.sweeps.result import FAILED, OUT_OF_MEMORY, RAN, Result
-from phantora.sweeps.run import Request, Work, confirmed, located
+from phantora.sweeps.run import Request, Work, confirmed, located, set_up
 from phantora.sweeps.runner import Entry, Listed, Runner
 from phantora.sweeps.search import Search
 from phantora.sweeps.space import Space, space_of
@@ -217,6 +217,29 @@ def test_a_preset_has_legal_layouts_of_each_of_its_models(name: str, tmp_path: P
             assert Path(word).exists() or not word.startswith(str(Path(__file__).parents[2] / "samples"))
 
 
+def test_a_preset_names_packages_that_are_missing(tmp_path: Path) -> None:
+    found = replace(load_preset(preset_path("torchtitan"), "llama3-8b"), requires=("json", "no_such_module.inner"))
+    with pytest.raises(PhantoraError, match=r"preset torchtitan needs no_such_module\.inner, which is not installed"):
+        set_up(found, tmp_path)
+
+
+def test_layouts_of_70b_know_what_selective_checkpointing_keeps() -> None:
+    """Of the layouts of 70B on 64 H100 those with a large micro-batch need 173 to 324 GiB, in runs with room."""
+    found = load_preset(preset_path("torchtitan"), "llama3-70b").with_axes({"cluster": ["8x8xH100"]})
+    points = make_plan(found).points
+    large = [p for p in points if p.values["ac"] == "selective" and p.values["rounds"] == 1]
+    assert large and not any(p.fits for p in large)
+    assert all(p.least_memory < 324 * GIB for p in large)
+    assert any(p.fits and p.values["ac"] == "full" for p in points)
+
+
+def test_tensor_parallelism_of_torchtitan_stays_in_an_nvlink_domain() -> None:
+    found = load_preset(preset_path("torchtitan"), "llama3-70b").with_axes({"cluster": ["4x4xGB200", "8x8xH100"]})
+    points = make_plan(found.with_axes({"tp": [4, 8, 16]})).points
+    assert {(p.cluster, p.values["tp"]) for p in points} >= {("4x4xGB200", 8), ("8x8xH100", 8)}
+    assert ("8x8xH100", 16) not in {(p.cluster, p.values["tp"]) for p in points}
+
+
 def test_the_preset_of_torchtitan_knows_what_its_degrees_must_be() -> None:
     found = load_preset(preset_path("torchtitan"), "llama3-8b", wide=True)
     chosen: dict[str, Any] = {
@@ -389,6 +412,16 @@ def test_a_sweep_goes_on_without_repeating(tmp_path: Path) -> None:
         "tp=2 sp=false ac=full",
         "tp=2 sp=true ac=full",
     ]
+
+
+def test_the_same_failure_of_the_first_points_ends_a_sweep(tmp_path: Path) -> None:
+    def fails(task: Task) -> Result:
+        return Result(task.key, task.point.values, FAILED, None, "rank 0: No module named 'datasets'")
+
+    engine = Answers(fails)
+    with pytest.raises(PhantoraError, match=r"no point ran: the first 2 failed by the same error: .* 'datasets'"):
+        run(tmp_path, engine, space())
+    assert len(engine.ran) == 2
 
 
 def test_what_cannot_win_is_not_run_and_said(tmp_path: Path) -> None:

@@ -4,10 +4,10 @@ axes."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.hardware import toml
-from phantora.sweeps.expressions import Value
 from phantora.sweeps.space import Space, space_of
 
 HERE = Path(__file__).parent
@@ -34,9 +34,10 @@ def load_preset(path: Path, model: str | None, wide: bool = False) -> Space:
         raise PhantoraError(f"--preset {name} needs a --model: {', '.join(models)}")
     if model is not None and model not in models:
         raise PhantoraError(f"preset {name} has no model {model!r}; known: {', '.join(models) or 'none'}")
-    constants: dict[str, Value] = models[model] if model is not None else {}
+    constants: dict[str, Any] = dict(models[model]) if model is not None else {}
+    axes = constants.pop("matrix", {})  # of the model: what is left as it is does not fit
     # Before what is computed from them; as texts of the grammar.
     let = {**{key: repr(value) for key, value in constants.items()}, **table.get("let", {})}
-    matrix = {**table.get("matrix", {}), **(table.get("wide", {}) if wide else {})}
+    matrix = {**table.get("matrix", {}), **axes, **(table.get("wide", {}) if wide else {})}
     where = f"preset {name}" if path.parent == HERE else str(path)
     return space_of({**table, "matrix": matrix, "let": let}, where)
