@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from phantora.errors import Reason
+from phantora.errors import PhantoraError, Reason
 from phantora.result import RunResult, first_line
 
 
@@ -40,7 +40,8 @@ class Report:
 
             terminal = report_console(stderr=True)
             (render if self._verbose else render_summary)(self._analysis, terminal)
-            terminal.print(f"[bold]NEXT[/bold]      phantora view {result.log}", highlight=False)
+            if not failed:
+                terminal.print(f"[bold]NEXT[/bold]      phantora view {result.log}", highlight=False)
 
     def end(self, result: RunResult) -> None:
         """Prints the rest."""
@@ -53,21 +54,36 @@ class Report:
 
                 report["analysis"] = json.loads(to_json(self._analysis))
             print(json.dumps(report), flush=True)
-        _print_failure(result)
+        _print_failure(result, named=self._summary and self._analysis is not None)
 
 
-def _print_failure(result: RunResult) -> None:
-    """The details, if there are any, and a last line that names the failure."""
+def _print_failure(result: RunResult, named: bool) -> None:
+    """The details, if there are any, and a last line that names the failure. `named`: its log is already."""
     if not result.message:
         return
     if result.reason == Reason.INTERRUPTED:
-        _report(f"phantora: {result.message}")
+        _report(f"phantora: {result.message}{_partial(result)}")
         return
     if "\n" in result.message:
         _report(f"phantora: {result.message}")
-    if result.log is not None:
+    if result.log is not None and not named:
         _report(f"phantora: partial log {result.log}")
-    _report(f"FAILED: {first_line(result.message)}")
+    more = "; phantora fits says what it needs" if result.reason == Reason.OUT_OF_MEMORY else ""
+    _report(f"FAILED: {first_line(result.message)}{more}")
+
+
+def _partial(result: RunResult) -> str:
+    """``; partial log run.arrow has 7 steps``."""
+    if result.log is None:
+        return ""
+    from phantora.trace.analysis.steps import find_steps
+    from phantora.trace.reader import open_log
+
+    steps = 0
+    with suppress(PhantoraError):  # it may have no rows to tell them by
+        found = find_steps(open_log(result.log))
+        steps = 0 if found.source == "run" else len(found.numbers())
+    return f"; partial log {result.log} has {steps or 'no'} step{'s' * (steps != 1)}"
 
 
 def _report(text: str) -> None:
@@ -83,6 +99,6 @@ def _print_end(result: RunResult) -> None:
     line = f"{report.ranks} rank{'s' if report.ranks > 1 else ''}{folded} ran for {report.wall_seconds or 0:.1f} s"
     if result.log is not None:
         line += f" and simulated {report.simulated_seconds or 0:.3f} s"
-        line += f"; log {result.log}"
+        line += f"; {'partial ' * (result.reason != Reason.OK)}log {result.log}"
         line += f"; timeline {', '.join(report.timeline)}" if report.timeline else ""
     report_console(stderr=True).print(f"phantora: {line}", markup=False, highlight=False, soft_wrap=True)

@@ -9,7 +9,6 @@ import ctypes
 import json
 import os
 import re
-import sysconfig
 import traceback
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -19,19 +18,17 @@ from pathlib import Path
 
 from phantora.errors import Reason, reason_of
 from phantora.rank.patch import Patch, Rank, When
+from phantora.rank.patches import memory_uses
+from phantora.rank.user_code import is_users
 from phantora.spec import rank_spec
 
 _LONGEST = 500  # characters of a message
-_OTHERS = (
-    *(sysconfig.get_path(name) + os.sep for name in ("stdlib", "platstdlib")),
-    os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep,
-    "<frozen ",
-    "<string>",
-)
 _COMPILER = re.compile(
     r"\AError building extension[\s\S]*?^(\S+: (?:fatal )?error: .*|\S*ld: cannot find .*)$", re.MULTILINE
 )
-_PACKAGES = re.compile(r"/(?:site|dist)-packages/")
+_TORCH_OOM = re.compile(r"Tried to allocate ([\d.]+ \w+).*?of which ([\d.]+ \w+) is free")
+_NCCL_CAUSE = re.compile(r"^Last error:\s*(\S.*)", re.MULTILINE)
+_HINTS = {"Duplicate GPU detected": "torch.cuda.set_device(LOCAL_RANK) in each rank"}
 
 
 @dataclass(frozen=True)
@@ -47,13 +44,23 @@ class Failure:
     reason: Reason
     refused: str = ""
     """The last call that got an error because it is not simulated: often the cause."""
+    allocation: str = ""
+    """Where the last failed allocation was asked for: ``train.py:28``, ``backward of train.py:12``; "" if none did."""
 
     def __str__(self) -> str:
         who = f"rank {self.rank}" if self.rank >= 0 else "the command"
         where = f" at {self.place}" if self.place else ""
+        if self.reason is Reason.OUT_OF_MEMORY:
+            return self._out_of_memory(who, where)
         message = f": {self.message}" if self.message else ""
         refused = f"; not simulated, with an error: {self.refused}" if self.refused else ""
         return f"{who}{where}: {self.kind}{message}{refused}"
+
+    def _out_of_memory(self, who: str, where: str) -> str:
+        asked = _TORCH_OOM.search(self.message)
+        text = f"{asked[1]} asked, {asked[2]} free" if asked else self.message
+        forward = f", {self.allocation}" if self.allocation.startswith("backward of ") else ""
+        return f"out of memory on {who}{where}{forward}: {text}"
 
 
 _library: list[ctypes.CDLL] = []
@@ -87,7 +94,10 @@ def note(error: BaseException) -> None:
         _place(error),
         reason_of(error),
         _refused_call(),
+        memory_uses.failed_allocation(),
     )
+    if failure.reason is Reason.OUT_OF_MEMORY:
+        memory_uses.note_uses(error)
     with suppress(OSError), open(path, "a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(failure)) + "\n")
 
@@ -102,6 +112,14 @@ def message_of(error: BaseException) -> str:
     compiler = _COMPILER.search(str(error))
     if compiler is not None:
         return compiler[1]
+    cause = _NCCL_CAUSE.search(str(error))
+    if cause is not None:
+        hint = next((f"; {hint}" for text, hint in _HINTS.items() if text in cause[1]), "")
+        return cause[1].strip() + hint
+    return _last_line(error).removeprefix(f"{type(error).__name__}: ")  # raised again by a DataLoader
+
+
+def _last_line(error: BaseException) -> str:
     _, found, raised = str(error).strip().rpartition("Traceback (most recent call last):\n")
     lines = [line for line in raised.splitlines() if any(map(str.isalnum, line))] or [""]  # not torchrun's ======
     return next((line for line in lines if not line[0].isspace()), lines[-1]) if found else lines[0]
@@ -135,7 +153,7 @@ def _place(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return _shown(error.filename, error.lineno)
     frames: Sequence[traceback.FrameSummary] = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if not (frame.filename.startswith(_OTHERS) or _PACKAGES.search(frame.filename))]
+    own = [frame for frame in frames if is_users(frame.filename)]
     return _shown(own[-1].filename, own[-1].lineno) if own else ""
 
 

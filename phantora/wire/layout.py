@@ -184,6 +184,7 @@ Mem = Enum(
         ("OOM", "an allocation failed"),
         ("SITE", "where the program asked for the large block before: op = name"),
         ("RETRY", "the allocator freed its cache and asked the device again"),
+        ("USE", "what the program has a block for: op = name"),
     ),
 )
 # NCCL's ncclDataType_t values, sizes in bytes.

@@ -17,6 +17,9 @@ GUESSED = 2  # some depend on values that nobody has (a choice among unknown num
 HOLDS = 4  # its elements count as true, though nobody wrote them all
 FRESH = 8  # of a large tensor that nobody wrote yet: a write by index makes it known
 
+USE_LEAST = 1 << 16  # bytes of a block from which on its use is recorded
+KEPT = "kept by "  # how the use of a block begins that a container of the script keeps; then its line and name
+
 # NVIDIA's.
 SHARED_RESERVED = 1024  # bytes of shared memory that the system takes of each block
 FUSED_WEIGHTS = 1 << 16  # of a recurrent layer: so few stay in registers, and cuDNN's kernel goes through all steps

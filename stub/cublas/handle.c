@@ -39,6 +39,7 @@ PH_EXPORT int cublasSetStream_v2(HANDLE handle, void *stream) {
 PH_EXPORT int cublasSetWorkspace_v2(HANDLE handle, void *workspace, size_t bytes) {
   CHECK_HANDLE(handle);
   if ((uintptr_t)workspace % 256) return CUBLAS_STATUS_INVALID_VALUE;
+  ph_note_workspace(workspace);
   handle->workspace = workspace;
   handle->workspace_bytes = bytes;
   return CUBLAS_STATUS_SUCCESS;

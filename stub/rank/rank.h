@@ -374,6 +374,10 @@ typedef struct ph_awaited_piece {
 bool ph_awaited(const void *pointer, size_t bytes, ph_awaited_piece *piece);
 uint32_t ph_next_communicator(void);  // from 1
 
+// A library got a block to work in; each once, in the order of the notes; NULL: no more.
+void ph_note_workspace(const void *block);
+const void *ph_next_workspace(void);
+
 // ---------------------------------------------------------------- torch's helper threads
 // NCCL's watchdog threads make their rounds in virtual time from now on. Called once, after torch
 // has been imported and before ranks are forked.

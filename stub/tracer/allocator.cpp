@@ -7,10 +7,13 @@
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <utility>
 #include <vector>
 
+#include "tracer/modules.h"
 #include "tracer/places.h"
 #include "tracer/races.h"
+#include "tracer/uses.h"
 
 namespace tracer {
 
@@ -252,7 +255,7 @@ static void on_trace(const cca::TraceEntry &entry) {
         emit_retries(device, a);
         emit_memory(device, a, PH_MEM_OOM, size, entry.addr_);
         this_thread().allocated = device;
-        this_thread().large = true;
+        this_thread().large = this_thread().failed = true;
         break;
       default:
         break;
@@ -262,15 +265,26 @@ static void on_trace(const cca::TraceEntry &entry) {
   ph_leave();
 }
 
-static void tell_place(const Thread &thread, int device, Allocator &a) {
+// Where the last failed allocation was asked for; "" if none failed.
+static std::mutex no_room_lock;
+static auto *no_room_place = new std::string();
+
+static void note_failed(const std::string &text) {
+  std::lock_guard<std::mutex> guard(no_room_lock);
+  *no_room_place = text;
+}
+
+static void tell_place(Thread &thread, int device, Allocator &a) {
   // Takes the interpreter's lock: never under ours. Below a node written in C++ there is no Python.
-  std::string text = thread.native_nodes ? "autograd" : place();
+  const std::string text = thread.native_nodes ? backward_place(thread) : place();
+  thread.place = text;
+  if (std::exchange(thread.failed, false)) note_failed(text);
   uint32_t name = ph_name(ph_hash(text.data(), text.size(), 0), text.data(), text.size());
   std::lock_guard<std::mutex> guard(a.lock);
   emit_memory(device, a, PH_MEM_SITE, 0, 0, name);
 }
 
-void flush_pending(Thread &thread) {
+bool flush_pending(Thread &thread) {
   int device = thread.allocated;
   bool large = thread.large;
   thread.allocated = -1;
@@ -289,6 +303,23 @@ void flush_pending(Thread &thread) {
     if (a.pending && a.events == events) emit_pending(device, a, now);
   }
   if (large) tell_place(thread, device, a);
+  emit_workspaces();
+  return large;
+}
+
+static Allocator &current_allocator() { return allocators[std::clamp(ph_current_device(), 0, 63)]; }
+
+int64_t allocated_bytes() {
+  Allocator &a = current_allocator();
+  std::lock_guard<std::mutex> guard(a.lock);
+  return a.allocated;
+}
+
+void emit_use(uint64_t address, const std::string &use) {
+  Allocator &a = current_allocator();
+  uint32_t name = ph_name(ph_hash(use.data(), use.size(), 0), use.data(), use.size());
+  std::lock_guard<std::mutex> guard(a.lock);
+  emit_memory(ph_current_device(), a, PH_MEM_USE, 0, address, name);
 }
 
 // torch initialises its allocator with CUDA; a rank attaches at its first operator after that.
@@ -315,6 +346,12 @@ void attach_allocator() {
 }
 
 }  // namespace tracer
+
+// Valid until the next allocation fails.
+extern "C" __attribute__((visibility("default"))) const char *phantora_failed_allocation(void) {
+  std::lock_guard<std::mutex> guard(tracer::no_room_lock);
+  return tracer::no_room_place->c_str();
+}
 
 // Python's garbage collector calls it as a callback, with "start" and "stop" in turn.
 extern "C" __attribute__((visibility("default"))) void phantora_collects(void *, void *) {

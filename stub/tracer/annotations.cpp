@@ -5,6 +5,7 @@
 #include "tracer/allocator.h"
 #include "tracer/assumptions.h"
 #include "tracer/modules.h"
+#include "tracer/uses.h"
 
 namespace tracer {
 
@@ -95,6 +96,7 @@ void annotation_end(const at::RecordFunction &fn, at::ObserverContext *context) 
   record.id = ph_name(ph_hash(name, length, 0), name, length);
   record.span.start = static_cast<Annotation *>(context)->start;
   ph_emit(&record);
+  if (is_optimizer_step(name)) optimizer_stepped();
   ph_leave();
 }
 

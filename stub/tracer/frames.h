@@ -32,6 +32,7 @@ struct Frame {
   bool carried = false;  // a copy from the host whose bytes are kept
   bool below_mutated = false;  // an operator below it changed a large tensor that it changes in place
   bool backward = false;
+  bool large = false;  // it, or an operator below it, made a large block, at the thread's `place`
   bool moved_host = false;  // it, or an operator below it, worked on the host's memory
   uint32_t signature = 0;
   int64_t start = 0;
@@ -59,7 +60,7 @@ struct SignatureSlot {
 struct Module {
   uint32_t name = 0;
   int64_t start = 0;
-  std::string place;  // a node's: where its forward operator was called, if it is written in Python
+  std::string place;  // a node's: where its forward operator was called, if that is noted
 };
 
 constexpr size_t OPERATOR_BITS = 9,
@@ -72,6 +73,8 @@ struct Thread {
   int native_nodes = 0;  // of them, those written in C++: their operators have no Python between
   int allocated = -1;  // device on which this thread's last allocation awaits its record
   bool large = false;  // it made a large block, whose place in the program is to be recorded
+  std::string place;   // of the last of them
+  bool failed = false; // its last allocation failed
   std::vector<Module> modules;  // whose forward pass runs, the innermost last
   std::vector<Module> node_modules;  // of the nodes being applied; no name: unknown
   bool collects = false;  // garbage of Python

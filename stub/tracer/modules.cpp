@@ -38,18 +38,33 @@ static void note_node(int64_t sequence, std::string place) {
                                                   std::move(place)};
 }
 
+// An operator that makes no node has the number of the next one that does, which forgets what is noted of the first.
+static void forget_node(int64_t sequence) {
+  std::lock_guard<std::mutex> guard(nodes_lock);
+  if (!nodes.empty()) nodes[static_cast<size_t>(sequence) % NODES].sequence = -1;
+}
+
 void note_module(const at::RecordFunction &fn) {
-  if (!this_thread().modules.empty() && fn.seqNr() >= 0) note_node(fn.seqNr(), "");
+  if (fn.seqNr() < 0) return;
+  if (this_thread().modules.empty())
+    forget_node(fn.seqNr());
+  else
+    note_node(fn.seqNr(), "");
 }
 
 void note_function(const at::RecordFunction &fn) {
   if (fn.seqNr() >= 0) note_node(fn.seqNr(), program_lines());
 }
 
+void note_place(const at::RecordFunction &fn, const std::string &place) {
+  if (fn.seqNr() >= 0) note_node(fn.seqNr(), place);
+}
+
 // Of this thread's last node with a module, and whether the last of all accumulates a gradient, which has no number: it
 // follows the node of its operator. DDP's reducer is called after it.
 static thread_local uint32_t latest = 0;
 static thread_local bool accumulates = false;
+static thread_local std::string latest_place;  // of its last node with a number
 
 void enter_node(Thread &thread, const at::RecordFunction &fn) {
   Module own{0, ph_now(), ""};
@@ -62,6 +77,10 @@ void enter_node(Thread &thread, const at::RecordFunction &fn) {
     }
   }
   accumulates = fn.seqNr() < 0;
+  if (accumulates)
+    own.place = latest_place;
+  else
+    latest_place = own.place;
   if (own.name) latest = own.name;
   thread.node_modules.push_back(std::move(own));
 }
@@ -77,6 +96,11 @@ std::string module_of(const Thread &thread) {
   if (!name) return "";
   std::lock_guard<std::mutex> guard(texts_lock);
   return (*texts)[name];
+}
+
+std::string backward_place(const Thread &thread) {
+  const std::string forward = thread.node_modules.empty() ? "" : thread.node_modules.back().place;
+  return forward.empty() ? "backward" : "backward of " + forward;
 }
 
 void leave_node(Thread &thread) {

@@ -129,7 +129,7 @@ std::string place() {
   const Python *p = python();
   if (!p) return "?";
   Frames frames(*p);
-  if (!frames.any()) return "autograd";  // its threads have no Python frames
+  if (!frames.any()) return backward_place(this_thread());  // threads of autograd have no Python frames
   while (!is_program(frames.file()) && frames.outward()) {}
   return frames.line();
 }
@@ -169,10 +169,7 @@ static std::string call_site(const Thread &thread) {
   Lines began = own.script.empty() || thread.nodes ? lines(python(), true) : Lines();
   bool backward = own.script.empty() || own.script == began.script;
   std::string found = own.text();
-  if (own.library.empty() && backward) {
-    const std::string forward = thread.node_modules.empty() ? "" : thread.node_modules.back().place;
-    found = forward.empty() ? "backward" : "backward of " + forward;
-  }
+  if (own.library.empty() && backward) found = backward_place(thread);
   if (backward && !began.script.empty() && found.find(began.script) == std::string::npos)
     found += ", from " + began.script;
   if (!thread.phase.empty()) found += ", " + thread.phase;

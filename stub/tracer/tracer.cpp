@@ -69,7 +69,7 @@ static Frame &open_frame(Thread &thread, const at::RecordFunction *owner, Operat
   f.owner = owner;
   f.op = op;
   f.pushed = f.carried = f.unsaved = f.below_accessed = false;
-  f.moved_host = false;
+  f.moved_host = f.large = false;
   f.below_launched = f.unsettled = f.below_unsettled = f.below_mutated = false;
   f.start = ph_now();
   charge(thread, op, inputs);
@@ -165,12 +165,16 @@ static void close_frame(Thread &thread, c10::ArrayRef<IValue> outputs) {
   if (launched && thread.depth) thread.frames[thread.depth - 1]->below_launched = true;
   if (f.op && thread.depth) note_made(*thread.frames[thread.depth - 1], outputs);
   if (f.unsettled && thread.depth) thread.frames[thread.depth - 1]->below_unsettled = true;
-  if (thread.allocated >= 0) flush_pending(thread);
+  if (thread.allocated >= 0) f.large |= flush_pending(thread);
+  if (f.large && thread.depth) thread.frames[thread.depth - 1]->large = true;
 }
 
 static void end_operator(Thread &thread, const at::RecordFunction &fn) {
   if (!thread.depth || thread.frames[thread.depth - 1]->owner != &fn) return;  // began before the rank did
+  const Frame &f = *thread.frames[thread.depth - 1];
+  bool native_backward = thread.native_nodes > 0;
   close_frame(thread, fn.outputs());
+  if (f.large && !native_backward) note_place(fn, thread.place);
 }
 
 // Observers must not throw into torch: it would print a warning per operator. What can fail

@@ -11,7 +11,7 @@ from phantora.trace.analysis import summary
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.fit import other_ranks, verdict
 from phantora.trace.analysis.render import render
-from phantora.trace.analysis.report import Details, PeakRange
+from phantora.trace.analysis.report import Details, Growth, PeakRange
 from phantora.trace.reader import open_log
 from tests.support.fakelog import FakeRun, Kind
 
@@ -44,6 +44,9 @@ class Allocator:
     def _row(self, at: int, name: str, thread: int, **columns: int) -> int:
         value = {"value": self.level, "bytes": max(self.level, 600 * MB), "stream": thread}
         return self.run.add(Kind.MEMORY, 0, at * 1000, at * 1000, name, **value, **columns)
+
+    def use(self, at: int, block: int, name: str) -> None:
+        self._row(at, name, 0, link=block)
 
     def mark(self, name: str, start: int, end: int) -> None:
         self.run.add(Kind.ANNOTATION, 0, start * 1000, end * 1000, name)
@@ -144,6 +147,54 @@ def test_an_allocation_that_failed(tmp_path: Path) -> None:
     (memory,) = a.details(tmp_path).memory
     assert memory.failed is not None
     assert (memory.failed.bytes, memory.failed.site, memory.failed.time) == (900 * MB, "train.py:12", 9001_000)
+
+
+def leaking(steps: int, name: str = "kept by leak.py:27 (outs)") -> Allocator:
+    """A model of 100 with a data set of 50 and a library's workspace of 32, of which each step keeps 40 (MiB)."""
+    a = Allocator()
+    model, data = a.take(1, 100), a.take(2, 50)
+    a.use(3, model, "parameters")
+    gemm, outs = a.run.price("gemm", "measured"), []
+    for step in range(steps):
+        t = 1000 * (step + 1)
+        outs.append(a.take(t + 1, 40))
+        a.run.add(Kind.KERNEL, 0, (t + 20) * 1000, (t + 30) * 1000, "gemm", launch=(t + 10) * 1000, price=gemm)
+        if not step:
+            a.use(t + 12, a.take(t + 11, 32), "workspaces")
+        a.mark("Optimizer.step#SGD.step", t + 400, t + 500)
+    for out in outs[: steps - 1]:
+        a.use(1000 * steps + 900, out, name)
+    assert data
+    return a
+
+
+def test_memory_that_grows_is_named_with_what_keeps_it(tmp_path: Path) -> None:
+    (memory,) = (a := leaking(6)).details(tmp_path).memory
+    used = {name: taken // MB for name, taken in memory.by_category.items()}
+    assert used == {"parameters": 100, "data": 50, "workspaces": 32, "kept": 200, "other": 40, "fragmentation": 178}
+    report = analyze(open_log(tmp_path / "run.arrow"), details=False)
+    left = (80 << 30) - 600 * MB
+    assert report.growth == Growth(0, 40 * MB, "leak.py:27 (outs)", True, 6 + left // (40 * MB) + 1)
+    said = dict(summary.lines(report))["GROWS"]
+    assert (
+        said == f"40.0 MiB an iteration, kept by leak.py:27 (outs); out of memory in iteration {report.growth.full:,}"
+    )
+    assert a.level == 422 * MB
+
+
+def test_a_leak_that_ends_the_run_is_its_remedy(tmp_path: Path) -> None:
+    a = leaking(6)
+    a.fail(9001, asked=900)
+    details = a.details(tmp_path)
+    assert details.fit is not None and not details.fit.fits
+    assert any("memory grows by 40.0 MiB an iteration, kept by leak.py:27 (outs)" in line for line in details.fit.says)
+    words = dict(summary.lines(analyze(open_log(tmp_path / "run.arrow"))))
+    assert "STEP" not in words and "HELD UP" not in words and words["GROWS"].endswith("leak.py:27 (outs)")
+
+
+def test_memory_that_stays_level_does_not_grow(tmp_path: Path) -> None:
+    data_parallel().details(tmp_path)
+    assert analyze(open_log(tmp_path / "run.arrow"), details=False).growth is None
 
 
 MS = 1000  # in us

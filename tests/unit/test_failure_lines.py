@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import runpy
 from argparse import ArgumentParser
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -72,6 +73,40 @@ def test_an_error_of_another_process_is_its_last_exception() -> None:
 
 def test_an_extension_that_does_not_compile_has_the_compilers_error() -> None:
     assert message_of(RuntimeError(NOT_COMPILED)) == "wkv.cpp:2:10: fatal error: cuda_bf16.h: No such file or directory"
+
+
+OOM = (
+    "CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has a total capacity of 79.18 GiB of which 921.19 MiB is "
+    "free. Including non-PyTorch memory, this process has 78.28 GiB memory in use."
+)
+DUPLICATE = """NCCL error in: NCCLUtils.cpp:93, invalid usage, NCCL version 2.28.9
+ncclInvalidUsage: This usually reflects invalid usage of NCCL library.
+Last error:
+Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 0"""
+
+
+def test_a_failure_for_want_of_memory_names_line_and_bytes() -> None:
+    failure = Failure(0, "OutOfMemoryError", OOM, "train.py:28", Reason.OUT_OF_MEMORY)
+    assert str(failure) == "out of memory on rank 0 at train.py:28: 1.00 GiB asked, 921.19 MiB free"
+    failure = replace(failure, allocation="backward of train.py:12")
+    assert str(failure).startswith("out of memory on rank 0 at train.py:28, backward of train.py:12: 1.00 GiB")
+    failure = replace(failure, message="CUDA error: out of memory", allocation="")
+    assert str(failure) == "out of memory on rank 0 at train.py:28: CUDA error: out of memory"
+
+
+def test_an_error_of_nccl_has_its_cause_and_what_to_do() -> None:
+    assert message_of(RuntimeError(DUPLICATE)) == (
+        "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 0; "
+        "torch.cuda.set_device(LOCAL_RANK) in each rank"
+    )
+
+
+def test_an_error_that_a_worker_raised_is_named_once() -> None:
+    text = "Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
+    assert (
+        message_of(ValueError(text + '  File "train.py", line 3, in __getitem__\nValueError: no sample\n'))
+        == "no sample"
+    )
 
 
 def test_a_failure_names_the_call_that_is_not_simulated() -> None:

@@ -26,7 +26,7 @@ from phantora.trace.analysis.host_memory import host_memory
 from phantora.trace.analysis.host_waits import HostWaits
 from phantora.trace.analysis.hosts import other_hosts
 from phantora.trace.analysis.links import Links
-from phantora.trace.analysis.memory import highest_peak, memory
+from phantora.trace.analysis.memory import memory, peak_and_growth
 from phantora.trace.analysis.occupancy import NextRow, first_row, idle_time, occupancy, times
 from phantora.trace.analysis.phases import phases
 from phantora.trace.analysis.races import races
@@ -297,7 +297,7 @@ class _Pass:
             shared_gpus=_shared_gpus(self.log.metadata),
             phases=phases(self.log, self.ranks, totals[0].end if len(totals) > 1 else 0),
         )
-        report.peak = highest_peak(self.log, self.ranks, self.steps)
+        report.peak, report.growth = peak_and_growth(self.log, self.ranks, self.steps, self.annotations)
         if self.details:
             report.details = self._details(report)
         return report
@@ -419,7 +419,7 @@ class _Pass:
             critical_paths=self.paths.report() if self.paths is not None else [],
         )
         device_peak = int(self.log.trailer.get("device_memory_bytes", 0))
-        details.fit = fit(details.memory, device_peak, self.log.out_of_memory, bool(report.shared_gpus))
+        details.fit = fit(details.memory, device_peak, self.log.out_of_memory, bool(report.shared_gpus), report.growth)
         of_host = host_memory(self.log.metadata.extra, self.log.trailer)
         if details.fit is not None and of_host is not None:
             details.fit.fits &= not of_host.short

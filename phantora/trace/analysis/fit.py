@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from phantora.trace.analysis.communicators import ranges
-from phantora.trace.analysis.report import Fit, MemoryReport
+from phantora.trace.analysis.report import Fit, Growth, MemoryReport
 from phantora.trace.analysis.units import duration, percent, size
 from phantora.units import GIB
 
@@ -15,10 +15,13 @@ _MOST_SHOWN = 8
 _TIGHT = 0.05  # of the GPU: less is gone with another batch's shapes or a longer run's fragmentation
 
 
-def fit(memory: Sequence[MemoryReport], device_peak: int, fatal: bool, shared: bool = False) -> Fit | None:
+def fit(
+    memory: Sequence[MemoryReport], device_peak: int, fatal: bool, shared: bool = False, growth: Growth | None = None
+) -> Fit | None:
     """`device_peak`: the most bytes of any GPU that were taken at a time (0 if unknown), which is the fullest rank's;
     what it is beyond the allocator's counts as driver, libraries and NCCL for all ranks. `fatal`: an allocation failed
-    that the run did not survive. `shared`: several processes have a GPU; the rest of `device_peak` is theirs, too."""
+    that the run did not survive. `shared`: several processes have a GPU; the rest of `device_peak` is theirs, too.
+    `growth`: that of the rank whose memory grows most."""
     if not memory:
         return None
     fullest = max(memory, key=lambda m: (m.peak_reserved, -m.rank))
@@ -43,7 +46,7 @@ def fit(memory: Sequence[MemoryReport], device_peak: int, fatal: bool, shared: b
     )
     found.says.append(verdict(found, "driver, NCCL and other processes" if shared else "driver and NCCL"))
     if not found.fits:
-        found.says += _why(fullest, found.capacity)
+        found.says += _why(fullest, found.capacity, growth)
     elif not shared and (others := other_ranks(found)):
         found.says.append(others)
     return found
@@ -98,13 +101,25 @@ _REMEDIES = {
 }
 
 
-def _why(memory: MemoryReport, capacity: int) -> list[str]:
+def grows(growth: Growth) -> str:
+    """``2.2 GiB an iteration, kept by leak.py:27 (outs)``."""
+    how = f", {'kept by' if growth.kept else 'allocated at'} {growth.place}" if growth.place else ""
+    return f"{size(growth.bytes)} an iteration{how}"
+
+
+_KEEP_LESS = "keep what is detached (`.detach()`, `.item()`, `.cpu()`), or run under `torch.no_grad()`"
+
+
+def _why(memory: MemoryReport, capacity: int, growth: Growth | None) -> list[str]:
     parts = ", ".join(f"{name} {size(value)}" for name, value in memory.by_category.items())
-    lines = [f"Allocated: {parts}.", f"What would help: {_remedy(memory)}."] if parts else []
+    remedy = f"memory grows by {grows(growth)}: {_KEEP_LESS}" if growth is not None else _remedy(memory)
+    lines = [f"Allocated: {parts}.", f"What would help: {remedy}."] if parts else []
     if memory.failed is not None and memory.failed.bytes:
         at = f" at {memory.failed.site}" if memory.failed.site else ""
         asked = f"Asked for {size(memory.failed.bytes)}{at}, {duration(memory.failed.time)} into the run."
         lines.insert(0, asked)
+    if growth is not None:  # no GPU has room for all iterations
+        return lines
     room = math.ceil(_ROOM * capacity / GIB)
     return [*lines, f"Run it with `--gpu-memory {room}` to see what it needs in all: GPUs of {room} GiB."]
 

@@ -14,18 +14,18 @@ import numpy as np
 import numpy.typing as npt
 
 from phantora.trace.analysis.annotations import MODULE, Annotations
-from phantora.trace.analysis.report import FailedAllocation, MemoryBlock, MemoryReport, PeakRange
+from phantora.trace.analysis.memory_growth import growth
+from phantora.trace.analysis.memory_rows import NEVER, Blocks, MemoryRows, blocks_of, read_memory
+from phantora.trace.analysis.report import FailedAllocation, Growth, MemoryBlock, MemoryReport, PeakRange
 from phantora.trace.analysis.steps import Step, Steps
 from phantora.trace.analysis.watchdog_uncertainty import peak_range, uncertain_blocks
 from phantora.trace.reader import Log
-from phantora.trace.schema import OOM, OPTIMIZER_STEP, RETRY
-from phantora.wire import layout
+from phantora.trace.schema import OPTIMIZER_STEP
+from phantora.wire.shared import KEPT, USE_LEAST
 
 Ints = npt.NDArray[np.int64]
 POINTS = 500  # of the timeline
-_EVENTS = frozenset(name.lower() for name in layout.Mem.names())  # rows of other names tell places
 _LARGE = 1 << 20  # bytes from which on a block's place is reported (stub/tracer/allocator.cpp)
-_NEVER = np.iinfo(np.int64).max
 _COMMUNICATION = ("FSDP::", "nccl:")
 _DDP = "DistributedDataParallel.forward"
 _PRODUCTS = ("gemm", "attention", "convolution", "embedding")  # classes of kernels that a model's first layer runs
@@ -38,56 +38,14 @@ CATEGORIES = (
     "activations",
     "communication",
     "workspaces",
+    "preconditioners",
+    "buffers",
+    "data",
+    "kept",
     "other",
     "fragmentation",
 )
 _CODE = {name: code for code, name in enumerate(CATEGORIES)}
-
-
-@dataclass
-class _Rows:
-    """Memory rows of one rank in order."""
-
-    time: Ints
-    allocated: Ints
-    reserved: Ints
-    id: Ints
-    link: Ints
-    thread: Ints
-    free: npt.NDArray[np.bool_]
-    alloc: npt.NDArray[np.bool_]
-    oom: npt.NDArray[np.bool_]
-    retries: int
-    asked: Ints
-    """Bytes that a failed allocation asked for; of a free ns since the watchdog's round; -1 for other rows."""
-    site: Ints
-    """Name of the place of the large block before, of the same thread; -1 for other rows."""
-
-
-def _read(log: Log, ranks: Sequence[int]) -> list[_Rows]:
-    parts: list[list[tuple[npt.NDArray[np.generic], ...]]] = [[] for _ in ranks]
-    position = np.full(max(ranks) + 1, -1, np.int64)
-    position[list(ranks)] = np.arange(len(ranks))
-    columns = ("end", "value", "bytes", "id", "link", "stream", "name", "seq")
-    for batch in log.batches(("rank", *columns), kinds=("memory",), ranks=ranks):
-        rank = position[batch["rank"]].astype(np.int16 if len(ranks) < 1 << 15 else np.int64)
-        order = np.argsort(rank, kind="stable")
-        present, first = np.unique(rank[order], return_index=True)
-        values = [np.split(batch[c][order], first[1:]) for c in columns]
-        for i, place in enumerate(present.tolist()):
-            parts[place].append(tuple(column[i] for column in values))
-    words = log.words("name")
-    freed, made, oom = (np.array([word == name for word in words] + [False]) for name in ("free", "alloc", OOM))
-    places = np.array([word not in _EVENTS for word in words] + [False])
-    again = np.array([word == RETRY for word in words] + [False])
-    found = []
-    for own in parts:
-        joined = [np.concatenate(c) for c in zip(*own, strict=True)] if own else [np.zeros(0, np.int64)] * 8
-        time, value, reserved, row, link, thread, name, asked = (c.astype(np.int64) for c in joined)
-        site = np.where(places[name], name, -1)
-        events = freed[name], made[name], oom[name], int(again[name].sum())
-        found.append(_Rows(time, value, reserved, row, link, thread, *events, asked, site))
-    return found
 
 
 def memory(
@@ -95,9 +53,9 @@ def memory(
 ) -> list[MemoryReport]:
     """One report per rank that has memory rows; the peak is that of the steps reported on. With `fatal` a failed
     allocation ended the run: of the ranks where one failed, what they held then takes the place of the peak."""
-    read = _read(log, ranks)
+    read = read_memory(log, ranks)
     peaks = [_peak(rows, steps.of_rank[rank], fatal) for rank, rows in zip(ranks, read, strict=True)]
-    blocks = [_blocks(rows) for rows in read]
+    blocks = [blocks_of(rows) for rows in read]
     moments = [_moments(rows, peak, own) for rows, peak, own in zip(read, peaks, blocks, strict=True)]
     operators = _operators_at(log, ranks, moments)
     words, products = log.words("name"), _first_products(log, ranks)
@@ -108,7 +66,9 @@ def memory(
             continue
         time = int(rows.time[peak])
         step = next((s.number for s in steps.of_rank[rank] if s.host[0] <= time <= s.host[1]), None)
-        kind = _kinds(rows, blocks[i], i, annotations, products.get(rank, _NEVER))
+        first_product = products.get(rank, NEVER)
+        kind = _kinds(rows, blocks[i], i, annotations, first_product)
+        _apply_uses(kind, blocks[i], words, first_product)
         by_time = _by_category(rows, blocks[i], kind)
         by_category, alive = _at_peak(rows, peak, blocks[i], kind, operators[i].get(time))
         sites = _sites(rows, blocks[i].row, blocks[i].thread, blocks[i].size)
@@ -137,20 +97,32 @@ def memory(
     return found
 
 
-def highest_peak(log: Log, ranks: Sequence[int], steps: Steps) -> PeakRange | None:
-    """Range of the rank whose peak may be highest, in the reported steps."""
-    read = _read(log, ranks)
+def peak_and_growth(
+    log: Log, ranks: Sequence[int], steps: Steps, annotations: Annotations
+) -> tuple[PeakRange | None, Growth | None]:
+    """Range of the rank whose peak may be highest, in the reported steps; the growth of the rank that grows most."""
+    read = read_memory(log, ranks)
     enqueued = _enqueued(log, ranks, read)
-    found = []
+    words, capacity, found = log.words("name"), log.metadata.memory_bytes, []
+    grown = []
+    for i, (rank, rows) in enumerate(zip(ranks, read, strict=True)):
+        ends = [s[1] for s in annotations.spans[i] if annotations.names[s[2]].startswith(OPTIMIZER_STEP)]
+        grown.append(growth(rank, rows, ends or _ends(steps, rank), words, capacity))
     for rank, rows, launches in zip(ranks, read, enqueued, strict=True):
         inside = _inside(rows, steps.of_rank[rank])
         if len(rows.time):
             peak = int(rows.allocated[inside].max())
-            found.append(PeakRange(rank, peak, *_range(rows, _blocks(rows), inside, launches)))
-    return max(found, key=lambda peak: (peak.highest, -peak.rank), default=None)
+            found.append(PeakRange(rank, peak, *_range(rows, blocks_of(rows), inside, launches)))
+    growing = max(filter(None, grown), key=lambda g: (g.bytes, -g.rank), default=None)
+    return max(found, key=lambda peak: (peak.highest, -peak.rank), default=None), growing
 
 
-def _range(rows: _Rows, blocks: _Blocks, inside: npt.NDArray[np.bool_], enqueued: Ints) -> tuple[int, int]:
+def _ends(steps: Steps, rank: int) -> list[int]:
+    """Ends of a rank's steps on the host, ns; none where none were found."""
+    return [] if steps.source == "run" else [step.host[1] for step in steps.of_rank[rank]]
+
+
+def _range(rows: MemoryRows, blocks: Blocks, inside: npt.NDArray[np.bool_], enqueued: Ints) -> tuple[int, int]:
     """The lowest and the highest peak (bytes) of the rows `inside`."""
     kept = _kept_by_watchdog(rows, blocks)
     late = np.flatnonzero(_freed_by_watchdog(rows, blocks) | (kept >= 0))
@@ -160,7 +132,7 @@ def _range(rows: _Rows, blocks: _Blocks, inside: npt.NDArray[np.bool_], enqueued
     return peak_range(rows.time, rows.allocated, inside, uncertain)
 
 
-def _moments(rows: _Rows, peak: int, blocks: _Blocks) -> Ints:
+def _moments(rows: MemoryRows, peak: int, blocks: Blocks) -> Ints:
     """Times at which the peak and its largest blocks were made."""
     if peak < 0:
         return np.zeros(0, np.int64)
@@ -170,7 +142,7 @@ def _moments(rows: _Rows, peak: int, blocks: _Blocks) -> Ints:
     return moments
 
 
-def _peak(rows: _Rows, steps: Sequence[Step], fatal: bool) -> int:
+def _peak(rows: MemoryRows, steps: Sequence[Step], fatal: bool) -> int:
     """The first row with the most bytes allocated in any of the steps, or that of the allocation whose failure was
     `fatal`; -1 without rows."""
     if not len(rows.time):
@@ -180,7 +152,7 @@ def _peak(rows: _Rows, steps: Sequence[Step], fatal: bool) -> int:
     return int(np.argmax(np.where(_inside(rows, steps), rows.allocated, -1)))
 
 
-def _inside(rows: _Rows, steps: Sequence[Step]) -> npt.NDArray[np.bool_]:
+def _inside(rows: MemoryRows, steps: Sequence[Step]) -> npt.NDArray[np.bool_]:
     """True for rows in any of the steps; for all, if none is in a step."""
     inside = np.zeros(len(rows.time), bool)
     for step in steps:
@@ -188,36 +160,6 @@ def _inside(rows: _Rows, steps: Sequence[Step]) -> npt.NDArray[np.bool_]:
     if not bool(inside.any()):
         inside[:] = True
     return inside
-
-
-@dataclass
-class _Blocks:
-    """Blocks of one rank, in order of their allocation."""
-
-    row: Ints
-    """Row of the allocation."""
-    size: Ints
-    start: Ints
-    end: Ints
-    """ns; _NEVER of what is not freed."""
-    freed: Ints
-    """Row of the free, -1 of what is not freed."""
-    thread: Ints
-
-
-def _blocks(rows: _Rows) -> _Blocks:
-    size = np.diff(rows.allocated, prepend=0)
-    made = np.flatnonzero(rows.alloc)
-    freed = np.flatnonzero(rows.free & (rows.link >= 0))
-    order = made[np.argsort(rows.id[made], kind="stable")]
-    ends = np.full(len(rows.time), -1, np.int64)  # row of the free
-    if len(order):
-        place = np.minimum(np.searchsorted(rows.id[order], rows.link[freed]), len(order) - 1)
-        matched = rows.id[order][place] == rows.link[freed]
-        ends[order[place[matched]]] = freed[matched]
-    free = ends[made]
-    end = np.where(free < 0, _NEVER, rows.time[free])
-    return _Blocks(made, size[made], rows.time[made], end, free, rows.thread[made])
 
 
 def _first_products(log: Log, ranks: Sequence[int]) -> dict[int, int]:
@@ -234,7 +176,7 @@ def _first_products(log: Log, ranks: Sequence[int]) -> dict[int, int]:
     return found
 
 
-def _kinds(rows: _Rows, blocks: _Blocks, position: int, annotations: Annotations, first_product: int) -> Ints:
+def _kinds(rows: MemoryRows, blocks: Blocks, position: int, annotations: Annotations, first_product: int) -> Ints:
     """The use of each block, as index of CATEGORIES; workspaces of single operators are not separated here."""
     start, end, backward = blocks.start, blocks.end, blocks.thread != 0
     words = annotations.names
@@ -253,12 +195,12 @@ def _kinds(rows: _Rows, blocks: _Blocks, position: int, annotations: Annotations
     begins = np.array([s[0] for s in optimizers], np.int64)
     stops = np.array([s[1] for s in optimizers], np.int64)
     following = np.searchsorted(begins, start, "right")
-    next_one = np.append(begins, _NEVER - 1)[following]
+    next_one = np.append(begins, NEVER - 1)[following]
     survives = end > next_one  # is there when the optimizer begins
     last = int(stops[-1])
     first_backward = int(rows.time[rows.thread != 0].min(initial=last))
     # What a forward pass makes is gone when the optimizer has run, but for outputs that the script keeps.
-    outlives = end > np.append(stops, _NEVER)[following]
+    outlives = end > np.append(stops, NEVER)[following]
     kind[~backward & survives & outlives & (following < len(begins))] = _CODE["other"]
     kind[backward & survives & (following < len(begins))] = _CODE["gradients"]
     kind[(start < max(int(begins[0]), first_backward)) & ~backward & (end >= last)] = _CODE["parameters"]
@@ -272,13 +214,27 @@ def _kinds(rows: _Rows, blocks: _Blocks, position: int, annotations: Annotations
     return kind
 
 
-def _end_of_work(rows: _Rows) -> int:
+def _apply_uses(kind: Ints, blocks: Blocks, words: Sequence[str], first_product: int) -> None:
+    """Changes `kind` by what the program has blocks for. What only lives as long as parameters is none of them, where
+    these are known: data if it is older than the model's first product."""
+    used = blocks.use >= 0
+    codes = np.array([_CODE["kept"] if word.startswith(KEPT) else _CODE.get(word, -1) for word in words] + [-1])
+    code = codes[blocks.use]
+    if bool((used & (code == _CODE["parameters"])).any()):
+        unnamed = ~used & (kind == _CODE["parameters"]) & (blocks.size >= USE_LEAST)
+        old = blocks.start < first_product
+        kind[unnamed & old], kind[unnamed & ~old] = _CODE["data"], _CODE["other"]
+    own = used & (code >= 0)
+    kind[own] = code[own]
+
+
+def _end_of_work(rows: MemoryRows) -> int:
     """Time of the last failed allocation, or else of the last allocation: the process ends after it."""
     asked = rows.oom if rows.oom.any() else rows.alloc
     return int(rows.time[asked].max(initial=0))
 
 
-def _buckets(blocks: _Blocks, forwards: Sequence[tuple[int, int, int]], optimizers: Ints) -> npt.NDArray[np.bool_]:
+def _buckets(blocks: Blocks, forwards: Sequence[tuple[int, int, int]], optimizers: Ints) -> npt.NDArray[np.bool_]:
     """Blocks of DistributedDataParallel's buckets: it makes them anew at the start of its second forward pass, where it
     lets go of those that it was built with. All else that its forward passes allocate are activations."""
     if len(forwards) < 2:
@@ -286,7 +242,7 @@ def _buckets(blocks: _Blocks, forwards: Sequence[tuple[int, int, int]], optimize
     (first, _, _), (begin, stop, _) = forwards[:2]
     replaced = (blocks.start < first) & (blocks.end >= begin) & (blocks.end <= stop)
     second = int(np.searchsorted(optimizers, begin))
-    later = int(optimizers[second + 1]) if second + 1 < len(optimizers) else _NEVER - 1
+    later = int(optimizers[second + 1]) if second + 1 < len(optimizers) else NEVER - 1
     made = (blocks.start >= begin) & (blocks.start <= stop) & (blocks.end > later) & (blocks.thread == 0)
     found: npt.NDArray[np.bool_] = replaced | made
     return found
@@ -326,7 +282,7 @@ class _Operator:
 
 
 def _at_peak(
-    rows: _Rows, peak: int, blocks: _Blocks, kind: Ints, running: _Operator | None
+    rows: MemoryRows, peak: int, blocks: Blocks, kind: Ints, running: _Operator | None
 ) -> tuple[dict[str, int], Ints]:
     """Bytes alive at row `peak` by category, and the blocks."""
     alive = np.flatnonzero((blocks.row <= peak) & ((blocks.freed < 0) | (blocks.freed > peak)))
@@ -358,7 +314,7 @@ def _module_name(word: str) -> str:
     return word.removeprefix(MODULE)
 
 
-def _sites(rows: _Rows, made: Ints, thread: Ints, size: Ints) -> Ints:
+def _sites(rows: MemoryRows, made: Ints, thread: Ints, size: Ints) -> Ints:
     """The place in the program of each block, as index of words; -1 for small ones and where none is reported."""
     found = np.full(len(made), -1, np.int64)
     located = np.flatnonzero(rows.site >= 0)
@@ -378,7 +334,7 @@ def _modules(annotations: Annotations, position: int, start: Ints) -> Ints:
     return np.where(known[name], name, -1)
 
 
-def _by_module(blocks: _Blocks, alive: Ints, words: list[str], modules: Ints) -> dict[str, int]:
+def _by_module(blocks: Blocks, alive: Ints, words: list[str], modules: Ints) -> dict[str, int]:
     """Bytes of the blocks `alive` by module, the most first; "" for what none allocated."""
     if not (modules >= 0).any():
         return {}
@@ -387,7 +343,7 @@ def _by_module(blocks: _Blocks, alive: Ints, words: list[str], modules: Ints) ->
     return {_module_name(words[i - 1]) if i else "": int(sums[i]) for i in order}
 
 
-def _enqueued(log: Log, ranks: Sequence[int], read: Sequence[_Rows]) -> list[Ints]:
+def _enqueued(log: Log, ranks: Sequence[int], read: Sequence[MemoryRows]) -> list[Ints]:
     """Host times at which each rank enqueued communication, ns, ascending; none where no thread freed what a watchdog
     had let go of."""
     if not any((rows.free & (rows.asked >= 0)).any() for rows in read):
@@ -399,12 +355,12 @@ def _enqueued(log: Log, ranks: Sequence[int], read: Sequence[_Rows]) -> list[Int
     return [np.sort(np.concatenate(own).astype(np.int64)) if own else np.zeros(0, np.int64) for own in found]
 
 
-def _kept_by_watchdog(rows: _Rows, blocks: _Blocks) -> Ints:
+def _kept_by_watchdog(rows: MemoryRows, blocks: Blocks) -> Ints:
     """ns from the watchdog's round that let go of a block to its free by another thread; -1 of other blocks."""
     return np.where(blocks.freed >= 0, rows.asked[np.maximum(blocks.freed, 0)], -1)
 
 
-def _freed_by_watchdog(rows: _Rows, blocks: _Blocks) -> npt.NDArray[np.bool_]:
+def _freed_by_watchdog(rows: MemoryRows, blocks: Blocks) -> npt.NDArray[np.bool_]:
     """Blocks that a thread freed which never made any."""
     found: npt.NDArray[np.bool_] = (blocks.freed >= 0) & ~np.isin(
         rows.thread[np.maximum(blocks.freed, 0)], np.unique(blocks.thread)
@@ -412,7 +368,7 @@ def _freed_by_watchdog(rows: _Rows, blocks: _Blocks) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _failed(rows: _Rows, words: list[str]) -> FailedAllocation | None:
+def _failed(rows: MemoryRows, words: list[str]) -> FailedAllocation | None:
     """The last allocation that failed and was not met by freeing what was cached."""
     failed = np.flatnonzero(rows.oom)
     if not len(failed):
@@ -425,7 +381,7 @@ def _failed(rows: _Rows, words: list[str]) -> FailedAllocation | None:
 
 
 def _largest(
-    blocks: _Blocks, kind: Ints, alive: Ints, operators: dict[int, _Operator], origin: _Origin
+    blocks: Blocks, kind: Ints, alive: Ints, operators: dict[int, _Operator], origin: _Origin
 ) -> list[MemoryBlock]:
     """Largest of the blocks `alive`, equal ones together."""
     sums: dict[tuple[int, str, str, str, str], list[int]] = {}
@@ -442,7 +398,7 @@ def _largest(
     ]
 
 
-def _by_category(rows: _Rows, blocks: _Blocks, kind: Ints) -> dict[str, list[int]]:
+def _by_category(rows: MemoryRows, blocks: Blocks, kind: Ints) -> dict[str, list[int]]:
     """Bytes by category at the moments of the timeline: at the highest level of each stretch."""
     at = _highest(rows)
     found: dict[str, list[int]] = {}
@@ -458,13 +414,13 @@ def _by_category(rows: _Rows, blocks: _Blocks, kind: Ints) -> dict[str, list[int
     return found
 
 
-def _slots(rows: _Rows) -> tuple[Ints, int, int]:
+def _slots(rows: MemoryRows) -> tuple[Ints, int, int]:
     begin, end = int(rows.time[0]), int(rows.time[-1])
     width = max(1, -(-(end - begin + 1) // POINTS))
     return (rows.time - begin) // width, begin, width
 
 
-def _highest(rows: _Rows) -> Ints:
+def _highest(rows: MemoryRows) -> Ints:
     """The row of the highest level of each stretch of the timeline."""
     slot, _, _ = _slots(rows)
     order = np.lexsort((np.arange(len(slot)), -rows.allocated, slot))
@@ -472,7 +428,7 @@ def _highest(rows: _Rows) -> Ints:
     return found
 
 
-def _timeline(rows: _Rows) -> list[tuple[int, int, int]]:
+def _timeline(rows: MemoryRows) -> list[tuple[int, int, int]]:
     """Highest level of each of at most POINTS stretches of equal length."""
     slot, begin, width = _slots(rows)
     first = np.flatnonzero(np.append(True, slot[1:] != slot[:-1]))

@@ -342,6 +342,21 @@ class MemoryReport:
 
 
 @dataclass
+class Growth:
+    """Memory that a rank has allocated more of after each iteration."""
+
+    rank: int
+    bytes: Bytes
+    """An iteration."""
+    place: str
+    """What keeps it: ``leak.py:27 (outs)``; where it is allocated, if that is unknown: ``train.py:9``; or ""."""
+    kept: bool
+    """`place` is what keeps it."""
+    full: int
+    """Iteration in which the GPU's memory is used up, from 1; of a run that ended so its last."""
+
+
+@dataclass
 class Fit:
     """Fit of the run into the GPUs' memory."""
 
@@ -548,6 +563,8 @@ class Report:
     """Time of each role in the phases of a reinforcement-learning loop after its first step; empty for other runs."""
     shared_gpus: list[SharedGpu] = field(default_factory=list)
     """GPUs that several processes share, and with them their memory; empty where every rank has its own."""
+    growth: Growth | None = None
+    """Growth of the rank whose memory grows most from iteration to iteration; None if none does."""
     peak: PeakRange | None = None
     """Peak of the rank whose peak may be highest; None without memory rows."""
     details: Details | None = None

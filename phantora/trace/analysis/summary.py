@@ -10,6 +10,7 @@ from math import ceil, log10
 from typing import Any
 
 from phantora.trace.analysis.communicators import ranges
+from phantora.trace.analysis.fit import grows
 from phantora.trace.analysis.host_memory import host_memory
 from phantora.trace.analysis.host_waits import most_in
 from phantora.trace.analysis.report import Headline, Report, Work
@@ -30,8 +31,11 @@ _UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3))
 
 def lines(report: Report) -> list[tuple[str, str]]:
     """A word and its text each."""
-    found = [("FITS", _fits(report)), ("PEAK", _peak(report)), ("STEP", _step(report))]
-    found += [("RANGE", _range(report)), ("HOST", _host(report))]
+    found = [("FITS", _fits(report)), ("GROWS", _grows(report)), ("PEAK", _peak(report))]
+    fit = report.details.fit if report.details is not None else None
+    if fit is not None and not fit.fits:  # what ran until then is no step of a training
+        return [(word, text) for word, text in found if text]
+    found += [("STEP", _step(report)), ("RANGE", _range(report)), ("HOST", _host(report))]
     if report.step_source != "run":
         found.append(("ENERGY", energy(report)))
         found.append(("HELD UP", held_up(report)))
@@ -47,7 +51,9 @@ def _fits(report: Report) -> str:
     if host is not None and host.short:
         return f"no: the host runs out of memory, {host}"
     if fit is not None and not fit.fits:
-        return f"no: an allocation of rank {fit.rank} failed"
+        failed = next((m.failed for m in report.details.memory if m.rank == fit.rank), None) if report.details else None
+        at = f" at {failed.site}" if failed is not None and failed.site else ""
+        return f"no: an allocation of rank {fit.rank} failed{at}"
     capacity = int(report.metadata["memory_bytes"])
     taken = int(report.trailer.get("device_memory_bytes", 0))
     taken = taken or max((rank.gpu.peak_reserved for rank in report.ranks), default=0)
@@ -58,6 +64,17 @@ def _fits(report: Report) -> str:
         return f"in some runs only: {taken / 2**30:.1f} GiB and up to {more / 2**30:.1f} GiB more (PEAK)"
     of_host = f"   host {host}" if host else ""
     return f"{taken / 2**30:.1f} of {capacity / 2**30:.1f} GiB ({100 * (1 - taken / capacity):.0f} % left){of_host}"
+
+
+def _grows(report: Report) -> str:
+    """Memory that grows from iteration to iteration, what keeps it, and when the GPU is full."""
+    growth = report.growth
+    if growth is None:
+        return ""
+    fit = report.details.fit if report.details is not None else None
+    if fit is not None and not fit.fits:
+        return grows(growth)
+    return f"{grows(growth)}; out of memory in iteration {growth.full:,}"
 
 
 def _peak(report: Report) -> str:

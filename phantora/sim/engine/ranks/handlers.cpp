@@ -79,9 +79,12 @@ void Ingest::span(Rank &rank, const ph_record &r) {
 void Ingest::site(Rank &rank, const ph_record &r) { rank.site = global(source(rank).names, r.id); }
 
 void Ingest::memory(Rank &rank, const ph_record &r) {
+  int64_t block = source(rank).block;
+  bool used = r.id == PH_MEM_USE;
+  if (used && !block) return;  // of a block from before the log
   ph_row row = RowLog::row(PH_ROW_MEMORY, rank.index, r.time, r.time);
   row.sub = static_cast<uint8_t>(r.id);
-  if (r.id == PH_MEM_SITE) row.name = global(source(rank).names, r.op);
+  if (r.id == PH_MEM_SITE || used) row.name = global(source(rank).names, r.op);
   row.value = r.memory.allocated;
   row.bytes = r.memory.reserved;
   row.value2 = r.memory.change;
@@ -89,7 +92,7 @@ void Ingest::memory(Rank &rank, const ph_record &r) {
   if (r.id == PH_MEM_FREE && r.op) row.seq = static_cast<int64_t>(r.op) * 1000;
   row.stream = r.thread;
   row.id = rank.fresh_id();
-  if (int64_t block = source(rank).block; block && r.id == PH_MEM_FREE) row.link = block;
+  if (block && (used || r.id == PH_MEM_FREE)) row.link = block;
   rows_.host(row);
 }
 

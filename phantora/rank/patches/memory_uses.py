@@ -1,0 +1,132 @@
+"""What the program has its blocks of GPU memory for: parameters, an optimizer's state, buffers, and what it keeps.
+
+It follows from the objects of Python: ``nn.Parameter``, groups and state of optimizers, buffers of modules. After an
+optimizer's first step, and where memory runs out, each of their blocks gets a row in the log. Where memory grows from
+step to step the containers of the script do, too, with the line that fills them (``stub/tracer/uses.cpp``).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+from phantora.rank.patch import Patch, Rank, When
+from phantora.rank.patches.keepers import keepers
+from phantora.rank.patches.object_tensors import blocks, tensors_in
+from phantora.wire.shared import KEPT, USE_LEAST
+
+_MOST_STEPS = 8  # in which another optimizer may make its first one
+_DEPTH = 8  # of objects in an optimizer
+_PRECONDITIONER = re.compile("precond|factor_matri|eigenvec", re.IGNORECASE)
+_Look = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int)
+_installed: list[_Uses] = []
+
+
+def install(rank: Rank) -> None:
+    """Looks at the program's objects after steps of optimizers. Called once, before the script runs."""
+    library = ctypes.CDLL(str(rank.tracer))
+    uses = _Uses(library)
+    library.phantora_look_by.argtypes, library.phantora_look_by.restype = [_Look], None
+    library.phantora_look_by(uses.callback)
+    _installed[:] = [uses]
+
+
+def failed_allocation() -> str:
+    """Where the last failed allocation was asked for: ``train.py:28``, ``backward of train.py:12``; "" if none did."""
+    return _installed[0].failed().decode(errors="replace") if _installed else ""
+
+
+def note_uses(error: BaseException) -> None:
+    """Notes the uses of the blocks at an error for want of memory: of what the script's frames hold, too."""
+    traceback, frames = error.__traceback__, []
+    while traceback is not None:
+        frames.append(traceback.tb_frame)
+        traceback = traceback.tb_next
+    with suppress(Exception):  # objects of a program may raise anything where they are looked at
+        for uses in _installed:
+            uses.note(frames)
+
+
+class _Uses:
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._use = library.phantora_use
+        self._use.argtypes, self._use.restype = [ctypes.c_uint64, ctypes.c_char_p], None
+        self.failed = library.phantora_failed_allocation
+        self.failed.argtypes, self.failed.restype = [], ctypes.c_char_p
+        self._noted: set[tuple[int, str]] = set()
+        self.callback = _Look(self._look)
+
+    def _look(self, step: int, grows: int) -> int:
+        optimizers = self.note(_frames(sys._getframe()) if grows else ())
+        return step < _MOST_STEPS and any(not optimizer.state for optimizer in optimizers)
+
+    def note(self, frames: Iterable[FrameType]) -> list[Any]:
+        """Rows for the blocks of all objects, and of what `frames` keep; the program's optimizers."""
+        from torch import _C
+
+        objects = gc.get_objects()
+        with _C.DisableTorchFunctionSubclass():
+            found, optimizers = _uses(objects)
+            for address in sorted(found):
+                self._emit(address, found[address])
+            for kept in keepers(frames, objects):
+                for address in sorted(kept.blocks - found.keys()):
+                    self._emit(address, f"{KEPT}{kept.place}")
+        return optimizers
+
+    def _emit(self, address: int, use: str) -> None:
+        if (address, use) not in self._noted:
+            self._noted.add((address, use))
+            self._use(address, use.encode())
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _uses(objects: list[Any]) -> tuple[dict[int, str], list[Any]]:
+    """The use of each block by its address, and the optimizers among `objects`."""
+    from torch import Tensor
+    from torch.nn import Module, Parameter
+    from torch.optim import Optimizer
+
+    found: dict[int, str] = {}
+
+    def note(tensor: Any, use: str) -> None:
+        found.update(dict.fromkeys(blocks(tensor, USE_LEAST), use))
+
+    optimizers = [o for o in objects if issubclass(type(o), Optimizer)]
+    for optimizer in optimizers:
+        groups = [p for group in optimizer.param_groups for p in group["params"]]
+        shapes = {tuple(p.shape) for p in groups}
+        for path, tensor in tensors_in(vars(optimizer), _DEPTH):
+            note(tensor, "preconditioners" if _is_preconditioner(path, tensor, shapes) else "optimizer")
+        for parameter in groups:
+            note(parameter, "parameters")
+    for o in objects:
+        if issubclass(type(o), Module):
+            for buffer in o._buffers.values():
+                if buffer is not None:
+                    note(buffer, "buffers")
+    for o in objects:
+        if issubclass(type(o), Parameter) or (issubclass(type(o), Tensor) and "_is_param" in vars(o)):
+            note(o, "parameters")
+    return found, optimizers
+
+
+def _is_preconditioner(path: str, tensor: Any, shapes: set[tuple[int, ...]]) -> bool:
+    """True for square matrices of an optimizer that are no parameter's size, or are named so."""
+    if tensor.dim() < 2 or tensor.shape[-1] != tensor.shape[-2]:
+        return False
+    return tuple(tensor.shape) not in shapes or _PRECONDITIONER.search(path) is not None
+
+
+PATCH = Patch("memory uses", When.AFTER_TORCH, install)

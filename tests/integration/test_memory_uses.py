@@ -1,0 +1,102 @@
+"""What a program has its memory for: parameters, state, data, and what it keeps by mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from phantora.trace.analysis.analyze import analyze
+from phantora.trace.analysis.report import Report
+from phantora.trace.reader import open_log
+from tests.support import runs
+
+WIDTH, LAYERS = 2048, 3
+PARAMETERS = LAYERS * (WIDTH * WIDTH + WIDTH) * 4
+MODEL = f"""
+import torch
+from torch import nn
+model = nn.Sequential(*[nn.Linear({WIDTH}, {WIDTH}) for _ in range({LAYERS})]).cuda()
+data = torch.randn(1024, {WIDTH}, device="cuda")
+"""
+OUTPUT = 1024 * WIDTH * 4
+TRAINED = MODEL + "optimizer = torch.optim.AdamW(model.parameters())\n"
+STEP = """
+    loss = (y := model(data)).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+APPENDED = TRAINED + "outs = []\nfor _ in range(9):" + STEP + "    outs.append(y)\n"
+ATTRIBUTE = f"""{TRAINED}
+class Trainer:
+    def __init__(self):
+        self.seen = {{}}
+    def fit(self):
+        for i in range(9):
+            {STEP.strip().replace(chr(10) + "    ", chr(10) + " " * 12)}
+            self.seen[i] = y.detach()
+Trainer().fit()
+"""
+SUMMED = f"""{TRAINED}
+def train():
+    total = 0
+    for _ in range(9):{STEP.replace(chr(10), chr(10) + "    ").rstrip()}
+        total = total + model(data).relu().mean()
+train()
+"""
+LEVEL = TRAINED + "losses = []\nfor _ in range(9):" + STEP + "    losses.append(loss.item())\n"
+
+
+def report(tmp_path: Path, text: str, *options: str, check: bool = True) -> Report:
+    (tmp_path / "train.py").write_text(text)
+    return analyze(open_log(runs.trace(tmp_path, *options, "train.py", check=check).log))
+
+
+def line_of(text: str, words: str) -> int:
+    return next(number for number, line in enumerate(text.splitlines(), 1) if words in line)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "name", "bytes_kept"),
+    [
+        (APPENDED, "outs.append", "outs", OUTPUT),
+        (ATTRIBUTE, "self.seen[i]", "seen", OUTPUT),
+        (SUMMED, "total = total +", "total", LAYERS * OUTPUT),
+    ],
+)
+def test_what_keeps_memory_is_named(tmp_path: Path, text: str, words: str, name: str, bytes_kept: int) -> None:
+    found = report(tmp_path, text)
+    assert found.growth is not None and found.growth.kept
+    assert found.growth.place == f"train.py:{line_of(text, words)} ({name})"
+    assert found.growth.bytes == pytest.approx(bytes_kept, rel=0.4)
+
+
+def test_parameters_are_those_of_modules_and_optimizers(tmp_path: Path) -> None:
+    found = report(tmp_path, LEVEL)
+    assert found.growth is None and found.details is not None
+    used = found.details.memory[0].by_category
+    assert used["parameters"] == pytest.approx(PARAMETERS, rel=0.01)
+    assert used["optimizer"] == pytest.approx(2 * PARAMETERS, rel=0.01)
+    assert used["data"] == OUTPUT
+    assert used["workspaces"] >= 1 << 20
+
+
+def test_a_leak_in_a_run_without_optimizer_ends_in_its_line(tmp_path: Path) -> None:
+    text = MODEL + "outs = []\nfor _ in range(900):\n    outs.append(model(data))\n"
+    found = report(tmp_path, text, "--gpu-memory", "2", check=False)
+    assert found.details is not None and found.details.fit is not None and not found.details.fit.fits
+    assert found.growth is not None and found.growth.place == f"train.py:{line_of(text, 'outs.append')} (outs)"
+    used = found.details.memory[0].by_category
+    assert used["parameters"] == pytest.approx(PARAMETERS, rel=0.01) and used["kept"] > 10 * OUTPUT
+
+
+def test_a_backward_pass_without_room_names_its_forward_line(tmp_path: Path) -> None:
+    text = MODEL + "h = model(data.repeat(40, 1)).relu()\nloss = h.square().mean()\nloss.backward()\n"
+    (tmp_path / "train.py").write_text(text)
+    found = runs.trace(tmp_path, "--summary", "--gpu-memory", "3", "train.py", check=False)
+    last = found.err.strip().splitlines()[-1]
+    assert last.startswith(f"FAILED: out of memory on rank 0 at train.py:{line_of(text, 'loss.backward')}, backward of")
+    assert "MiB free; phantora fits says what it needs" in last
+    assert "STEP" not in found.err and "HELD UP" not in found.err
+    assert found.err.count("run.arrow") == 2  # the title, the end
