@@ -38,6 +38,25 @@ tensors = new(2, 4, 16, 16, 16), new(2, 24, 16, 16, 16), new(4, 24, 1, 1, 1), No
 taken("volume", torch.ops.aten.convolution_backward, *tensors, ones, zeros, ones, False, zeros, 1, [False, True, False])
 """
 
+TRIED = """
+import torch
+torch.backends.cudnn.benchmark = True
+def new(*shape):
+    return torch.empty(shape, device="cuda")
+def tried(what, call, *arguments):
+    torch.cuda.reset_peak_memory_stats()
+    y = call(*arguments)
+    counters = torch.cuda.memory_stats()
+    print(what, counters["requested_bytes.all.peak"] - counters["requested_bytes.all.current"])
+def gradient(x, w, y, stride, *wanted):
+    sizes = [stride] * 2, [1, 1], [1, 1], False, [0, 0], 1
+    return torch.ops.aten.convolution_backward(y, x, w, None, *sizes, [*wanted, False])
+tried("forward", torch.conv2d, new(64, 64, 28, 28), new(128, 64, 3, 3), None, 1, 1)
+tried("input", gradient, new(128, 16, 32, 32), new(16, 16, 3, 3), new(128, 16, 32, 32), 1, True, False)
+tried("strided", gradient, new(128, 96, 65, 65), new(128, 96, 3, 3), new(128, 128, 33, 33), 2, True, False)
+tried("filters", gradient, new(128, 256, 8, 8), new(256, 256, 3, 3), new(128, 256, 8, 8), 1, False, True)
+"""
+
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -107,3 +126,16 @@ def test_packed_sequences_keep_what_their_tokens_take(tmp_path: Path) -> None:
     run = trace(tmp_path, "--cluster", "1x1xH200", "lstm.py")
     kept = next(int(line.split()[1]) for line in run.out.splitlines() if line.startswith("kept "))
     assert kept == 147_648_768 + 4 * (3245 * 1024 + 4 * 4 * 64 * 512)
+
+
+def test_cudnn_benchmark_tries_plans_of_fourier_transforms(tmp_path: Path) -> None:
+    """As cuDNN on an H200 (validation/measurements/2026-11-28-h200/convolution_plans.parquet), without a table."""
+    (tmp_path / "tried.py").write_text(TRIED)
+    run = trace(tmp_path, "--cluster", "1x1xA100", "tried.py")
+    rows = (line.split() for line in run.out.splitlines())
+    assert {row[0]: int(row[1]) for row in rows if len(row) == 2 and row[1].isdigit()} == {
+        "forward": 107_249_664,
+        "input": 36_765_696,
+        "strided": 1_074_987_024 - 16,
+        "filters": 159_383_552,
+    }
