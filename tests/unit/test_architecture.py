@@ -193,6 +193,7 @@ def test_imports_point_one_way(package: str) -> None:
 
 MOST_PARAMETERS = 8
 MANY_PARAMETERS = {
+    "phantora/api.py: compare",
     "phantora/api.py: plan",
     "phantora/api.py: sweep",  # of users, by keyword
     "phantora/rank/shims/deepspeed.py: multi_tensor_adam",  # DeepSpeed's signature
