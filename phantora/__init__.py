@@ -9,7 +9,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from phantora.api import Run, RunFailed, collective_time, compare, fits, plan, run, sweep, why
+    from phantora.api import (
+        Run,
+        RunFailed,
+        calibrate,
+        collective_time,
+        compare,
+        diff,
+        fits,
+        goodput,
+        import_trace,
+        plan,
+        run,
+        sweep,
+        why,
+    )
     from phantora.api import open_run as open
     from phantora.errors import PhantoraError
 
@@ -18,9 +32,13 @@ __all__ = [
     "Run",
     "RunFailed",
     "__version__",
+    "calibrate",
     "collective_time",
     "compare",
+    "diff",
     "fits",
+    "goodput",
+    "import_trace",
     "open",
     "plan",
     "run",

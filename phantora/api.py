@@ -4,6 +4,7 @@
 
     run = phantora.run("train.py", ["--layers", "4"], cluster="1x8xH100")
     run = phantora.open("run.arrow")
+    found = phantora.fits("train.py", cluster="1x8xH100", largest="--batch")
     table = phantora.sweep(preset="torchtitan", model="llama3-8b", cluster="8x8xH100")
     run.summary()["step_time_ns"], run.steps().to_pandas(), polars.from_arrow(run.kernels())
 
@@ -30,6 +31,7 @@ from phantora.options import NO_KEYWORD, with_keywords, with_options
 from phantora.result import RunResult
 from phantora.run_process import run_in_process
 from phantora.spec import (
+    CALIBRATE,
     COMPARE,
     FITS,
     MODULE,
@@ -54,8 +56,10 @@ from phantora.trace.schema import COMMUNICATION_KINDS
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from phantora.calibration import Calibration
     from phantora.dumps.why import Answer
-    from phantora.keywords import CompareOptions, FitsOptions, PlanOptions, RunOptions, SweepOptions
+    from phantora.jobs.answer import Answer as Job
+    from phantora.keywords import CalibrateOptions, CompareOptions, FitsOptions, PlanOptions, RunOptions, SweepOptions
     from phantora.sweeps.compare import Comparison
     from phantora.sweeps.questions import Fits, Offers
     from phantora.trace.diff.compare import Difference
@@ -467,6 +471,114 @@ def sweep(
         fold=fold,
     )
     return run_sweep(request).answer.table()
+
+
+def import_trace(
+    files: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    output: str | os.PathLike[str] = "real.arrow",
+    *,
+    force: bool = False,
+) -> Run:
+    """The log of a real run, from the traces of its profilers, as ``phantora import`` writes it to `output`; `force`
+    replaces an existing one. Raises PhantoraError for files that are no traces."""
+    from phantora.runs.imports import import_run
+
+    paths = [files] if isinstance(files, str | os.PathLike) else files
+    return Run(import_run([os.fspath(path) for path in paths], os.fspath(output), force)[0])
+
+
+@with_keywords(CALIBRATE)
+def calibrate(
+    real: Run | str | os.PathLike[str],
+    script: str | os.PathLike[str] | None = None,
+    args: Sequence[str] = (),
+    *,
+    out: str | os.PathLike[str] = "my-machine.toml",
+    simulated: Run | str | os.PathLike[str] | None = None,
+    cluster: str | None = None,
+    name: str = "calibrated",
+    module: bool = False,
+    **options: Unpack[CalibrateOptions],
+) -> Calibration:
+    """Describes the machine of a real run, as ``phantora calibrate`` does, and writes the file for `host`.
+
+    Args:
+        real: The log of the real run (:func:`import_trace`).
+        script: The script as it was traced, with `args` and `module`; it is simulated. None: for any script.
+        out: Calibration file; the table of its operators is next to it (.parquet).
+        simulated: The log of such a simulation, on a built-in host, in place of `script`.
+        cluster: Cluster of `script`; None: the GPUs of `real`.
+        name: Name of the host in reports.
+
+    Raises:
+        PhantoraError: The log is not that of a real run, or the script fails under simulation.
+    """
+    from phantora import calibration
+
+    log, path = _log(real), Path(out)
+    if script is not None:
+        run = _spec(CALIBRATE, script, args, module, options)
+        found = calibration.calibrate_by(log, replace(run, cluster=cluster or log.metadata.cluster), name)
+    else:
+        found = calibration.calibrate(log, None if simulated is None else _log(simulated), name)
+    calibration.write(found, path, path.with_suffix(".parquet"))
+    return found
+
+
+def goodput(
+    run: Run | str | os.PathLike[str],
+    *,
+    tokens: float | None = None,
+    steps: float | None = None,
+    gpus: int | None = None,
+    gpu_mtbf_hours: float | None = None,
+    host_mtbf_hours: float | None = None,
+    checkpoint_cost: float | None = None,
+    checkpoint_lag: float | None = None,
+    every: float | None = None,
+    restart: float | None = None,
+    stragglers: float | None = None,
+    spares: int | None = None,
+    repair: float | None = None,
+    price: float | None = None,
+    trials: int | None = None,
+) -> Job:
+    """Days, cost and useful share of a long job, from the log of a short run of it, as ``phantora goodput`` does.
+
+    Times are seconds, shares 0 to 1, dollars per GPU and hour. None: from the log, or the default of
+    ``phantora goodput``, whose inputs :class:`phantora.jobs.estimate.Inputs` explains. Raises PhantoraError."""
+    from phantora.jobs.estimate import Inputs, estimate
+
+    given: dict[str, Any] = {
+        "tokens": tokens,
+        "steps": steps,
+        "gpus": gpus,
+        "gpu_mtbf_hours": gpu_mtbf_hours,
+        "host_mtbf_hours": host_mtbf_hours,
+        "checkpoint_cost": checkpoint_cost,
+        "checkpoint_lag": checkpoint_lag,
+        "every": every,
+        "restart": restart,
+        "stragglers": stragglers,
+        "spares": spares,
+        "repair": repair,
+        "price": price,
+        "trials": trials,
+    }
+    return estimate(_log(run), Inputs(**{name: value for name, value in given.items() if value is not None}))
+
+
+def diff(a: Run | str | os.PathLike[str], b: Run | str | os.PathLike[str]) -> Difference:
+    """The differences between two runs, with their causes, as ``phantora diff`` finds them."""
+    return _run(a).diff(_run(b))
+
+
+def _run(given: Run | str | os.PathLike[str]) -> Run:
+    return given if isinstance(given, Run) else Run(given)
+
+
+def _log(given: Run | str | os.PathLike[str]) -> Log:
+    return _run(given).log
 
 
 def _lists(settings: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:

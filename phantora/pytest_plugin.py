@@ -11,21 +11,18 @@ pytest-xdist all of a worker.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from phantora.units import GIB, MIB, NS
+from phantora.units import GIB, SIZE, TIME, Grammar
 
 if TYPE_CHECKING:
     from phantora.api import Run
 
 MARK = "phantora"
-_AMOUNT = re.compile(r"([\d.]+)\s*([A-Za-z]+)")
-_BYTES = {"MiB": MIB, "GiB": GIB}
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,8 +58,8 @@ def phantora_run(request: pytest.FixtureRequest, phantora_server: None, tmp_path
     if mark is None or not mark.args:
         pytest.fail(f"phantora_run needs @pytest.mark.{MARK}('train.py', cluster=...)", pytrace=False)
     options: dict[str, Any] = dict(mark.kwargs)
-    most_memory = _limit(options.pop("max_memory", None), _BYTES)
-    most_step = _limit(options.pop("max_step", None), NS)
+    most_memory = _limit(options.pop("max_memory", None), SIZE)
+    most_step = _limit(options.pop("max_step", None), TIME)
     current = os.environ.pop("PYTEST_CURRENT_TEST", None)  # runs of one environment share what is imported
     try:
         found = run(*mark.args, **{"output": tmp_path / "run.arrow", **options})
@@ -83,11 +80,8 @@ def _exceeded(what: str, value: float, limit: float, unit: str) -> None:
     pytest.fail(f"{what} takes {value:.4g} {unit}, more than {limit:.4g} {unit}", pytrace=False)
 
 
-def _limit(text: str | None, units: dict[str, Any]) -> float | None:
+def _limit(text: str | None, grammar: Grammar) -> float | None:
     """``70GiB`` in bytes, ``300ms`` in ns."""
-    if text is None:
-        return None
-    match = _AMOUNT.fullmatch(text)
-    if match is None or match[2] not in units:
-        pytest.fail(f"{text!r} is no amount in {', '.join(units)}", pytrace=False)
-    return float(match[1]) * float(units[match[2]])
+    if text is not None and grammar.read(text) is None:
+        pytest.fail(f"{text!r}: give {grammar.example}", pytrace=False)
+    return None if text is None else grammar.read(text)

@@ -13,6 +13,7 @@ from phantora.cli.selection import marked_options
 from phantora.cli.terminal import report_console
 from phantora.errors import PhantoraError
 from phantora.trace.export.selection import parse_numbers
+from phantora.units import TIME
 
 if TYPE_CHECKING:
     from phantora.trace.analysis.analyze import Filters
@@ -86,21 +87,14 @@ def parse_steps(text: str) -> tuple[str | None, frozenset[int] | None]:
     return text, None
 
 
-_UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "": 1}
-
-
 def parse_stretch(text: str) -> tuple[int, int]:
-    """``"950ms-1.2s"`` in ns; a unit behind the second number goes for both."""
-    match = re.fullmatch(r"\s*([\d.]+)\s*(ns|us|ms|s)?\s*-\s*([\d.]+)\s*(ns|us|ms|s)?\s*", text)
-    try:
-        assert match is not None
-        last = _UNITS[match[4] or ""]
-        first = _UNITS[match[2]] if match[2] else last
-        begin, end = round(float(match[1]) * first), round(float(match[3]) * last)
-        assert begin < end
-    except (AssertionError, ValueError):
-        raise PhantoraError(f"{text!r} is no stretch of time; write it like 950ms-1.2s") from None
-    return begin, end
+    """``"950ms-1.2s"`` in ns; a unit behind the second number goes for both, and without one they are ns."""
+    first, _, last = (part.strip() for part in text.partition("-"))
+    unit = last.lstrip("0123456789. ") or "ns"
+    begin, end = (TIME.read(part + unit * part[-1:].isdigit()) for part in (first, last))
+    if begin is None or end is None or not round(begin) < round(end):
+        raise PhantoraError(f"{text!r} is no stretch of time; write it like 950ms-1.2s")
+    return round(begin), round(end)
 
 
 def report_of(path: str, chosen: Filters) -> Report:

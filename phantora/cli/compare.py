@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from phantora.cli.options import module_option
-from phantora.cli.plan import parse_amount
 from phantora.cli.sweep import progress_of
 from phantora.errors import PhantoraError
 from phantora.options import ScriptCommand, run_options, run_spec
 from phantora.spec import COMPARE
+from phantora.units import COUNT, SHARE, TIME
 
 if TYPE_CHECKING:
     from phantora.sweeps.compare import Choice, Comparison
@@ -89,7 +89,6 @@ def compare(target: tuple[str, ...], **options: Any) -> int:
     """
     import orjson
 
-    from phantora.cli.goodput import seconds, share
     from phantora.hardware.prices import SHIPPED, rental_prices
     from phantora.json_data import encode
     from phantora.sweeps.compare import Job, Question, parse_values
@@ -100,10 +99,10 @@ def compare(target: tuple[str, ...], **options: Any) -> int:
         raise PhantoraError("--deadline needs the job's tokens: --tokens 2T")
     name, values = parse_values(options["vary"]) if options["vary"] else ("", ())
     job = Job(
-        tokens=parse_amount(options["tokens"]) if options["tokens"] else None,
-        rate=parse_amount(options["rate"]) if options["rate"] else None,
-        deadline=seconds("--deadline", options["deadline"]) if options["deadline"] else None,
-        margin=share("--margin", options["margin"]),
+        tokens=COUNT.of("--tokens", options["tokens"]) if options["tokens"] else None,
+        rate=COUNT.of("--rate", options["rate"]) if options["rate"] else None,
+        deadline=TIME.of("--deadline", options["deadline"]) / 1e9 if options["deadline"] else None,
+        margin=SHARE.of("--margin", options["margin"]),
     )
     question = Question(
         gpus=tuple(part.strip() for part in options["gpus"].split(",")),

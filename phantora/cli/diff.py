@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -121,11 +120,3 @@ def differences_of(logs: Sequence[Log], chosen: Filters) -> tuple[list[Report], 
 
     sides = sides_of(logs, chosen, progress)
     return [side.report for side in sides], between(sides)
-
-
-def parse_share(text: str, option: str) -> float:
-    """``5%`` or ``0.05``. Raises PhantoraError; `option` is named in its message."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", text)
-    if match is None:
-        raise PhantoraError(f"{option} {text!r} is no share; write it like 5%")
-    return float(match[1]) / (100 if match[2] else 1)

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import replace
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from phantora.errors import PhantoraError
-from phantora.jobs import job as defaults
+from phantora.jobs.job import MTBF_HOURS
+from phantora.units import COUNT, SHARE, TIME
 
 if TYPE_CHECKING:
-    from phantora.jobs.answer import Answer, Step
-    from phantora.jobs.job import Job
-
-_SECONDS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": defaults.HOUR, "d": defaults.DAY}
-_RESTART = "10m"
-_MTBF = round(defaults.GPU_MTBF_HOURS), round(defaults.HOST_MTBF_HOURS)
+    from phantora.jobs.answer import Answer
 
 
 @click.command(
@@ -42,7 +35,7 @@ _MTBF = round(defaults.GPU_MTBF_HOURS), round(defaults.HOST_MTBF_HOURS)
 @click.option(
     "--gpu-mtbf",
     type=click.FloatRange(min=1),
-    default=_MTBF[0],
+    default=MTBF_HOURS[0],
     show_default=True,
     metavar="HOURS",
     help="Mean time between failures of one GPU. The default is Llama 3's.",
@@ -50,7 +43,7 @@ _MTBF = round(defaults.GPU_MTBF_HOURS), round(defaults.HOST_MTBF_HOURS)
 @click.option(
     "--host-mtbf",
     type=click.FloatRange(min=1),
-    default=_MTBF[1],
+    default=MTBF_HOURS[1],
     show_default=True,
     metavar="HOURS",
     help="Mean time between other failures of one host.",
@@ -72,7 +65,7 @@ _MTBF = round(defaults.GPU_MTBF_HOURS), round(defaults.HOST_MTBF_HOURS)
 @click.option("--every", metavar="TIME", help="Time between checkpoints. [default: the best]")
 @click.option(
     "--restart",
-    default=_RESTART,
+    default="10m",
     show_default=True,
     metavar="TIME",
     help="From a failure to the first step. The longer first step of the log comes on top.",
@@ -99,91 +92,34 @@ def goodput(log: str, as_json: bool, **options: Any) -> None:
     """
     import orjson
 
-    from phantora.jobs.answer import answer, checkpoint_cost, step_of
+    from phantora.jobs.estimate import Inputs, estimate
     from phantora.json_data import encode
-    from phantora.trace.analysis.analyze import analyze
     from phantora.trace.reader import open_log
 
-    opened = open_log(log)
-    step = step_of(analyze(opened))
-    world, per_host = opened.metadata.world_size, opened.metadata.ranks_per_host
-    step = replace(step, tokens=step.tokens * (options["gpus"] or world) / world)
-    if options["cost"] is None and (logged := checkpoint_cost(opened)):
-        options["cost"] = f"{logged:.6f}s"
-    job, assumed = _job(step, world, per_host, options)
-    found = answer(job, step, options["price"], options["trials"], assumed)
+    def seconds(name: str, option: str) -> float | None:
+        return TIME.of(option, options[name]) / 1e9 if options[name] is not None else None
+
+    inputs = Inputs(
+        tokens=COUNT.of("--tokens", options["tokens"]) if options["tokens"] else None,
+        steps=options["steps"],
+        gpus=options["gpus"],
+        gpu_mtbf_hours=options["gpu_mtbf"],
+        host_mtbf_hours=options["host_mtbf"],
+        checkpoint_cost=seconds("cost", "--checkpoint-cost"),
+        checkpoint_lag=seconds("lag", "--checkpoint-lag") or 0.0,
+        every=seconds("every", "--every"),
+        restart=seconds("restart", "--restart") or 0.0,
+        stragglers=SHARE.of("--stragglers", options["stragglers"]),
+        spares=options["spares"],
+        repair=seconds("repair", "--repair") or 0.0,
+        price=options["price"],
+        trials=options["trials"],
+    )
+    found = estimate(open_log(log), inputs)
     if as_json:
         click.echo(orjson.dumps(encode(found), option=orjson.OPT_INDENT_2))
     else:
         _print(found)
-
-
-def _job(step: Step, world: int, per_host: int, options: dict[str, Any]) -> tuple[Job, list[str]]:
-    """The job, from a step of `world` GPUs, and what was assumed of it. Raises PhantoraError."""
-    from phantora.cli.plan import parse_amount
-    from phantora.jobs.answer import interval_of
-    from phantora.jobs.job import Checkpoints, Job, Machines
-
-    assumed = []
-    gpus, steps = options["gpus"] or world, options["steps"]
-    if options["tokens"] and steps:
-        raise PhantoraError("--tokens and --steps both say how long the job is; give one of them")
-    if options["tokens"]:
-        if not step.tokens:
-            raise PhantoraError("--tokens: the log does not show how many tokens a step has; give --steps")
-        steps = parse_amount(options["tokens"]) / step.tokens
-    if steps is None:
-        steps = 30 * defaults.DAY / step.time
-        assumed.append("30 days of steps (--tokens, --steps)")
-    if options["cost"] is None:
-        assumed.append("a checkpoint stops training for 30 s (--checkpoint-cost)")
-    if options["restart"] == _RESTART:
-        assumed.append("a restart takes 10 min (--restart)")
-    if (options["gpu_mtbf"], options["host_mtbf"]) == _MTBF:
-        assumed.append("failures are as frequent as Llama 3's (--gpu-mtbf, --host-mtbf)")
-    if gpus > world:
-        assumed.append(f"a step takes as long as in the log on {world:,} GPU{'s' * (world > 1)}, {per_host} a host")
-    machines = Machines(
-        gpus,
-        min(per_host, gpus),
-        options["gpu_mtbf"],
-        options["host_mtbf"],
-        options["spares"],
-        seconds("--repair", options["repair"]),
-        share("--stragglers", options["stragglers"]),
-    )
-    cost = seconds("--checkpoint-cost", options["cost"] or "30s")
-    restart = seconds("--restart", options["restart"]) + step.first
-    every = seconds("--every", options["every"]) if options["every"] else interval_of(cost, restart, machines.mtbf)
-    if every <= 0:
-        raise PhantoraError(f"--every {options['every']}: give a time above 0")
-    saves = Checkpoints(cost, every, seconds("--checkpoint-lag", options["lag"]))
-    if every + cost + restart > 20 * machines.mtbf:
-        raise PhantoraError(
-            f"the job fails every {machines.mtbf:.0f} s and needs {every + cost + restart:.0f} s from a restart to the "
-            "next checkpoint: it never ends; shorten --every or --restart"
-        )
-    return Job(steps * step.time, machines, saves, restart, step.error), assumed
-
-
-def seconds(option: str, text: str) -> float:
-    """``20s``, ``10m``, ``8h``, ``1d``. Raises PhantoraError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h|d)", text.strip())
-    if match is None:
-        raise PhantoraError(f"{option} {text}: give a time such as 20s, 10m or 8h")
-    return float(match[1]) * _SECONDS[match[2]]
-
-
-def share(option: str, text: str) -> float:
-    """``0.5%`` or ``0.005``. Raises PhantoraError."""
-    number = text.strip().removesuffix("%")
-    try:
-        value = float(number) / (100 if text.strip().endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1:
-        raise PhantoraError(f"{option} {text}: give a share such as 0.5%")
-    return value
 
 
 def _print(found: Answer) -> None:

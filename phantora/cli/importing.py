@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from phantora.runs.outputs import Outputs
-from phantora.version import version
-
 if TYPE_CHECKING:
     from phantora.importers import Imported
 
@@ -41,12 +38,10 @@ def import_(files: tuple[str, ...], output: str, force: bool) -> None:
 
     Collectives are matched across ranks, and the clock skew of the ranks is removed.
     """
-    from phantora.importers import import_traces
+    from phantora.runs.imports import import_run
 
-    outputs = Outputs.at(output, force)
-    imported = import_traces(files, str(outputs.written), version())
-    outputs.settle(True, imported.rows)
-    _print(imported, str(outputs.log))
+    log, imported = import_run(files, output, force)
+    _print(imported, log)
 
 
 def _print(imported: Imported, log: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +11,12 @@ from rich.table import Table
 
 from phantora.cli.options import module_option
 from phantora.cli.sweep import progress_of
-from phantora.errors import PhantoraError
 from phantora.options import ScriptCommand, run_options, run_spec
 from phantora.spec import OFF, PLAN
+from phantora.units import COUNT
 
 if TYPE_CHECKING:
     from phantora.sweeps.questions import Offer
-
-_AMOUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
 
 
 @click.command(
@@ -81,8 +78,8 @@ def plan(target: tuple[str, ...], **options: Any) -> int:
         gpu=options["gpu"],
         most=options["most"],
         per_host=options["per_host"],
-        rate=parse_amount(rate) if rate else None,
-        tokens=parse_amount(options["tokens"]) if options["tokens"] else None,
+        rate=COUNT.of("--rate", rate) if rate else None,
+        tokens=COUNT.of("--tokens", options["tokens"]) if options["tokens"] else None,
         prices=parse_prices(options["price"]),
     )
     run = run_spec(PLAN, target, options)
@@ -94,14 +91,6 @@ def plan(target: tuple[str, ...], **options: Any) -> int:
     else:
         _print(found.tried, found.enough, rate)
     return 0 if found.enough else 1
-
-
-def parse_amount(text: str) -> float:
-    """``200k``, ``1.5M``, ``1T``. Raises PhantoraError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGBT]?)", text.strip())
-    if match is None or not float(match[1]):
-        raise PhantoraError(f"{text!r} is no number of tokens; write it like 200k, 1.5M or 1T")
-    return float(match[1]) * _AMOUNTS[match[2]]
 
 
 def _print(found: list[Offer], enough: Offer | None, rate: str | None) -> None:

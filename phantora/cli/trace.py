@@ -14,6 +14,7 @@ from phantora.cli.options import IGNORED, check_option, ignored_options, module_
 from phantora.errors import PhantoraError
 from phantora.options import ScriptCommand, run_options, run_spec
 from phantora.spec import COMMAND, TRACE, RunSpec
+from phantora.units import SHARE
 
 # Options that may also stand behind the script.
 TRAILING = {"cluster": ("-c", "--cluster"), "output": ("-o", "--output")}
@@ -168,10 +169,9 @@ class _Validated:
 
     def __init__(self, path: str, within: str) -> None:
         """Raises PhantoraError for a file that is no log of a real run, before the simulation begins."""
-        from phantora.cli.diff import parse_share
         from phantora.trace.reader import open_log
 
-        self._within = parse_share(within, "--validate-within")
+        self._within = SHARE.of("--validate-within", within)
         self._real = open_log(path)
         if not self._real.metadata.real:
             raise PhantoraError(f"{path}: --validate needs the log of a real run (`phantora import`)")

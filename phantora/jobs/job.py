@@ -16,9 +16,13 @@ GPU_MTBF_HOURS = _GPU_HOURS / (_INTERRUPTIONS * _BY_GPUS)
 """Hours of one GPU between failures."""
 HOST_MTBF_HOURS = _GPU_HOURS / 8 / (_INTERRUPTIONS * (1 - _BY_GPUS))
 """Hours of one host of 8 GPUs between failures of anything else: network, software, CPUs, disks."""
+MTBF_HOURS = round(GPU_MTBF_HOURS), round(HOST_MTBF_HOURS)
+"""Both, as whole hours."""
+CHECKPOINT, RESTART = 30.0, 600.0
+"""Seconds of a stop for a checkpoint, and from a failure to the first step, where nothing is known."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Machines:
     """The GPUs of a job and how often they fail."""
 

@@ -7,9 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from phantora.errors import PhantoraError
-
-_NS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-_BYTES = {"B": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "Kb": 125.0, "Mb": 125e3, "Gb": 125e6, "Tb": 125e9}
+from phantora.units import RATE, TIME
 
 
 @dataclass(frozen=True)
@@ -85,14 +83,14 @@ def _straggler(text: str) -> Straggler:
 
 
 def _background(text: str) -> Background:
-    match = re.fullmatch(r"(\d+)->(\d+)=([0-9.eE+]+)\s*([KMGT]?[Bb])(?:/s|ps|it/s)", text)
-    rate = _number(match[3]) if match else None
-    if not match or rate is None or rate <= 0 or match[4] not in _BYTES:
+    match = re.fullmatch(r"(\d+)->(\d+)=(.+)", text)
+    rate = RATE.read(match[3]) if match else None
+    if not match or not rate:
         raise PhantoraError(
             f"--background {text}: write SRC->DST=RATE with two GPUs of the cluster, counted host by host, and a "
             "rate such as 10GB/s or 80Gb/s; quote it for the shell: '0->8=10GB/s'"
         )
-    return Background(int(match[1]), int(match[2]), rate * _BYTES[match[4]])
+    return Background(int(match[1]), int(match[2]), rate)
 
 
 def _number(text: str) -> float | None:
@@ -103,11 +101,9 @@ def _number(text: str) -> float | None:
 
 
 def _time(text: str, where: str) -> int:
-    match = re.fullmatch(r"([0-9.]+)(ns|us|ms|s)", text)
-    value = _number(match[1]) if match else None
-    if not match or value is None:
+    if (value := TIME.read(text)) is None:
         raise PhantoraError(
             f"{where}: {text!r} is no time; write a time of the run such as 250ms, or optimizerN for when rank 0's GPU "
             "has done N optimizer steps"
         )
-    return round(value * _NS[match[2]])
+    return round(value)

@@ -13,7 +13,7 @@ from pathlib import Path
 from phantora.errors import PhantoraError
 from phantora.hardware import load_cluster, load_gpu, system_names
 from phantora.hardware.prices import RentalPrice, rate_of
-from phantora.jobs.job import HOUR, Machines, best_interval, expected_time
+from phantora.jobs.job import CHECKPOINT, HOUR, RESTART, Machines, best_interval, expected_time
 from phantora.json_data import Seconds
 from phantora.spec import RunSpec
 from phantora.sweeps.answer import Row
@@ -28,8 +28,6 @@ from phantora.sweeps.space import CLUSTER, Space, Spelling
 MARGIN = 0.04
 """Share of a GPU's memory that a recommended machine leaves."""
 PER_HOST = 8
-CHECKPOINT, RESTART = 30.0, 600.0
-"""Seconds for which a checkpoint stops training, and of a restart: those of ``phantora goodput``."""
 _BINARY = {"k": 1 << 10, "m": 1 << 20}
 
 
@@ -248,7 +246,7 @@ def _choice(row: Row, value: Value | None, unit: str, objective: Objective, job:
 def duration_of(work: Seconds, gpus: int, per_host: int) -> Seconds:
     """Mean time of `work` with Llama 3's rates of failures, checkpoints of 30 s at the best interval and restarts of
     10 minutes (:func:`phantora.jobs.job.expected_time`)."""
-    mtbf = Machines(gpus, per_host).mtbf
+    mtbf = Machines(gpus=gpus, gpus_per_host=per_host).mtbf
     interval = max(60.0, best_interval(CHECKPOINT, RESTART, mtbf))
     return expected_time(work, interval, CHECKPOINT, RESTART, mtbf)
 

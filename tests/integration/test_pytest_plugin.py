@@ -43,7 +43,7 @@ def test_marks_are_limits(pytester: pytest.Pytester) -> None:
     for text in (
         "memory takes * GiB, more than 0.0009766 GiB",
         "fails.py: rank 0 at fails.py:1: ValueError: no data",
-        "'1 parsec' is no amount in us, ms, s",
+        "'1 parsec': give a time such as 250ms",
         "phantora_run needs @pytest.mark.phantora(*",
     ):
         result.stdout.fnmatch_lines([f"*{text}*"])

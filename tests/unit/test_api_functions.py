@@ -18,7 +18,7 @@ from phantora.spec import AUTO, RunSpec
 def test_names_have_types_and_texts() -> None:
     assert dir(phantora) == sorted(phantora.__all__)
     assert phantora.__version__[0].isdigit()
-    for name in ("run", "open", "fits", "plan", "sweep", "collective_time"):
+    for name in set(phantora.__all__) - {"PhantoraError", "Run", "RunFailed", "__version__"}:
         call = getattr(phantora, name)
         assert call.__doc__ and "**" not in str(inspect.signature(call)), name
 
@@ -59,6 +59,32 @@ def test_a_failed_run_raises_with_its_result(monkeypatch: pytest.MonkeyPatch) ->
         ("rank=1:2",),
     )
     assert (spec.launch.nnodes, spec.output.path) == (AUTO, "")
+
+
+LOG = Path(__file__).parents[1] / "golden" / "small.arrow"
+
+
+def test_a_job_is_estimated_from_a_log_or_its_run() -> None:
+    found = phantora.goodput(LOG, steps=1e9, gpus=4096, price=2.0, checkpoint_cost=5.0, trials=50)
+    again = phantora.goodput(phantora.open(LOG), steps=1e9, gpus=4096, price=4.0, checkpoint_cost=5.0, trials=50)
+    assert found.job.machines.gpus == 4096 and found.dollars and again.dollars
+    assert again.dollars[0] == pytest.approx(2 * found.dollars[0])
+
+
+def test_equal_runs_do_not_differ() -> None:
+    assert phantora.diff(LOG, phantora.open(LOG)).causes == []
+
+
+def test_a_file_that_is_no_trace_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(phantora.PhantoraError, match=r"x\.json"):
+        phantora.import_trace(tmp_path / "x.json", tmp_path / "real.arrow")
+    assert not (tmp_path / "real.arrow").exists()
+
+
+def test_calibrating_needs_a_real_run(tmp_path: Path) -> None:
+    with pytest.raises(phantora.PhantoraError, match="real"):
+        phantora.calibrate(LOG, out=tmp_path / "mine.toml")
 
 
 def test_a_spec_is_the_same_after_json() -> None:

@@ -34,7 +34,7 @@ ALLOWED = {
     "profile": {"cost", "hardware", "ttir", "wire"},
     "rank": {"fold", "stubs", "ttir", "wire"},
     "launch": {"fold", "rank"},
-    "runs": {"cost", "fold", "hardware", "launch", "profile", "rank", "sim", "stubs", "trace", "wire"},
+    "runs": {"cost", "fold", "hardware", "importers", "launch", "profile", "rank", "sim", "stubs", "trace", "wire"},
     "view": {"trace"},
     "jobs": {"trace", "wire"},
     "sweeps": {"jobs", "fold", "hardware", "launch", "trace", "view", "wire"},
@@ -177,6 +177,25 @@ def test_no_circle_of_imports() -> None:
     assert [circle for circle in nx.strongly_connected_components(graph) if len(circle) > 1] == []
 
 
+# What may import the command line and the functions of users.
+TOP = {"cli": {"phantora.__main__"}, "api": {"phantora", "phantora.pytest_plugin"}}
+
+
+def test_nothing_imports_the_command_line_or_the_functions_of_users() -> None:
+    """Not even for types: the library knows neither."""
+    known = modules()
+    wrong = [
+        f"{name} imports {imported}"
+        for name, path in known.items()
+        for imported, _ in imports(path)
+        for top, users in TOP.items()
+        if module_of(imported, known).startswith(f"phantora.{top}")
+        and name not in users
+        and not name.startswith((f"phantora.{top}", "phantora.cli"))
+    ]
+    assert wrong == []
+
+
 @pytest.mark.parametrize("package", sorted(ALLOWED))
 def test_imports_point_one_way(package: str) -> None:
     known = modules()
@@ -195,6 +214,7 @@ MOST_PARAMETERS = 8
 MANY_PARAMETERS = {
     "phantora/api.py: compare",
     "phantora/api.py: plan",
+    "phantora/api.py: goodput",
     "phantora/api.py: sweep",  # of users, by keyword
     "phantora/rank/shims/deepspeed.py: multi_tensor_adam",  # DeepSpeed's signature
     # DeepEP's signatures

@@ -19,7 +19,6 @@ import ctypes
 import functools
 import math
 import os
-import re
 import sys
 import tempfile
 import threading
@@ -35,12 +34,12 @@ from phantora.rank.importhook import on_import
 from phantora.rank.patch import Patch, Rank, When
 from phantora.rank.patches.tensor_files import timed_class
 from phantora.spec import RankSpec, rank_spec
+from phantora.units import RATE
 from phantora.wire.names import CHECKPOINT, CHECKPOINT_READ, CHECKPOINT_WAIT
 
 OPTION = "--disk"
 NO_TIME = "free"
-_RATE = re.compile(r"(\d+(?:\.\d+)?)(M|G|T)B/s(,shared)?")
-_UNITS = {"M": 1e6, "G": 1e9, "T": 1e12}
+_SHARED = ",shared"
 _SAVER = "torch.distributed.checkpoint.state_dict_saver"
 _WRITER = "torch.distributed.checkpoint.filesystem"
 _SAFETENSORS = "safetensors"
@@ -69,12 +68,11 @@ class Disk:
 
 def parse(text: str) -> Disk:
     """``free``, ``2GB/s`` or ``20GB/s,shared``. Raises PhantoraError."""
-    match = _RATE.fullmatch(text)
     if text == NO_TIME:
         return Disk(float("inf"))
-    if match is None or not float(match[1]):
+    if not (rate := RATE.read(text.removesuffix(_SHARED))):
         raise PhantoraError(f"{OPTION} {text}: give free, the rate of each host's disk such as 2GB/s, or 20GB/s,shared")
-    return Disk(float(match[1]) * _UNITS[match[2]], match[3] is not None)
+    return Disk(rate, text.endswith(_SHARED))
 
 
 class Checkpoints:

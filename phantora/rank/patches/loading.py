@@ -10,7 +10,6 @@ It runs in a rank. The terminal's process calls :func:`parse` alone, to check th
 
 from __future__ import annotations
 
-import re
 import statistics
 import time
 from collections import defaultdict, deque
@@ -25,11 +24,10 @@ from phantora.rank.importhook import on_import
 from phantora.rank.messages import report_at_end, tell
 from phantora.rank.patch import Patch, Rank, When
 from phantora.spec import rank_spec
-from phantora.units import NS
+from phantora.units import TIME
 
 OPTION = "--data-loading"
 FREE, MEASURED = "free", "measured"
-_TIME = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)")
 _LOADERS = "torch.utils.data.dataloader"
 _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 _FETCHERS = "torch.utils.data._utils.fetch"
@@ -67,7 +65,7 @@ def parse(text: str) -> Cost:
             value = 0.0
         if 0 < value < float("inf"):
             return Cost(factor=value)
-    if (match := _TIME.fullmatch(text)) is not None and (ns := int(float(match[1]) * NS[match[2]])) > 0:
+    if ns := int(TIME.read(text) or 0):
         return Cost(ns=ns)
     raise PhantoraError(
         f"{OPTION} {text}: give free, measured, measured:FACTOR, or the time of a batch, for example 12ms"

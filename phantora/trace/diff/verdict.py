@@ -6,12 +6,12 @@ cancel. Where the limit lies within that error, no answer is given. Memory is ex
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
 from phantora.errors import PhantoraError
 from phantora.trace.diff.compare import Change, Difference
+from phantora.units import SHARE
 
 Result = Literal["pass", "fail", "inconclusive"]
 PASS: Final = "pass"
@@ -104,8 +104,9 @@ def _change(difference: Difference, metric: str) -> Change:
 
 def parse_limit(text: str) -> Limit:
     """``"2%"``, ``"0.02"`` or ``"tokens:2%"``. Raises PhantoraError."""
-    match = re.fullmatch(r"\s*(?:(\w+):)?(\d+(?:\.\d+)?)\s*(%?)\s*", text)
-    if match is None or (match[1] or "step") not in METRICS:
+    metric, colon, share = text.strip().rpartition(":")
+    limit = SHARE.read(share)
+    if limit is None or (metric if colon else "step") not in METRICS:
         known = ", ".join(METRICS)
         raise PhantoraError(f"--fail-above {text!r} is no share; write it like 2% or tokens:2%, of {known}")
-    return Limit(match[1] or "step", float(match[2]) / (100 if match[3] else 1))
+    return Limit(metric if colon else "step", limit)

@@ -1,0 +1,104 @@
+"""From the log of a short run to a long job: the inputs of ``phantora goodput``, and its answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from phantora.errors import PhantoraError
+from phantora.jobs.answer import Answer, Step, answer, checkpoint_cost, interval_of, step_of
+from phantora.jobs.job import CHECKPOINT, DAY, MTBF_HOURS, RESTART, Checkpoints, Job, Machines
+from phantora.trace.analysis.analyze import analyze
+from phantora.trace.reader import Log
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """A job. Times are seconds unless a name has another unit; None: from the log, or the best."""
+
+    tokens: float | None = None
+    """Tokens of the whole job."""
+    steps: float | None = None
+    """Steps of the whole job, in place of tokens."""
+    gpus: int | None = None
+    """Data-parallel copies of the run."""
+    gpu_mtbf_hours: float = MTBF_HOURS[0]
+    host_mtbf_hours: float = MTBF_HOURS[1]
+    checkpoint_cost: float | None = None
+    """Training stops for so long at a checkpoint."""
+    checkpoint_lag: float = 0.0
+    """Until an asynchronous checkpoint is safe."""
+    every: float | None = None
+    """Between two checkpoints."""
+    restart: float = RESTART
+    """From a failure to the first step."""
+    stragglers: float = 0.0
+    """Standard deviation of the GPUs' speeds, as a share; a step waits for the slowest."""
+    spares: int | None = None
+    """Spare hosts; None: always enough."""
+    repair: float = DAY
+    """Until a failed host is back."""
+    price: float | None = None
+    """Dollars per GPU and hour."""
+    trials: int = 1000
+    """Simulated jobs."""
+
+
+def estimate(log: Log, inputs: Inputs) -> Answer:
+    """Days, cost and useful share of the job of which `log` is a short run. Raises PhantoraError for a log without
+    steps, and for a job that never ends."""
+    step = step_of(analyze(log))
+    world, per_host = log.metadata.world_size, log.metadata.ranks_per_host
+    gpus = inputs.gpus or world
+    step = replace(step, tokens=step.tokens * gpus / world)
+    cost = inputs.checkpoint_cost if inputs.checkpoint_cost is not None else checkpoint_cost(log)
+    assumed = _assumed(inputs, cost)
+    if gpus > world:
+        assumed.append(f"a step takes as long as in the log on {world:,} GPU{'s' * (world > 1)}, {per_host} a host")
+    job = _job(step, gpus, min(per_host, gpus), inputs, CHECKPOINT if cost is None else cost)
+    return answer(job, step, inputs.price, inputs.trials, assumed)
+
+
+def _assumed(inputs: Inputs, cost: float | None) -> list[str]:
+    mtbf = (inputs.gpu_mtbf_hours, inputs.host_mtbf_hours)
+    texts = {
+        "30 days of steps (--tokens, --steps)": inputs.tokens is None and inputs.steps is None,
+        f"a checkpoint stops training for {CHECKPOINT:.0f} s (--checkpoint-cost)": cost is None,
+        f"a restart takes {RESTART / 60:.0f} min (--restart)": inputs.restart == RESTART,
+        "failures are as frequent as Llama 3's (--gpu-mtbf, --host-mtbf)": mtbf == MTBF_HOURS,
+    }
+    return [text for text, holds in texts.items() if holds]
+
+
+def _job(step: Step, gpus: int, per_host: int, inputs: Inputs, cost: float) -> Job:
+    machines = Machines(
+        gpus=gpus,
+        gpus_per_host=per_host,
+        gpu_mtbf_hours=inputs.gpu_mtbf_hours,
+        host_mtbf_hours=inputs.host_mtbf_hours,
+        spares=inputs.spares,
+        repair=inputs.repair,
+        spread=inputs.stragglers,
+    )
+    restart = inputs.restart + step.first
+    every = interval_of(cost, restart, machines.mtbf) if inputs.every is None else inputs.every
+    if every <= 0:
+        raise PhantoraError("--every: give a time above 0")
+    if not 0 <= inputs.stragglers < 1:
+        raise PhantoraError(f"--stragglers {inputs.stragglers:.0%}: give a share below 100%, such as 0.5%")
+    if every + cost + restart > 20 * machines.mtbf:
+        raise PhantoraError(
+            f"the job fails every {machines.mtbf:.0f} s and needs {every + cost + restart:.0f} s from a restart to the "
+            "next checkpoint: it never ends; shorten --every or --restart"
+        )
+    saves = Checkpoints(cost, every, inputs.checkpoint_lag)
+    return Job(_steps(step, inputs) * step.time, machines, saves, restart, step.error)
+
+
+def _steps(step: Step, inputs: Inputs) -> float:
+    if inputs.tokens and inputs.steps:
+        raise PhantoraError("--tokens and --steps both say how long the job is; give one of them")
+    if inputs.tokens:
+        if not step.tokens:
+            raise PhantoraError("--tokens: the log does not show how many tokens a step has; give --steps")
+        return inputs.tokens / step.tokens
+    return inputs.steps or 30 * DAY / step.time
