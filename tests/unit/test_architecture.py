@@ -217,6 +217,9 @@ MANY_PARAMETERS = {
     "phantora/api.py: goodput",
     "phantora/api.py: sweep",  # of users, by keyword
     "phantora/rank/shims/deepspeed.py: multi_tensor_adam",  # DeepSpeed's signature
+    # FlashAttention-4's signatures
+    "tests/unit/test_cute_calls.py: forward",
+    "tests/unit/test_cute_calls.py: backward",
     # DeepEP's signatures
     "phantora/rank/deep_ep/buffer.py: dispatch",
     "phantora/rank/deep_ep/hybrid.py: dispatch_with_permute",
