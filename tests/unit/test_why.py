@@ -254,7 +254,7 @@ def test_hostile_files_end_in_one_line(
 
 def test_a_log_gives_the_largest_delay() -> None:
     text = str(why(["tests/golden/small.arrow"]))
-    assert text.startswith("FITS") and "STEP" in text and "NEXT" in text
+    assert text.startswith("STEP") and "NEXT" in text
     assert len(text.splitlines()) <= 5
 
 

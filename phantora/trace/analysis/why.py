@@ -6,28 +6,26 @@ from phantora.trace.analysis.report import Report
 from phantora.trace.analysis.summary import lines
 from phantora.trace.analysis.units import duration
 
-_MOST_FINDINGS = 2
-_SHOWN = ("FITS", "STEP")
+_SHOWN = ("STEP", "HELD UP", "LOST")
+_DECIDES = 0.05  # of a step, from where a stall is worth an experiment of its own
 
 
 def answer(report: Report) -> list[tuple[str, str]]:
     """At most five lines, a word and its text each."""
     summary = dict(lines(report))
     found = [(word, summary[word]) for word in _SHOWN if word in summary]
-    details = report.details
-    found += [("WHY", text) for text in (details.findings if details is not None else [])[:_MOST_FINDINGS]]
-    if not any(word == "WHY" for word, _ in found):
-        found.append(("WHY", "the GPUs compute nearly all the time: no delay takes a per cent of the step"))
-    place = _place(report)
-    experiment = _experiment(report)
-    return [*found, ("NEXT", f"{place}{experiment}")]
+    if summary.get("FITS", "").startswith("no"):
+        found.insert(0, ("FITS", summary["FITS"]))
+    findings = report.details.findings if report.details is not None else []
+    found += [("WHY", findings[0])] if findings else []
+    return [*found, ("NEXT", f"{_place(report)}{_experiment(report)}")]
 
 
 def _cause(report: Report) -> str:
-    """The largest of the step's stalls; "" where compute takes nine tenths."""
+    """The largest of the step's stalls; "" where kernels decide the step."""
     steady = report.steady
     cause, most = max(steady.stalls.items(), key=lambda item: item[1], default=("", 0.0))
-    return cause if most > 0.01 * steady.time else ""
+    return cause if most >= _DECIDES * steady.time else ""
 
 
 def _place(report: Report) -> str:
@@ -54,4 +52,4 @@ def _experiment(report: Report) -> str:
         return f"phantora replay {log} --stragglers none, or compare the ranks' work in phantora analyze {log}"
     if cause in ("transfer", "pipeline bubble"):
         return f"phantora replay {log} --cluster with faster links, or another layout by phantora sweep"
-    return f"phantora replay {log} --gpu B200 has other kernels' times; phantora analyze {log} lists them"
+    return f"the kernels decide: phantora analyze {log} lists them, phantora replay {log} --gpu B200 has another GPU's"
