@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import click
 
@@ -18,15 +19,19 @@ RANDOM = (
 
 \b
   phantora doctor
+  phantora doctor train.py
   phantora doctor --json > machine.json
 """
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.argument("script", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.pass_context
-def doctor(ctx: click.Context, as_json: bool) -> None:
-    """Check this machine and the installed torch.
+def doctor(ctx: click.Context, as_json: bool, script: Path | None) -> None:
+    """Check this machine and the installed torch; or, of SCRIPT, the packages that it imports.
 
-    Ends with status 1 if a requirement is missing."""
+    Ends with status 1 if a requirement is missing. SCRIPT is read and not run."""
+    if script is not None:
+        ctx.exit(_of_script(script, as_json))
     from phantora import stubs
     from phantora.cli.printed import Machine
     from phantora.json_data import encode
@@ -43,6 +48,29 @@ def doctor(ctx: click.Context, as_json: bool) -> None:
             click.echo(f"table      {name}: {distance}")
         click.echo("result     ready" if report.ok else "result     not ready: see `problem`")
     ctx.exit(0 if report.ok else 1)
+
+
+def _of_script(script: Path, as_json: bool) -> int:
+    """Prints what a run makes of the script's packages. 1: one is not installed, or does not run."""
+    from phantora.cli.script_needs import MISSING, needs
+    from phantora.json_data import encode
+    from phantora.rank.standins.packages import REFUSED
+
+    found = needs(script)
+    bad = [need for need in found if need.state in (MISSING, REFUSED) or not need.version]
+    if as_json:
+        click.echo(json.dumps([encode(need) for need in found], indent=1))
+        return int(bool(bad))
+    widths = [
+        max([len(text), *(len(getattr(need, text)) for need in found)]) for text in ("module", "version", "state")
+    ]
+    for need in found:
+        parts = (part.ljust(width) for part, width in zip((need.module, need.version, need.state), widths, strict=True))
+        click.echo("  ".join((*parts, need.note)).rstrip())
+        if need.install:
+            click.echo(f"  install: {need.install}")
+    click.echo(f"{len(found)} packages with kernels or not installed; " + ("see above" if bad else "all run"))
+    return int(bool(bad))
 
 
 def table_distances(torch: str, cuda: str) -> dict[str, str]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from phantora.errors import Reason, reason_of
 from phantora.rank.patch import Patch, Rank, When
 from phantora.rank.patches import memory_uses
+from phantora.rank.standins.packages import remedy_of
 from phantora.rank.user_code import is_users
 from phantora.spec import rank_spec
 
@@ -86,7 +87,8 @@ def note(error: BaseException) -> None:
     if not path:
         return
     rank = os.environ.get("RANK", "")
-    message = _with_assertion(message_of(error))[:_LONGEST]
+    remedy = remedy_of(error)
+    message = (_with_assertion(message_of(error)) + (remedy and f"; {remedy}"))[:_LONGEST]
     failure = Failure(
         int(rank) if rank.isdigit() else -1,
         type(error).__name__,

@@ -10,7 +10,7 @@ from phantora.rank.patch import Patch, Rank, When
 
 def patches() -> tuple[Patch, ...]:
     """All that there are, in the order of their installation within each moment."""
-    from phantora.rank import assume, clock, failures, shims
+    from phantora.rank import assume, clock, failures, shims, standins
     from phantora.rank.fold import groups
     from phantora.rank.patches import (
         block_masks,
@@ -58,6 +58,7 @@ def patches() -> tuple[Patch, ...]:
         rpc_channels.PATCH,
         tuning.PATCH,
         symmetric.PATCH,
+        standins.PATCH,
         shims.PATCH,
         loading.PATCH,
         unmodelled_cpu.PATCH,
