@@ -97,9 +97,9 @@ Flag = {
     "PH_F_TIMING": 2,  # event records time
     "PH_F_SHARED": 1,  # communicator: its members reach each other's memory
     "PH_F_COUNTED": 1,  # signal: any number may be under way, so that giving one waits for none
-    "PH_F_GUESSED": 1,  # collective, send: all known bytes follow from unknown values
-    "PH_F_UNKNOWN": 2,  # collective, send: no bytes are known
-    "PH_F_PARTS": 4,  # collective, send: parts of the bytes are known, or parts are guesses
+    "PH_F_UNKNOWN": 1,  # collective, send: all known bytes follow from unknown values
+    "PH_F_ABSENT": 2,  # collective, send: no bytes are known
+    "PH_F_PARTS": 4,  # collective, send: parts of the bytes are known, or parts are unknown
     "PH_F_SYNC": 4,  # the host waits for the copy (request: a reply slot is given)
     "PH_F_LIBRARY": 8,  # the kernel name is a JSON description of a library call
     "PH_F_HELPER": 16,  # issued by a thread that does not move the host clock

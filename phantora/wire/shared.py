@@ -13,7 +13,7 @@ KNOWN_INTEGERS = 1 << 22  # elements of integers or booleans that are computed
 OBJECT_BYTES = 1 << 26  # of one-dimensional uint8, in which pickled objects travel; of int8 and uint8 in a collective
 # What is known of memory beyond the rule for small tensors.
 KNOWN = 1  # its bytes are true, however many they are
-GUESSED = 2  # some depend on values that nobody has (a choice among unknown numbers)
+UNKNOWN = 2  # some follow from unknown values (a choice among unknown numbers)
 HOLDS = 4  # its elements count as true, though nobody wrote them all
 FRESH = 8  # of a large tensor that nobody wrote yet: a write by index makes it known
 

@@ -69,7 +69,7 @@ typedef struct operation {
   double tokens;          // of experts
   uint8_t blocks;         // of experts: SMs
   uint32_t site;          // where the program calls it, a name
-  uint8_t known;          // what this rank knows of the bytes that it gives: PH_F_GUESSED, PH_F_UNKNOWN, PH_F_PARTS
+  uint8_t known;          // what this rank knows of the bytes that it gives: PH_F_UNKNOWN, PH_F_ABSENT, PH_F_PARTS
   bool sparse;            // zeros at the end of what is sent stay behind
   bool travels;           // the bytes that it gives
   uint64_t ticket;        // of those that it gets; 0: they read as zero

@@ -12,17 +12,17 @@ static bool is_small(const operation *op, uint64_t bytes) {
   return bytes / dtype_bytes[op->dtype] <= PH_SMALL_ELEMENTS;
 }
 
-// All of a small buffer is true; guesses are parts of it.
+// All of a small buffer is true; unknown bytes are parts of it.
 static size_t spans_of_small(const void *buffer, uint64_t bytes, ph_known_span *spans) {
-  ph_known_span guessed[MOST_SPANS / 2];
-  const size_t pieces = ph_known_spans(buffer, bytes, PH_GUESSED, guessed, MOST_SPANS / 2);
+  ph_known_span unknown[MOST_SPANS / 2];
+  const size_t pieces = ph_known_spans(buffer, bytes, PH_UNKNOWN, unknown, MOST_SPANS / 2);
   size_t n = 0, at = 0;
   for (size_t i = 0; i < pieces && n + 2 < MOST_SPANS; i++) {
-    if (guessed[i].from > at) spans[n++] = (ph_known_span){at, guessed[i].from, PH_KNOWN};
-    spans[n++] = (ph_known_span){guessed[i].from, at = guessed[i].to, PH_KNOWN | PH_GUESSED};
+    if (unknown[i].from > at) spans[n++] = (ph_known_span){at, unknown[i].from, PH_KNOWN};
+    spans[n++] = (ph_known_span){unknown[i].from, at = unknown[i].to, PH_KNOWN | PH_UNKNOWN};
   }
   const bool cut = pieces == MOST_SPANS / 2;
-  if (at < bytes) spans[n++] = (ph_known_span){at, bytes, PH_KNOWN | (cut ? PH_GUESSED : 0)};
+  if (at < bytes) spans[n++] = (ph_known_span){at, bytes, PH_KNOWN | (cut ? PH_UNKNOWN : 0)};
   return n;
 }
 
@@ -39,10 +39,10 @@ uint8_t known_to_send(const operation *op) {
   if (!op->send) return 0;
   ph_known_span spans[MOST_SPANS];
   const size_t n = spans_of(op, op->send, op->send_bytes, spans);
-  if (!n) return PH_F_UNKNOWN;
-  bool all_guessed = true;
-  for (size_t i = 0; i < n; i++) all_guessed = all_guessed && spans[i].flags & PH_GUESSED;
-  return (is_whole(spans, n, op->send_bytes) ? 0 : PH_F_PARTS) | (all_guessed ? PH_F_GUESSED : 0);
+  if (!n) return PH_F_ABSENT;
+  bool all_unknown = true;
+  for (size_t i = 0; i < n; i++) all_unknown = all_unknown && spans[i].flags & PH_UNKNOWN;
+  return (is_whole(spans, n, op->send_bytes) ? 0 : PH_F_PARTS) | (all_unknown ? PH_F_UNKNOWN : 0);
 }
 
 typedef struct expectation {

@@ -170,14 +170,14 @@ static bool affords(const operation *op) {
 
 // Waits for the true bytes of what is sent; must happen before the emit lock is taken.
 static void prepare(operation *op) {
-  op->travels = op->carried || (op->carried_if_known && op->send && !(known_to_send(op) & PH_F_UNKNOWN) && affords(op));
+  op->travels = op->carried || (op->carried_if_known && op->send && !(known_to_send(op) & PH_F_ABSENT) && affords(op));
   op->ticket = 0;
   if (op->travels && op->send) ph_touch(op->send, op->send_bytes);
   if (op->scalar_address && op->carried) {
     ph_touch(op->scalar_address, dtype_bytes[op->dtype]);
     op->scalar = scalar_value(op->scalar_address, op->dtype);
   }
-  op->known = op->travels ? known_to_send(op) : op->send ? PH_F_UNKNOWN : 0;
+  op->known = op->travels ? known_to_send(op) : op->send ? PH_F_ABSENT : 0;
   if (op->kind != PH_SEND && (op->carried || (op->carried_if_known && expects_known(op))))
     op->ticket = ph_next_ticket() | expected_parts(op);
 }

@@ -325,14 +325,14 @@ void ph_memory_clear(void *pointer, size_t bytes);  // a kernel "wrote" here: di
 // Bytes in place of a kernel's result: operators on them are computed whatever their size.
 void ph_memory_give(void *pointer, const void *data, size_t bytes);
 // Knowledge about a range beyond the rule for small tensors.
-unsigned ph_memory_flags(const void *pointer, size_t bytes);  // PH_KNOWN, PH_HOLDS: all of it; PH_GUESSED: some of it;
+unsigned ph_memory_flags(const void *pointer, size_t bytes);  // PH_KNOWN, PH_HOLDS: all of it; PH_UNKNOWN: some of it;
                                                               // PH_FRESH: what is not known of it
 void ph_memory_mark(const void *pointer, size_t bytes, unsigned flags);
 bool ph_memory_known(void);  // is anything marked?
 bool ph_memory_unseen(void);  // has a kernel without an operator run, which may have written anywhere?
 typedef struct ph_known_span {
   size_t from, to;  // bytes from a range's begin
-  unsigned flags;  // PH_KNOWN, PH_GUESSED
+  unsigned flags;  // PH_KNOWN, PH_UNKNOWN
 } ph_known_span;
 // The first `most` pieces of a range that have one of `flags`.
 size_t ph_known_spans(const void *pointer, size_t bytes, unsigned flags, ph_known_span *found, size_t most);
@@ -362,7 +362,7 @@ uint64_t ph_next_ticket(void);
 // their bytes come from `bytes`, which the tracer gives; they stay its own until `drop`. It may touch what awaits
 // others.
 #define PH_DEFERRED (UINT64_C(1) << 63)
-typedef const uint8_t *ph_deferred_bytes(uint64_t ticket, size_t *total, int *knowledge);  // PH_F_GUESSED
+typedef const uint8_t *ph_deferred_bytes(uint64_t ticket, size_t *total, int *knowledge);  // PH_F_UNKNOWN
 typedef void ph_deferred_drop(uint64_t ticket);
 void ph_deferred_by(ph_deferred_bytes *bytes, ph_deferred_drop *drop);
 uint64_t ph_next_deferred(void);

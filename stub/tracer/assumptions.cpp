@@ -202,7 +202,7 @@ void assume_true(const Tensor &t) {
   if (t.numel() <= PH_KNOWN_INTEGERS && has_room(t))
     write_true(t);
   else if (t.is_non_overlapping_and_dense())
-    ph_memory_mark(bytes_of(t), extent_of(t), PH_HOLDS | PH_GUESSED);
+    ph_memory_mark(bytes_of(t), extent_of(t), PH_HOLDS | PH_UNKNOWN);
 }
 
 // ---------------------------------------------------------------- losses
@@ -236,7 +236,7 @@ static void give_loss_at(void *data, at::ScalarType type) {
   t.fill_(value);
   size_t size = t.itemsize();
   ph_memory_wrote(data, size);
-  ph_memory_mark(data, size, (ph_memory_flags(data, size) & PH_KNOWN) | PH_GUESSED);
+  ph_memory_mark(data, size, (ph_memory_flags(data, size) & PH_KNOWN) | PH_UNKNOWN);
 }
 
 // The choice among its results, if the operator makes one.
@@ -273,7 +273,7 @@ void assume_results(const Frame &f, Values outputs) {
 }
 
 // ---------------------------------------------------------------- numbers that the host reads
-static bool is_unknown(const Tensor &t) { return on_device(t) && t.numel() && (!fits(t) || is_guessed(t)); }
+static bool counts_as_unknown(const Tensor &t) { return on_device(t) && t.numel() && (!fits(t) || is_unknown(t)); }
 
 static std::string number(const Tensor &t) {
   ph_touch(bytes_of(t), t.itemsize());
@@ -314,7 +314,7 @@ bool assume_comparison(const Frame &f, const Tensor &result) {
   if (assumed().accept < 0 || (!orders && !equals) || !f.args[0].isTensor() || !f.args[1].isTensor()) return false;
   const Tensor &a = f.args[0].toTensor(), &b = f.args[1].toTensor();
   if (!on_device(a) || !on_device(b) || is_large(result) || result.scalar_type() != at::kBool) return false;
-  bool of_a = is_guessed(a), of_b = is_guessed(b);
+  bool of_a = is_unknown(a), of_b = is_unknown(b);
   PlainCalls plain;
   torch::jit::Stack stack;
   if (orders && of_a != of_b && c10::isFloatingType(a.scalar_type())) {
@@ -345,9 +345,9 @@ static void note_real(const Tensor &t) {
   note_assumption("the real 0 is read");
 }
 
-static std::atomic<bool> guess_read{false};
-void note_guess() { guess_read.store(true, std::memory_order_relaxed); }
-bool host_guesses() { return guess_read.load(std::memory_order_relaxed); }
+static std::atomic<bool> unknown_read{false};
+void note_unknown_read() { unknown_read.store(true, std::memory_order_relaxed); }
+bool host_read_unknown() { return unknown_read.load(std::memory_order_relaxed); }
 
 void note_read(const Frame &f) {
   bool copies = f.op->copies;
@@ -357,11 +357,11 @@ void note_read(const Frame &f) {
   if (!t.is_cuda()) return;
   if (copies && (!f.args[0].isTensor() || !f.args[0].toTensor().is_cpu())) return;
   if (on_device(t) && t.numel()) ph_touch_arriving(bytes_of(t), extent_of(t));
-  if (is_unknown(t)) note_real(t);
+  if (counts_as_unknown(t)) note_real(t);
   if (!c10::isIntegralType(t.scalar_type(), /*includeBool=*/true)) return;
   if (copies && (t.itemsize() == 1 && t.scalar_type() != at::kBool)) return;  // storages are saved as bytes
-  if (!is_unknown(t)) return;
-  note_guess();
+  if (!counts_as_unknown(t)) return;
+  note_unknown_read();
   for (ph_frame *frame = ph_top_frame(); frame; frame = frame->parent)
     if (frame->readback) return;  // said already
   iterate(t);

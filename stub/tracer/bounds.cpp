@@ -68,16 +68,16 @@ const IndexRule *index_rule(const std::string &name) {
 }
 
 // Those that other ranks have not sent yet are not waited for: a GPU's host would not wait either. Behind a kernel
-// without an operator (Triton) memory may read as it did before. A host that has read a guess may give indices that
-// follow from it.
+// without an operator (Triton) memory may read as it did before. A host that has read an unknown value may give indices
+// that follow from it.
 static bool is_checkable(const Tensor &t) {
-  if (!on_device(t) || !t.numel() || !fits(t) || ph_memory_unseen() || host_guesses()) return false;
+  if (!on_device(t) || !t.numel() || !fits(t) || ph_memory_unseen() || host_read_unknown()) return false;
   ph_awaited_piece piece;
   const char *data = bytes_of(t);
   const size_t extent = extent_of(t);
   for (size_t at = 0; at < extent && ph_awaited(data + at, extent - at, &piece); at += piece.at + piece.bytes)
     if (!(piece.ticket & PH_DEFERRED)) return false;
-  return !seems_guessed(t) && cost_to_see(t) <= SEEN_NS;
+  return !seems_unknown(t) && cost_to_see(t) <= SEEN_NS;
 }
 
 // The first element outside [low, high), other than `ignored`; null: none.

@@ -77,9 +77,9 @@ struct Node {
   std::vector<Operand> operands;
   std::vector<Result> results;
   uint64_t seed = 0;
-  bool guessed = false, done = false;
+  bool unknown = false, done = false;
   bool arrives = false;  // bytes of another rank, which its only value awaits
-  bool arriving = false;  // so do some below it, or itself: then whether it is a guess shows when it is computed
+  bool arriving = false;  // so do some below it, or itself: then whether it is unknown shows when it is computed
   double cost = 0, all = 0;  // ns of its chain: of its reals, and of everything
   int depth = 0;
   std::vector<Tensor> values;  // by result, once it is done
@@ -425,8 +425,8 @@ static bool run(Node &node) {
     shared.set_current_seed(node.seed);
   }
   for (const Operand &o : node.operands)
-    for (const Piece &piece : o.pieces) node.guessed |= node.arriving && piece.value.node && piece.value.node->guessed;
-  bool fine = true, finite = node.guessed && is_finite_input(node, tensors);
+    for (const Piece &piece : o.pieces) node.unknown |= node.arriving && piece.value.node && piece.value.node->unknown;
+  bool fine = true, finite = node.unknown && is_finite_input(node, tensors);
   try {
     call_cpu_kernel(*node.op, stack);
     for (const Result &r : node.results) {
@@ -465,7 +465,7 @@ static void evaluate(Node &node) {
   if (node.arrives) {
     char *data = first_byte(node.values[0]);
     ph_touch(data, node.kept);
-    node.guessed = ph_memory_flags(data, node.kept) & PH_GUESSED;
+    node.unknown = ph_memory_flags(data, node.kept) & PH_UNKNOWN;
     node.done = true;
     return;
   }
@@ -491,7 +491,7 @@ static const uint8_t *bytes_for(uint64_t ticket, size_t *total, int *knowledge) 
   *total = 0;
   if (!given.node) return nullptr;
   evaluate(*given.node);
-  *knowledge = given.node->guessed && given.node->arriving ? PH_F_GUESSED : 0;
+  *knowledge = given.node->unknown && given.node->arriving ? PH_F_UNKNOWN : 0;
   *total = given.node->results[given.index].shape.extent;
   return reinterpret_cast<const uint8_t *>(first_byte(given.node->values[given.index]));
 }
@@ -648,13 +648,13 @@ static bool is_affordable(Node &node) {
   return true;
 }
 
-Deferral defer(const Frame &f, Values outputs, bool guessed) {
+Deferral defer(const Frame &f, Values outputs, bool unknown) {
   if (!f.op->on_cpu) return Deferral::NOW;  // the operator around it may know
   std::lock_guard<std::recursive_mutex> guard(computing);
   PlainCalls plain;
   auto node = std::make_shared<Node>();
   node->op = f.op;
-  node->guessed = guessed;
+  node->unknown = unknown;
   if (f.op->random) node->seed = seed_of(f);
   for (size_t i = 0; i < f.args.size(); ++i) node->places.push_back(place_of(*node, f.args[i], f.op->arguments[i]));
   std::vector<Tensor> real;

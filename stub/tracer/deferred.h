@@ -15,7 +15,7 @@ void await_senders(const Tensor &t);  // with their bytes comes what they know o
 // Keeps the operator for later. NOW: it cannot be kept and may be computed at once. NEVER: it costs too much, or no CPU
 // form takes its arguments; the results are unknown.
 enum class Deferral { LATER, NOW, NEVER };
-Deferral defer(const Frame &f, Values outputs, bool guessed);
+Deferral defer(const Frame &f, Values outputs, bool unknown);
 // Results that are computed already (of operators that read their number back) become those of the operator.
 void bind(const Tensor &real, Tensor host);
 // A copy of the host's tensor `from` becomes what `to` holds. False: there is no memory for it.

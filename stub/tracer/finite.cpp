@@ -94,14 +94,15 @@ bool holds_infinity(const IValue &v) {
 static std::atomic<bool> emptied{false};
 void note_empty() { emptied.store(true, std::memory_order_relaxed); }
 
-bool is_empty_guess(const Tensor &t) {
+bool is_empty_unknown(const Tensor &t) {
   return !t.numel() && emptied.load(std::memory_order_relaxed) && c10::isFloatingType(t.scalar_type());
 }
 
 void settle_empty(const Frame &f, Values outputs) {
-  bool guessed = false;
-  for (const IValue &v : f.args) each_tensor(v, [&](const Tensor &t) { guessed |= on_device(t) && is_empty_guess(t); });
-  if (!guessed) return;
+  bool unknown = false;
+  for (const IValue &v : f.args)
+    each_tensor(v, [&](const Tensor &t) { unknown |= on_device(t) && is_empty_unknown(t); });
+  if (!unknown) return;
   stay_finite(f, outputs);
   for (const IValue &v : outputs) each_tensor(v, [](const Tensor &t) { mark(t, true); });
 }

@@ -122,7 +122,7 @@ void note_lookup(const Frame &f) {
   Tensor tokens = on_host(ids).to(at::kLong).contiguous();
   int64_t width = ids.dim() > 1 ? ids.size(-1) : 1, count = ids.numel() / width;
   std::lock_guard<std::mutex> guard(s.lock);
-  s.lookup = {{}, {}, width, is_guessed(ids), true};
+  s.lookup = {{}, {}, width, is_unknown(ids), true};
   const int64_t *row = tokens.const_data_ptr<int64_t>();
   for (int64_t r = 0; r < count; ++r, row += width) {
     s.lookup.last.push_back(row[width - 1]);
@@ -243,7 +243,7 @@ static int64_t compared_with(const IValue &v) {
   if (!v.isTensor()) return NONE;
   const Tensor &t = v.toTensor();
   if (!t.defined() || !t.numel() || t.numel() > MOST_ENDS || !c10::isIntegralType(t.scalar_type(), false)) return NONE;
-  if (t.is_cuda() && (!fits(t) || is_guessed(t))) return NONE;
+  if (t.is_cuda() && (!fits(t) || is_unknown(t))) return NONE;
   return on_host(t).flatten()[0].item<int64_t>();
 }
 
@@ -252,7 +252,7 @@ void note_comparison(const Frame &f) {
   if (end_token != NONE || s.tokens.empty()) return;
   const Tensor &tokens = f.args[0].toTensor();
   if (!on_device(tokens) || tokens.scalar_type() != at::kLong || tokens.numel() > MOST_TOKENS || !fits(tokens) ||
-      !is_guessed(tokens))
+      !is_unknown(tokens))
     return;
   PlainCalls plain;
   int64_t number = compared_with(f.args[1]);

@@ -36,17 +36,17 @@ void note_coalesced(Frame &f) {
     look(indices, &of_indices);
     look_at_values(indices, &of_indices);
     look(values, &of_values);
-    if (of_indices.unknown) {
+    if (of_indices.absent) {
       f.ph.readback_value = indices.size(1);
     } else {
-      bool whole = on_device(values) && !of_values.unknown;
+      bool whole = on_device(values) && !of_values.absent;
       f.early.push_back(with_indices(self, indices, values, whole).coalesce());
       f.early.push_back(whole);
-      f.early.push_back(of_indices.guessed);
+      f.early.push_back(of_indices.unknown);
       f.ph.readback_value = f.early[0].toTensor()._nnz();
     }
     f.ph.readback = 1;
-    if (of_indices.unknown || of_indices.guessed)
+    if (of_indices.absent || of_indices.unknown)
       note_assumption("coalesce finds " + std::to_string(f.ph.readback_value) + " different among " +
                       std::to_string(indices.size(1)) + " indices");
   } catch (const std::exception &) {
@@ -54,20 +54,20 @@ void note_coalesced(Frame &f) {
   }
 }
 
-static void become(const Tensor &known, const Tensor &result, bool guessed) {
+static void become(const Tensor &known, const Tensor &result, bool unknown) {
   if (!has_room(result) || known.sizes() != result.sizes()) return clear(result);
   store(known, result);
-  mark(result, guessed);
+  mark(result, unknown);
 }
 
 bool settle_coalesced(Frame &f, Values outputs) {
   if (f.early.empty() || outputs.size() != 1 || !is_coo(outputs[0])) return false;
   PlainCalls plain;
   const Tensor &result = outputs[0].toTensor(), known = f.early[0].toTensor();
-  bool whole = f.early[1].toBool(), guessed = f.early[2].toBool();
-  become(known._indices(), result._indices(), guessed);
+  bool whole = f.early[1].toBool(), unknown = f.early[2].toBool();
+  become(known._indices(), result._indices(), unknown);
   if (whole)
-    become(known._values(), result._values(), guessed);
+    become(known._values(), result._values(), unknown);
   else
     clear(result._values());
   f.early.clear();

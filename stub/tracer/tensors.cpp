@@ -84,15 +84,15 @@ bool is_part_of_large(const Tensor &t) { return t.storage().nbytes() > PH_SMALL_
 
 static unsigned flags_of(const Tensor &t) {
   const unsigned all = ph_memory_flags(bytes_of(t), extent_of(t));
-  const bool plain = (all & (PH_KNOWN | PH_GUESSED)) == PH_KNOWN || !ph_memory_known();
+  const bool plain = (all & (PH_KNOWN | PH_UNKNOWN)) == PH_KNOWN || !ph_memory_known();
   if (plain || !t.numel() || t.is_non_overlapping_and_dense()) return all;
-  unsigned every = ~0U, guessed = 0;  // gaps are not the tensor's
+  unsigned every = ~0U, unknown = 0;  // gaps are not the tensor's
   bool fine = each_run(t, [&](char *from, size_t bytes) {
     const unsigned flags = ph_memory_flags(from, bytes);
     every &= flags;
-    guessed |= flags & PH_GUESSED;
+    unknown |= flags & PH_UNKNOWN;
   });
-  return fine ? (every & ~static_cast<unsigned>(PH_GUESSED)) | guessed : all;
+  return fine ? (every & ~static_cast<unsigned>(PH_UNKNOWN)) | unknown : all;
 }
 
 bool is_object(const Tensor &t) { return t.scalar_type() == at::kByte && t.dim() == 1; }
@@ -114,37 +114,37 @@ bool knows_some(const Tensor &t) {
 
 bool holds(const Tensor &t) { return on_device(t) && flags_of(t) & PH_HOLDS; }
 
-bool is_guessed(const Tensor &t) {
+bool is_unknown(const Tensor &t) {
   if (t.numel()) await_senders(t);
-  return seems_guessed(t);
+  return seems_unknown(t);
 }
 
-// A small piece of a large tensor is guessed unless it is known.
-bool seems_guessed(const Tensor &t) {
-  if (!t.numel()) return is_empty_guess(t);
+// A small piece of a large tensor is unknown unless it is known.
+bool seems_unknown(const Tensor &t) {
+  if (!t.numel()) return is_empty_unknown(t);
   unsigned flags = flags_of(t);
-  if (flags & PH_GUESSED) return true;
+  if (flags & PH_UNKNOWN) return true;
   return !(flags & PH_KNOWN) && is_part_of_large(t);
 }
 
 // The gaps of a tensor stay what they were, if its pieces are few. What nobody wrote of new memory reads as zero.
-static void mark_runs(const Tensor &t, bool guessed) {
-  const unsigned had = ph_memory_flags(bytes_of(t), extent_of(t)), guess = guessed ? PH_GUESSED : 0;
+static void mark_runs(const Tensor &t, bool unknown) {
+  const unsigned had = ph_memory_flags(bytes_of(t), extent_of(t)), flag = unknown ? PH_UNKNOWN : 0;
   const bool changeable = had & (PH_KNOWN | PH_FRESH);
-  const unsigned flags = guess | (changeable || (!guessed && !is_large(t)) ? PH_KNOWN : 0);
+  const unsigned flags = flag | (changeable || (!unknown && !is_large(t)) ? PH_KNOWN : 0);
   if (!flags) return;
   if (!(had & PH_FRESH) && each_run(t, [&](char *from, size_t bytes) { ph_memory_mark(from, bytes, flags); })) return;
-  if (changeable || guessed) ph_memory_mark(bytes_of(t), extent_of(t), flags | (had & PH_GUESSED));
+  if (changeable || unknown) ph_memory_mark(bytes_of(t), extent_of(t), flags | (had & PH_UNKNOWN));
 }
 
-void mark(const Tensor &t, bool guessed) {
+void mark(const Tensor &t, bool unknown) {
   if (!on_device(t) || !t.numel()) return;
-  if (!t.is_non_overlapping_and_dense()) return mark_runs(t, guessed);
+  if (!t.is_non_overlapping_and_dense()) return mark_runs(t, unknown);
   char *data = bytes_of(t);
   size_t extent = extent_of(t);
   bool changeable = ph_memory_flags(data, extent) & (PH_KNOWN | PH_FRESH);
-  bool known = is_large(t) || (!guessed && is_part_of_large(t)) || changeable;
-  ph_memory_mark(data, extent, (known ? PH_KNOWN : 0) | (guessed ? PH_GUESSED : 0));
+  bool known = is_large(t) || (!unknown && is_part_of_large(t)) || changeable;
+  ph_memory_mark(data, extent, (known ? PH_KNOWN : 0) | (unknown ? PH_UNKNOWN : 0));
 }
 
 static unsigned fresh_flags(const Tensor &t) {
@@ -158,15 +158,15 @@ void mark_fresh(const Tensor &t) {
 
 void look(const IValue &v, Sight *sight, bool changed) {
   each_tensor(v, [&](const Tensor &t) {
-    if (sight->unknown || !t.defined()) return;
+    if (sight->absent || !t.defined()) return;
     sight->trained |= is_trained(t);
     if (!is_python(t) && !t.is_cuda()) return;
     sight->tensors = true;
     if (unsigned flags = changed ? fresh_flags(t) : 0) {
       sight->large |= is_large(t);
-      sight->guessed |= (flags & PH_GUESSED) != 0;
+      sight->unknown |= (flags & PH_UNKNOWN) != 0;
     } else if (is_python(t) || !fits(t)) {
-      sight->unknown = true;
+      sight->absent = true;
     } else {
       sight->large |= is_large(t);
     }
@@ -175,10 +175,10 @@ void look(const IValue &v, Sight *sight, bool changed) {
 
 void look_at_values(const IValue &v, Sight *sight, bool changed) {
   each_tensor(v, [&](const Tensor &t) {
-    if (sight->unknown || !t.defined() || !t.is_cuda() || (changed && fresh_flags(t))) return;
+    if (sight->absent || !t.defined() || !t.is_cuda() || (changed && fresh_flags(t))) return;
     if (!is_large(t)) ph_touch_arriving(bytes_of(t), extent_of(t));
-    sight->guessed |= seems_guessed(t);
-    sight->unknown |= !fits(t);  // as the sender says
+    sight->unknown |= seems_unknown(t);
+    sight->absent |= !fits(t);  // as the sender says
   });
 }
 

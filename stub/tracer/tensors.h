@@ -14,23 +14,23 @@ void clear(const Tensor &t);       // a kernel that is not computed wrote it: it
 bool is_large(const Tensor &t);    // its bytes are only true if they are known to be
 bool is_part_of_large(const Tensor &t);  // of a large tensor, or large
 bool holds(const Tensor &t);       // all its elements count as true, though its bytes are unknown
-bool seems_guessed(const Tensor &t);  // the same before those bytes are here: what the sender may correct
-bool is_guessed(const Tensor &t);  // its bytes follow from unknown values; blocks until bytes of other ranks are here
+bool seems_unknown(const Tensor &t);  // the same before those bytes are here: what the sender may correct
+bool is_unknown(const Tensor &t);  // its bytes follow from unknown values; blocks until bytes of other ranks are here
 // Pickled objects and texts lie in rows of bytes; batches of images have more dimensions, and nobody reads their pixels
 // back.
 bool is_object(const Tensor &t);
 bool fits(const Tensor &t);  // its bytes are true
 bool knows_some(const Tensor &t);  // parts of its bytes are true
 bool has_room(const Tensor &t);  // true bytes may be written to it now
-void mark(const Tensor &t, bool guessed);  // its bytes are true from now on
+void mark(const Tensor &t, bool unknown);  // its bytes are true from now on
 void mark_fresh(const Tensor &t);  // of memory that an operator handed out and did not write
 bool is_trained(const Tensor &t);  // a parameter, or what follows from one
 
 // What an operator's tensors on the GPU say of its results.
 struct Sight {
   bool tensors = false;  // there are some
-  bool unknown = false;  // some do not fit
-  bool guessed = false, large = false, trained = false;
+  bool absent = false;  // some have no true bytes
+  bool unknown = false, large = false, trained = false;
 };
 // First for all tensors, then for known ones; changed: a fresh one counts as known.
 void look(const IValue &v, Sight *sight, bool changed = false);

@@ -107,7 +107,7 @@ static bool is_told_above() {
   return false;
 }
 
-// Guessed tensors count as unknown: boxes of zeros would all be kept, and the user gives the share of a mask.
+// Unknown tensors count as absent: boxes of zeros would all be kept, and the user gives the share of a mask.
 static bool is_assumed(const Frame &f) {
   return f.op->count == Count::KEEPS || (f.op->count == Count::NONZERO && assumes_masks() && f.args[0].isTensor() &&
                                          f.args[0].toTensor().scalar_type() == at::kBool);
@@ -127,20 +127,20 @@ void note_answer(Frame &f) {
   bool keeps = f.op->count == Count::KEEPS;
   const size_t tensors = keeps || f.op->count == Count::EQUAL ? 2 : 1;
   for (size_t i = 1; i < tensors; ++i) look(f.args[i], &sight);
-  for (size_t i = 0; i < tensors && !sight.unknown; ++i) await_senders(f.args[i].toTensor());
+  for (size_t i = 0; i < tensors && !sight.absent; ++i) await_senders(f.args[i].toTensor());
   for (size_t i = 0; i < tensors; ++i) look_at_values(f.args[i], &sight);
   if (!sight.tensors || !on_device(f.args[0].toTensor())) return;
-  if (sight.unknown || sight.guessed) note_guess();
-  sight.unknown |= sight.guessed && is_assumed(f);
-  if (f.op->name == "aten::allclose" && !sight.unknown) return;  // the operators below it find out
+  if (sight.absent || sight.unknown) note_unknown_read();
+  sight.absent |= sight.unknown && is_assumed(f);
+  if (f.op->name == "aten::allclose" && !sight.absent) return;  // the operators below it find out
   PlainCalls plain;
   try {
     const Tensor &input = f.args[0].toTensor();
-    f.ph.readback_value = sight.unknown ? unknown_answer(f, input) : known_answer(f, input);
+    f.ph.readback_value = sight.absent ? unknown_answer(f, input) : known_answer(f, input);
     f.ph.readback = 1;
-    if (input.numel() && (sight.unknown || sight.guessed) && !f.ph.readback_value && f.op->count != Count::EQUAL)
+    if (input.numel() && (sight.absent || sight.unknown) && !f.ph.readback_value && f.op->count != Count::EQUAL)
       note_empty();
-    if (input.numel() && !keeps && (sight.unknown || sight.guessed)) say(f, input);
+    if (input.numel() && !keeps && (sight.absent || sight.unknown)) say(f, input);
   } catch (const std::exception &) {
     // The CUDA operator will refuse the same arguments.
   }
@@ -235,12 +235,12 @@ static bool writes_zeros(const Frame &f) {
   return f.op->zeroes && (f.args.size() < 2 || (f.args[1].isScalar() && f.args[1].toScalar().equal(0)));
 }
 
-static void mark_results(Thread &thread, const Frame &f, Values outputs, bool guessed) {
-  for (const IValue &v : outputs) each_tensor(v, [&](const Tensor &t) { mark(t, guessed); });
+static void mark_results(Thread &thread, const Frame &f, Values outputs, bool unknown) {
+  for (const IValue &v : outputs) each_tensor(v, [&](const Tensor &t) { mark(t, unknown); });
   for (size_t i = 0; i < f.args.size(); ++i)
     if (f.op->arguments[i].mutated)
       each_tensor(f.args[i], [&](const Tensor &t) {
-        mark(t, guessed);
+        mark(t, unknown);
         if (thread.depth && on_device(t) && is_large(t)) tell_outer(thread, t);
       });
 }
@@ -300,22 +300,22 @@ static bool settle_known(Thread &thread, Frame &f, Values outputs, const Sight &
       ph_memory_copy(s.data, f.saved.data() + s.offset, s.bytes);
     }
   }
-  if (inputs.guessed && outputs.size() == 1 && outputs[0].isTensor() && assume_comparison(f, outputs[0].toTensor())) {
+  if (inputs.unknown && outputs.size() == 1 && outputs[0].isTensor() && assume_comparison(f, outputs[0].toTensor())) {
     mark_results(thread, f, outputs, true);
     return true;
   }
   if (is_for_later(f, outputs)) {
-    Deferral deferral = f.early.empty() ? defer(f, outputs, inputs.guessed) : bind_early(f, outputs);
+    Deferral deferral = f.early.empty() ? defer(f, outputs, inputs.unknown) : bind_early(f, outputs);
     if (deferral == Deferral::NEVER) return false;
     if (deferral == Deferral::LATER) {
-      mark_results(thread, f, outputs, inputs.guessed);
+      mark_results(thread, f, outputs, inputs.unknown);
       return true;
     }
   }
   f.unsettled = !compute(f, outputs);
-  if (!f.unsettled && inputs.guessed) stay_finite(f, outputs);
-  if (!f.unsettled && inputs.guessed && f.op->tokens == Tokens::SAMPLES) assume_sample(f, outputs);
-  if (!f.unsettled) mark_results(thread, f, outputs, inputs.guessed);
+  if (!f.unsettled && inputs.unknown) stay_finite(f, outputs);
+  if (!f.unsettled && inputs.unknown && f.op->tokens == Tokens::SAMPLES) assume_sample(f, outputs);
+  if (!f.unsettled) mark_results(thread, f, outputs, inputs.unknown);
   return !f.unsettled;
 }
 
@@ -331,7 +331,7 @@ void settle_test(const Frame &f, Values outputs) {
   Sight inputs;
   for (const IValue &v : f.args) look(v, &inputs);
   for (const IValue &v : f.args) look_at_values(v, &inputs);
-  bool rests = inputs.unknown || (inputs.guessed && f.op->name == "aten::_is_all_true");
+  bool rests = inputs.absent || (inputs.unknown && f.op->name == "aten::_is_all_true");
   if (rests && outputs.size() == 1 && outputs[0].isTensor()) assume_true(outputs[0].toTensor());
 }
 
@@ -348,10 +348,10 @@ static void join(const Tensor &t, const Tensor &part) {
   if (is_trained(t) || !(is_object(t) || knows_some(t))) return;
   if (t.is_contiguous() && part.is_contiguous() && t.scalar_type() == part.scalar_type()) {
     ph_memory_copy(bytes_of(part), bytes_of(t), extent_of(t));
-    if (!is_large(t)) mark(part, is_guessed(t));
+    if (!is_large(t)) mark(part, is_unknown(t));
   } else if (!is_large(t) && fits(t)) {
     store(on_host(t), part);
-    mark(part, is_guessed(t));
+    mark(part, is_unknown(t));
   }
 }
 
@@ -375,9 +375,9 @@ static void each_joined(const Frame &f, Values outputs, F visit) {
 // with their count, pickled objects that are filled up with what lies in memory.
 static void settle_joined(const Frame &f, Values outputs) { each_joined(f, outputs, join); }
 
-// The same of tensors that are all known, of which some are guesses.
+// Marks the parts of tensors that all have bytes, of which some are unknown.
 static void mark_joined(const Frame &f, Values outputs) {
-  each_joined(f, outputs, [](const Tensor &t, const Tensor &part) { mark(part, seems_guessed(t)); });
+  each_joined(f, outputs, [](const Tensor &t, const Tensor &part) { mark(part, seems_unknown(t)); });
 }
 
 void settle(Thread &thread, Frame &f, Values outputs) {
@@ -385,16 +385,16 @@ void settle(Thread &thread, Frame &f, Values outputs) {
   if (f.op->tokens == Tokens::COMPARES) note_comparison(f);
   if (f.op->ends_scaled) scaled_step_ended();
   Sight inputs;
-  for (size_t i = 0; i < f.args.size() && !inputs.unknown; ++i)
+  for (size_t i = 0; i < f.args.size() && !inputs.absent; ++i)
     if (!f.op->arguments[i].out) look(f.args[i], &inputs, f.op->arguments[i].mutated);
   const bool finished = outputs.size() == f.op->returns_view.size();  // no when it threw
   // Bytes of other ranks are waited for only where the results may be true.
-  const bool held = !inputs.unknown && finished && may_hold_all(thread, f, outputs, inputs);
-  for (size_t i = 0; i < f.args.size() && held && !inputs.unknown; ++i)
+  const bool held = !inputs.absent && finished && may_hold_all(thread, f, outputs, inputs);
+  for (size_t i = 0; i < f.args.size() && held && !inputs.absent; ++i)
     if (!f.op->arguments[i].out) look_at_values(f.args[i], &inputs, f.op->arguments[i].mutated);
-  inputs.unknown |= inputs.guessed && is_assumed(f);
-  if (held && !inputs.unknown && settle_known(thread, f, outputs, inputs)) {
-    if (f.op->joins && inputs.guessed) mark_joined(f, outputs);
+  inputs.absent |= inputs.unknown && is_assumed(f);
+  if (held && !inputs.absent && settle_known(thread, f, outputs, inputs)) {
+    if (f.op->joins && inputs.unknown) mark_joined(f, outputs);
     return;
   }
   if (finished && f.op->keeps < f.args.size()) settle_kept(f);
@@ -402,7 +402,7 @@ void settle(Thread &thread, Frame &f, Values outputs) {
     if (f.op->arguments[i].mutated && i != f.op->keeps) each_tensor(f.args[i], forget);
   for (size_t i = 0; i < outputs.size(); ++i)
     if (i >= f.op->returns_view.size() || !f.op->returns_view[i]) each_tensor(outputs[i], forget);
-  if (inputs.unknown && finished) assume_results(f, outputs);
+  if (inputs.absent && finished) assume_results(f, outputs);
   if (finished && f.op->joins) settle_joined(f, outputs);
 }
 
@@ -422,7 +422,7 @@ void forget_made(Frame &f) {
   if (!is_extension(f) || f.ph.captured) return;
   for (const Made &made : f.made) {
     ph_memory_clear(made.data, made.bytes);
-    if (!made.large) ph_memory_mark(made.data, made.bytes, PH_GUESSED);
+    if (!made.large) ph_memory_mark(made.data, made.bytes, PH_UNKNOWN);
   }
 }
 

@@ -20,7 +20,7 @@ import numpy as np
 from phantora.rank.importhook import on_import
 from phantora.rank.patch import Patch, Rank, When
 from phantora.rank.patches import tuning
-from phantora.wire.shared import GUESSED, KNOWN, KNOWN_INTEGERS, SMALL_ELEMENTS
+from phantora.wire.shared import KNOWN, KNOWN_INTEGERS, SMALL_ELEMENTS, UNKNOWN
 
 FLEX = "torch.nn.attention.flex_attention"
 PIECE = 1 << 18  # elements that are computed at once: they stay in the processor's caches
@@ -148,7 +148,7 @@ def _host_tensors() -> Callable[[], Any]:
         where, size = ctypes.c_void_p(value.data_ptr()), ctypes.c_size_t(span * value.element_size())
         runtime.ph_touch(where, size)
         flags = runtime.ph_memory_flags(where, size)
-        if flags & GUESSED or (value.numel() > SMALL_ELEMENTS and not flags & KNOWN):
+        if flags & UNKNOWN or (value.numel() > SMALL_ELEMENTS and not flags & KNOWN):
             raise Unknown(f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} is not")
         held = bytearray(ctypes.string_at(value.data_ptr(), size.value))
         return torch.frombuffer(held, dtype=value.dtype).as_strided(value.shape, value.stride())

@@ -34,7 +34,7 @@ from phantora.ttir.programs import work_of
 from phantora.ttir.slice import Deciding, deciding, written
 from phantora.ttir.stores import Stores, stores_of
 from phantora.ttir.work import LINE_BYTES
-from phantora.wire.shared import GUESSED, KNOWN, SMALL_ELEMENTS
+from phantora.wire.shared import KNOWN, SMALL_ELEMENTS, UNKNOWN
 
 STATIC = "torch._inductor.runtime.static_triton_launcher"
 CUDA = "torch.cuda._utils"
@@ -121,7 +121,7 @@ class Launches:
             if str(tensor.dtype) in EXPONENTS and memory.span <= READ_BYTES:
                 self._runtime.ph_touch(where, size)
                 _make_finite(memory, *EXPONENTS[str(tensor.dtype)])
-            self._runtime.ph_memory_mark(where, size, GUESSED)
+            self._runtime.ph_memory_mark(where, size, UNKNOWN)
 
     def of_cuda(self, given: Sequence[Any], launch: Callable[[], Any]) -> Any:
         """The same for a kernel of CUDA C++ that torch compiles and launches for a program: its arguments are known."""
@@ -265,18 +265,18 @@ class Launches:
         self._runtime.ph_touch(ctypes.c_void_p(address), ctypes.c_size_t(size))
         held = np.frombuffer(ctypes.string_at(address, size), np.uint8)
         flags = self._runtime.ph_memory_flags(ctypes.c_void_p(address), ctypes.c_size_t(size))
-        known = flags & KNOWN or (small and not flags & GUESSED)
+        known = flags & KNOWN or (small and not flags & UNKNOWN)
         if not known and not held.any():
             raise UnknownIntegers("integers that decide what a kernel does are not known")
         return held
 
     def _given(self, value: Any) -> bool:
-        """A small tensor of integers of which none is a guess: what follows from guesses stays one."""
+        """A small tensor of integers of which none is unknown: what follows from unknown ones is unknown."""
         if not _few_integers(value):
             return False
         memory = self._memory(value)
         where, size = ctypes.c_void_p(memory.address), ctypes.c_size_t(memory.span)
-        return not self._runtime.ph_memory_flags(where, size) & GUESSED
+        return not self._runtime.ph_memory_flags(where, size) & UNKNOWN
 
     def _sum(self, tensor: Any) -> int:
         memory = self._memory(tensor)

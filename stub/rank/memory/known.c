@@ -1,5 +1,5 @@
 // Known bytes of device memory beyond the rule for small tensors (docs/values.md), by range of bytes:
-// PH_KNOWN, true bytes whatever their number; PH_GUESSED, bytes that rest on values that nobody has; PH_HOLDS, elements
+// PH_KNOWN, true bytes whatever their number; PH_UNKNOWN, bytes that follow from unknown values; PH_HOLDS, elements
 // that count as true; PH_FRESH, a large tensor of torch.empty to which nothing was written.
 #define _GNU_SOURCE
 #include "rank/memory/memory.h"
@@ -126,7 +126,7 @@ size_t ph_known_spans(const void *pointer, size_t bytes, unsigned flags, ph_know
   for (size_t i = first_after(low); n < most && i < spans_now() && spans[i].from < high; i++) {
     if (!(spans[i].flags & flags)) continue;
     uintptr_t from = spans[i].from > low ? spans[i].from : low, to = spans[i].to < high ? spans[i].to : high;
-    found[n++] = (ph_known_span){from - low, to - low, spans[i].flags & (PH_KNOWN | PH_GUESSED)};
+    found[n++] = (ph_known_span){from - low, to - low, spans[i].flags & (PH_KNOWN | PH_UNKNOWN)};
   }
   pthread_mutex_unlock(&lock);
   return n;
@@ -143,26 +143,26 @@ void ph_known_copy(void *dst, const void *src, size_t bytes) {
     ph_memory_mark((char *)dst + spans[i].from, spans[i].to - spans[i].from, spans[i].flags);
 }
 
-void ph_known_guess(const void *pointer, size_t bytes) {
+void ph_mark_unknown(const void *pointer, size_t bytes) {
   const char *end = (const char *)pointer + bytes, *from, *to;
   for (const char *at = pointer; at < end; at = to) {
     if (!ph_known_piece(at, end, &from, &to)) from = to = end;
-    ph_memory_mark(at, (size_t)(from - at), PH_GUESSED);
-    ph_memory_mark(from, (size_t)(to - from), PH_KNOWN | PH_GUESSED);
+    ph_memory_mark(at, (size_t)(from - at), PH_UNKNOWN);
+    ph_memory_mark(from, (size_t)(to - from), PH_KNOWN | PH_UNKNOWN);
   }
 }
 
 unsigned ph_memory_flags(const void *pointer, size_t bytes) {
   if (!bytes || !spans_now()) return 0;
   uintptr_t from = (uintptr_t)pointer, to = from + bytes, known = from, writable = from, holds = from;
-  unsigned guessed = 0;
+  unsigned unknown = 0;
   pthread_mutex_lock(&lock);
   for (size_t i = first_after(from); i < spans_now() && spans[i].from < to; i++) {
-    guessed |= spans[i].flags & PH_GUESSED;
+    unknown |= spans[i].flags & PH_UNKNOWN;
     if (spans[i].flags & PH_KNOWN && spans[i].from <= known) known = spans[i].to;
     if (spans[i].flags & (PH_KNOWN | PH_FRESH) && spans[i].from <= writable) writable = spans[i].to;
     if (spans[i].flags & PH_HOLDS && spans[i].from <= holds) holds = spans[i].to;
   }
   pthread_mutex_unlock(&lock);
-  return guessed | (known >= to ? PH_KNOWN : writable >= to ? PH_FRESH : 0) | (holds >= to ? PH_HOLDS : 0);
+  return unknown | (known >= to ? PH_KNOWN : writable >= to ? PH_FRESH : 0) | (holds >= to ? PH_HOLDS : 0);
 }

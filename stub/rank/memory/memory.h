@@ -25,7 +25,7 @@ void ph_known_unseen(bool values);  // a kernel without an operator ran; values:
 void ph_known_drop(const void *pointer, size_t bytes);  // it is overwritten
 bool ph_known_piece(const void *pointer, const void *end, const char **from, const char **to);  // the first, if any
 void ph_known_copy(void *dst, const void *src, size_t bytes);  // of the copy is known what is known of the source
-void ph_known_guess(const void *pointer, size_t bytes);  // all of it is guessed from now on; what is known stays known
+void ph_mark_unknown(const void *pointer, size_t bytes);  // all of it is unknown from now on; what is known stays known
 // copied.c
 void ph_copied_reset(void);
 void ph_copied_launch(void);  // a kernel

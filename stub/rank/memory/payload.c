@@ -151,7 +151,7 @@ bool ph_expect_copy(void *dst, const void *src, size_t bytes) {
   return found;
 }
 
-// The whole payload of a ticket, malloc'ed. `knowledge`: what its senders know of it (PH_F_GUESSED and the like).
+// The whole payload of a ticket, malloc'ed. `knowledge`: what its senders know of it (PH_F_UNKNOWN and the like).
 static uint8_t *fetch(uint64_t ticket, size_t *total, int *knowledge) {
   uint8_t *first = malloc(PH_REPLY_BYTES);
   if (!first) abort();
@@ -178,10 +178,10 @@ static void zero(uintptr_t from, size_t bytes) {
 
 // Corrects what the receiver took as known (stub/nccl/known.c).
 static void correct(const pending *p, int knowledge) {
-  if (knowledge & PH_F_UNKNOWN)
-    ph_memory_mark((void *)p->base, p->bytes, PH_GUESSED);
-  else if (knowledge & PH_F_GUESSED || (knowledge & PH_F_PARTS && !(p->ticket & PH_PARTS)))
-    ph_known_guess((void *)p->base, p->bytes);
+  if (knowledge & PH_F_ABSENT)
+    ph_memory_mark((void *)p->base, p->bytes, PH_UNKNOWN);
+  else if (knowledge & PH_F_UNKNOWN || (knowledge & PH_F_PARTS && !(p->ticket & PH_PARTS)))
+    ph_mark_unknown((void *)p->base, p->bytes);
 }
 
 // With the lock held: gives every piece of memory that waits for `ticket` its bytes.

@@ -104,7 +104,7 @@ void Communication::price(const std::shared_ptr<Collective> &c, const ph_collect
   if (!prices_[c->price].known) prices_[c->price].operations.push_back(c);
 }
 
-// Knowledge of the members that give something. Bytes of which one member knows nothing are guesses.
+// Knowledge of the members that give something. Bytes that are absent at one member are unknown.
 static int knowledge_of(const Communicator &comm, const Collective &c) {
   int all = 0;
   bool some = false;
@@ -113,9 +113,9 @@ static int knowledge_of(const Communicator &comm, const Collective &c) {
     bool rooted = r.collective.coll == PH_COLL_BROADCAST || r.collective.coll == PH_COLL_SCATTER;
     if (rooted && comm.seats[seat] != r.collective.root) continue;
     all |= r.flags & KNOWLEDGE;
-    some |= !(r.flags & PH_F_UNKNOWN);
+    some |= !(r.flags & PH_F_ABSENT);
   }
-  return all & PH_F_UNKNOWN && some ? (all & ~PH_F_UNKNOWN) | PH_F_GUESSED : all;
+  return all & PH_F_ABSENT && some ? (all & ~PH_F_ABSENT) | PH_F_UNKNOWN : all;
 }
 
 void Communication::deliver(const Communicator &comm, const std::shared_ptr<Collective> &c) {

@@ -18,7 +18,7 @@ struct Post {  // one side of a send and a receive
   int64_t bytes = 0;
   uint64_t ticket = 0;
   std::string data;
-  int knowledge = 0;  // of the data: PH_F_GUESSED, PH_F_UNKNOWN, PH_F_PARTS
+  int knowledge = 0;  // of the data: PH_F_UNKNOWN, PH_F_ABSENT, PH_F_PARTS
   uint32_t dtype = 0;
   int32_t site = -1;  // where the program calls it, a global name
 };
