@@ -1,8 +1,9 @@
 """The cause of a hang, from the flight recorder dumps of its ranks.
 
 A rank is blocked by its first call that has not completed. That call waits for the members of its group that have not
-issued it. Those are blocked by an earlier call in turn, or by nothing: then their own code has not reached it. So the
-chain ends at a rank that is missing, at two ranks that wait for each other, or at a call that all members issued.
+issued it, or have not come to it because an earlier call blocks them. Those are blocked by that call in turn, or by
+nothing: then their own code has not reached it. So the chain ends at a rank that is missing, at ranks that wait for
+each other, or at a call that all members issued.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ MISMATCH = "mismatch"
 """Members of a group issued different calls under one number."""
 CROSSED = "crossed"
 """Ranks wait for each other: they issued calls of two groups, or sends, in different orders."""
+SILENT = "silent"
+"""All calls of the dumps have completed, and ranks of their groups wrote no dump."""
 STUCK = "stuck"
 """All members issued the same call, and it does not complete."""
 NONE = "none"
@@ -53,9 +56,10 @@ def find_hang(dumps: Sequence[Dump]) -> Hang:
     if mismatch is not None:
         return mismatch
     blocked = {dump.rank: dump.blocked for dump in dumps}
+    silent = tuple(sorted({rank for dump in dumps for group in dump.groups.values() for rank in group} - set(by_rank)))
     waits = {rank: _absent(by_rank, rank, call) for rank, call in blocked.items() if call is not None}
     if not waits:
-        return Hang(NONE, (), (), None, (), {})
+        return Hang(SILENT if silent else NONE, silent, (), None, (), {})
     start = min(waits, key=lambda rank: _order(blocked[rank], rank))
     seen: list[int] = []
     rank = start
@@ -83,17 +87,19 @@ def _members(dump: Dump, call: Call) -> tuple[int, ...]:
 
 
 def _absent(by_rank: Mapping[int, Dump], rank: int, call: Call) -> list[int]:
-    """The members of the call's group that have not issued their part of it, in order."""
+    """The members of the call's group that have not issued their part of it, or have not come to it, in order."""
     dump = by_rank[rank]
     members = _members(dump, call)
     if call.point_to_point and call.peers is not None:
         peers = [members[peer] for peer in call.peers if peer < len(members)]
         members = tuple(peer for peer in peers if peer != rank)
-    return [
-        other
-        for other in members
-        if other != rank and not (other in by_rank and _partner(by_rank[other], call) is not None)
-    ]
+    return [other for other in members if other != rank and not (other in by_rank and _came(by_rank[other], call))]
+
+
+def _came(dump: Dump, call: Call) -> bool:
+    """True if the rank of `dump` has issued its part of `call` and no call before that part blocks it."""
+    partner = _partner(dump, call)
+    return partner is not None and (dump.blocked is None or partner is call or dump.blocked.record >= partner.record)
 
 
 def _partner(dump: Dump, call: Call) -> Call | None:
@@ -179,30 +185,46 @@ def _crossed(by_rank: Mapping[int, Dump], circle: Sequence[int], blocked: Mappin
     call = blocked[circle[0]]
     assert call is not None
     others = {rank: own for rank in circle[1:] if (own := blocked[rank]) is not None}
-    return Hang(CROSSED, tuple(circle), (circle[0],), call, _members(by_rank[circle[0]], call), others)
+    return Hang(CROSSED, tuple(sorted(circle)), (circle[0],), call, _members(by_rank[circle[0]], call), others)
 
 
 def answer(dumps: Sequence[Dump]) -> list[tuple[str, str]]:
     """The cause in at most five lines, a word and its text each."""
     hang = find_hang(dumps)
+    if hang.kind == SILENT:
+        ranks = ranges(hang.ranks)
+        cause = f"rank {ranks} wrote no dump, and every call in the other dumps has completed"
+        return [("HANG", f"{cause}: it ended, or waits outside of NCCL's calls"), ("NEXT", _next(hang))]
     if hang.kind == NONE or hang.call is None:
         return [("HANG", "none: every call in these dumps has completed"), ("NEXT", "look at the ranks' own logs")]
     call = hang.call
     number = "" if call.point_to_point else f" (number {call.sequence} of {_group(dumps, call, hang.members)})"
     found = [("HANG", _cause(hang, number))]
-    where = f" at {call.place}" if call.place else ""
-    waiting = f"rank {ranges(hang.waiting)} in {call.what}{where}"
-    found.append(("WAITING", waiting + _since(dumps, hang)))
+    if call.completed:  # of a mismatch: this part found what it took for its partners
+        found.append(("AGAINST", f"rank {ranges(hang.waiting)}: {_at(call)}, completed"))
+    else:
+        group = f" of {_name(dumps, call)}" if hang.kind == CROSSED else ""
+        found.append(("WAITING", f"rank {ranges(hang.waiting)} in {_at(call, group)}{_since(dumps, hang)}"))
+    word = {MISMATCH: "INSTEAD", MISSING: "LAST"}.get(hang.kind, "AND")
     for rank, other in list(hang.others.items())[:2]:
-        text = f"rank {rank}: {other.what}{f' at {other.place}' if other.place else ''}, {other.state}"
-        found.append(("INSTEAD" if hang.kind == MISMATCH else "LAST" if hang.kind == MISSING else "AND", text))
+        group = f" of {_name(dumps, other)}" if hang.kind == CROSSED else ""
+        found.append((word, f"rank {rank}: {_at(other, group)}, {other.state}"))
     found.append(("NEXT", _next(hang)))
     return found
 
 
+def _at(call: Call, group: str = "") -> str:
+    return f"{call.what}{group} at {call.place}" if call.place else f"{call.what}{group}"
+
+
+def _name(dumps: Sequence[Dump], call: Call) -> str:
+    """The description of the call's group if it has one: ``default_pg``; else its name: ``group 3``."""
+    found = next((dump.descriptions.get(call.group, "") for dump in dumps if call.group in dump.groups), "")
+    return found if found not in ("", "undefined") else f"group {call.group}"
+
+
 def _group(dumps: Sequence[Dump], call: Call, members: Sequence[int]) -> str:
-    description = next((dump.descriptions.get(call.group, "") for dump in dumps if call.group in dump.groups), "")
-    return f"{description or 'group ' + call.group}, ranks {ranges(tuple(members))}"
+    return f"{_name(dumps, call)}, ranks {ranges(tuple(members))}"
 
 
 def _cause(hang: Hang, number: str) -> str:
@@ -213,12 +235,14 @@ def _cause(hang: Hang, number: str) -> str:
     if hang.kind == NO_DUMP:
         return f"rank {ranks} wrote no dump, and {call.what} waits for it{number}: it ended or does not answer"
     if hang.kind == MISMATCH:
-        return f"rank {ranks} issued another collective than rank {ranges(hang.waiting)}{number}"
+        same = all(other.operation == call.operation for other in hang.others.values())
+        what = f"{call.operation} of another size or type" if same else "another collective"
+        return f"rank {ranks} issued {what} than rank {ranges(hang.waiting)}{number}"
     if hang.kind == CROSSED:
         return f"ranks {ranks} wait for each other: they issued their calls in different orders"
     if hang.ranks:
         return f"all ranks issued {call.what}{number}; on rank {ranks} the GPU's work before it does not end"
-    return f"all ranks issued {call.what}{number}, and it does not end: the network, NCCL or a GPU"
+    return f"all ranks issued {call.what}{number}, and it does not end: work before it on a GPU, the network or NCCL"
 
 
 def _since(dumps: Sequence[Dump], hang: Hang) -> str:
@@ -232,6 +256,9 @@ def _since(dumps: Sequence[Dump], hang: Hang) -> str:
 def _next(hang: Hang) -> str:
     if hang.kind in (MISSING, MISMATCH, CROSSED):
         return "phantora trace of the script with as many GPUs: the simulation hangs at the same call, with its line"
+    if hang.kind == SILENT:
+        return f"py-spy dump of rank {ranges(hang.ranks)}; a first send or receive waits for its peer unrecorded"
     if hang.kind == NO_DUMP:
         return f"the log of rank {ranges(hang.ranks)}: an error, an out-of-memory kill or a lost host"
-    return "the health of the links (ib_write_bw, dcgmi); phantora trace shows that the script itself goes on"
+    begun = "" if hang.ranks else "TORCH_NCCL_ENABLE_TIMING=1 records which ranks have begun it; "
+    return f"{begun}the health of the links (ib_write_bw, dcgmi); phantora trace shows whether the script goes on"

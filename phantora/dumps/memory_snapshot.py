@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from phantora.dumps.frames import frames_of, own_line
+from phantora.dumps.frames import Frame, frames_of, own_line
 from phantora.dumps.plain_pickle import load
 from phantora.errors import PhantoraError
 
-UNKNOWN = "before the history"
-"""The place of blocks that were allocated before the history begins, or without stacks."""
+UNKNOWN = "without a stack"
+"""The place of blocks of before the history, and of threads without Python code, as autograd's are."""
+
+_ROUNDED = 512  # bytes: kMinBlockSize of CUDACachingAllocator.cpp
+_UNSPLIT = 1 << 20  # bytes: kSmallSize
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Block:
     """A block of the history."""
 
@@ -27,14 +31,22 @@ class Block:
     """Number of the event that freed it; the number of events if none did."""
     time_us: int
     """Time of its allocation; 0 if that is unknown."""
-    place: str
-    """``train.py:28``."""
+    frames: tuple[Frame, ...]
+    """Innermost first."""
+    address: int
+
+    @cached_property
+    def place(self) -> str:
+        """The innermost Python line of the user's own code, else of any Python code: ``train.py:28``."""
+        return place_of(self.frames)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutOfMemory:
     """An allocation that failed."""
 
+    event: int
+    """Its number in the history. What follows it is the memory that the error itself frees."""
     bytes: int
     """Bytes that were asked for."""
     free_bytes: int
@@ -45,16 +57,18 @@ class OutOfMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """One device of a snapshot."""
+    """One device of a snapshot, at the last allocation that failed; without one, at the end."""
 
     path: str
     device: int
     reserved: int
-    """Bytes of all segments at the end."""
+    """Bytes of all segments."""
     allocated: int
-    """Bytes of blocks in use at the end."""
+    """Bytes of blocks in use."""
     free_blocks: tuple[int, ...]
-    """Sizes of the unused blocks of segments at the end, largest first, in bytes."""
+    """Sizes of the unused parts of segments, largest first, in bytes."""
+    event: int
+    """Number of the event after which this is the state; -1 without a history."""
     events: int
     blocks: tuple[Block, ...]
     levels: tuple[int, ...]
@@ -109,30 +123,68 @@ def _device(path: str, value: dict[str, Any], device: int) -> Snapshot:
     segments = [segment for segment in value["segments"] if int(segment["device"]) == device]
     traces = value["device_traces"]
     trace = traces[device] if device < len(traces) else []
-    blocks, allocated, free = [], 0, []
+    alive, free = [], []
     for segment in segments:
         for block in segment["blocks"]:
-            size = int(block["size"])
             if str(block["state"]).startswith("active"):
-                allocated += size
-                blocks.append((int(block.get("address", 0)), size, block.get("frames") or ()))
+                alive.append((int(block.get("address", 0)), int(block["size"]), block.get("frames") or ()))
             else:
-                free.append(size)
-    levels = _levels(trace, allocated)
-    settings = value.get("allocator_settings") or {}
+                free.append(int(block["size"]))
+    allocated, reserved = sum(size for _, size, _ in alive), sum(int(segment["total_size"]) for segment in segments)
+    levels, blocks, failed = _levels(trace, allocated), _blocks(trace, alive), _failed(trace)
+    event = len(trace) - 1
+    if failed is not None and failed.event < event:
+        event = failed.event
+        held = _segments_before([(int(one["address"]), int(one["total_size"])) for one in segments], trace[event:])
+        free = _gaps(held, [block for block in blocks if block.begin <= event < block.end])
+        allocated, reserved = levels[event], sum(size for _, size in held)
     return Snapshot(
         path=path,
         device=device,
-        reserved=sum(int(segment["total_size"]) for segment in segments),
+        reserved=reserved,
         allocated=allocated,
         free_blocks=tuple(sorted(free, reverse=True)),
+        event=event,
         events=len(trace),
-        blocks=tuple(_blocks(trace, blocks)),
+        blocks=tuple(blocks),
         levels=levels,
         times_us=tuple(int(event.get("time_us", 0)) for event in trace),
-        failed=_failed(trace),
-        expandable=bool(settings.get("expandable_segments", False)),
+        failed=failed,
+        expandable=bool((value.get("allocator_settings") or {}).get("expandable_segments", False)),
     )
+
+
+def _segments_before(segments: list[tuple[int, int]], events: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:
+    """Addresses and sizes of the segments before `events`, from those after them. Expandable ones grow and shrink."""
+    for event in reversed(events):
+        begin, size = int(event.get("addr", 0)), int(event["size"])
+        if event["action"] in ("segment_free", "segment_unmap"):
+            segments = [*segments, (begin, size)]
+        elif event["action"] in ("segment_alloc", "segment_map"):
+            segments = [part for one in segments for part in _without(one, begin, begin + size)]
+    return segments
+
+
+def _without(segment: tuple[int, int], begin: int, end: int) -> list[tuple[int, int]]:
+    first, last = segment[0], segment[0] + segment[1]
+    parts = [(first, min(last, begin) - first), (max(first, end), last - max(first, end))]
+    return [(at, size) for at, size in parts if size > 0] if begin < last and first < end else [segment]
+
+
+def _gaps(segments: Sequence[tuple[int, int]], blocks: Sequence[Block]) -> list[int]:
+    """Sizes of the unused parts of `segments`. The end of a large block is no such part: the allocator leaves up to
+    1 MiB there (``should_split`` in CUDACachingAllocator.cpp)."""
+    taken = sorted((block.address, -(-block.bytes // _ROUNDED) * _ROUNDED) for block in blocks)
+    addresses = [address for address, _ in taken]
+    found = []
+    for begin, size in segments:
+        position, inside = begin, taken[bisect_left(addresses, begin) : bisect_left(addresses, begin + size)]
+        least = 0
+        for address, length in [*inside, (begin + size, 0)]:
+            if address - position > least:
+                found.append(address - position)
+            position, least = address + length, _UNSPLIT if length > _UNSPLIT else 0
+    return found
 
 
 def _levels(trace: Sequence[dict[str, Any]], last: int) -> tuple[int, ...]:
@@ -152,35 +204,50 @@ def _levels(trace: Sequence[dict[str, Any]], last: int) -> tuple[int, ...]:
 
 def _blocks(trace: Sequence[dict[str, Any]], alive: Sequence[tuple[int, int, Any]]) -> list[Block]:
     found: list[Block] = []
-    opened: dict[int, tuple[int, int, int, str]] = {}
+    opened: dict[int, tuple[int, dict[str, Any]]] = {}
     for number, event in enumerate(trace):
-        action, address, size = event["action"], int(event.get("addr", 0)), int(event["size"])
+        action, address = event["action"], int(event.get("addr", 0))
         if action == "alloc":
-            opened[address] = number, size, int(event.get("time_us", 0)), place_of(event.get("frames") or ())
+            opened[address] = number, event
         elif action == "free_completed":
-            begin, size, time, place = opened.pop(address, (-1, size, 0, UNKNOWN))
-            found.append(Block(size, begin, number, time, place))
+            begin, made = opened.pop(address, (-1, {"size": event["size"]}))
+            found.append(_block(begin, number, address, made))
     end = len(trace)
-    for begin, size, time, place in opened.values():
-        found.append(Block(size, begin, end, time, place))
-    for address, size, frames in alive:
-        if address not in opened:
-            found.append(Block(size, -1, end, 0, place_of(frames)))
+    found += [_block(begin, end, address, made) for address, (begin, made) in opened.items()]
+    found += [
+        _block(-1, end, address, {"size": size, "frames": frames})
+        for address, size, frames in alive
+        if address not in opened
+    ]
     return found
 
 
+def _block(begin: int, end: int, address: int, made: dict[str, Any]) -> Block:
+    """A block that the event `made` allocated."""
+    return Block(
+        bytes=int(made["size"]),
+        begin=begin,
+        end=end,
+        time_us=int(made.get("time_us", 0)),
+        frames=frames_of(made.get("frames") or ()),
+        address=address,
+    )
+
+
 def _failed(trace: Sequence[dict[str, Any]]) -> OutOfMemory | None:
-    for event in reversed(trace):
+    for number in range(len(trace) - 1, -1, -1):
+        event = trace[number]
         if event["action"] == "oom":
             return OutOfMemory(
+                event=number,
                 bytes=int(event["size"]),
                 free_bytes=int(event.get("device_free", 0)),
-                place=place_of(event.get("frames") or ()),
+                place=place_of(frames_of(event.get("frames") or ())),
                 time_us=int(event.get("time_us", 0)),
             )
     return None
 
 
-def place_of(frames: Sequence[Any]) -> str:
+def place_of(frames: Sequence[Frame]) -> str:
     """The innermost Python line of the user's own code, else of any Python code: ``train.py:28``."""
-    return str(own_line(frames_of(frames)) or UNKNOWN)
+    return str(own_line(frames) or UNKNOWN)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +11,10 @@ from phantora.dumps.memory_snapshot import UNKNOWN, Block, Snapshot
 from phantora.trace.analysis.units import size
 
 _PLACES = 3
-_REPEATED = 4  # blocks of one line that stay
+_REPEATED = 4  # blocks of one line that stay, and iterations
 _LASTING = 0.5  # of the history over which they were allocated
 _KEPT = 0.8  # of the line's blocks stay
-_LOOPS = 0.5  # of the gaps between them contain a freed block
+_OF_A_MODEL = ("forward", "__init__")
 _WORTH_NAMING = 0.02  # of the peak
 
 
@@ -30,35 +29,52 @@ class Growth:
 
 
 def growing(snapshot: Snapshot) -> Growth | None:
-    """The line whose blocks are allocated over at least half of the history and of which at least four of five stay.
+    """The line whose blocks are allocated over at least half of the history and of which at least four of five stay,
+    in at least four iterations of a loop.
 
-    Between most of them other blocks are freed, as each iteration of a loop does. A model's parameters are allocated at
-    once and activations are freed in their step, so neither is found.
+    A model's parameters are allocated in ``__init__``, and the activations of one pass in ``forward`` and below one
+    line of the loop, so neither is found.
     """
-    if not snapshot.times_us:
-        return None
-    first, last = snapshot.times_us[0], snapshot.times_us[-1]
-    freed = sorted(block.end for block in snapshot.blocks if block.end < snapshot.events)
+    made = sorted(
+        (block for block in snapshot.blocks if 0 <= block.begin <= snapshot.event), key=lambda block: block.begin
+    )
     by_place: dict[str, list[Block]] = defaultdict(list)
-    for block in snapshot.blocks:
-        if block.begin >= 0 and block.place != UNKNOWN:
+    for block in made:
+        if block.place != UNKNOWN:
             by_place[block.place].append(block)
     found: list[Growth] = []
     for place, blocks in by_place.items():
-        kept = [block for block in blocks if block.end >= snapshot.events]
+        kept = [block for block in blocks if block.end > snapshot.event]
         if len(kept) < _REPEATED or len(kept) < _KEPT * len(blocks):
             continue
-        numbers = sorted(block.begin for block in kept)
-        loops = sum(bisect(freed, after) > bisect(freed, before) for before, after in pairwise(numbers))
-        if loops < _LOOPS * (len(kept) - 1):
-            continue
-        times = sorted(block.time_us for block in kept)
-        steps = [after - before for before, after in pairwise(times)]
-        if times[-1] - times[0] < _LASTING * (last - first) or max(steps) > _LASTING * (times[-1] - times[0]):
-            continue
-        found.append(Growth(place, sum(block.bytes for block in kept), len(kept)))
+        first, last = kept[0].begin, kept[-1].begin
+        lasting = last - first >= _LASTING * snapshot.event
+        even = max(after.begin - before.begin for before, after in pairwise(kept)) <= _LASTING * (last - first)
+        if lasting and even and _iterations(made, first, last) >= _REPEATED:
+            found.append(Growth(place, sum(block.bytes for block in kept), len(kept)))
     most = max(found, key=lambda one: one.bytes, default=None)
     return most if most is not None and most.bytes >= _WORTH_NAMING * snapshot.peak else None
+
+
+def _iterations(blocks: Sequence[Block], first: int, last: int) -> int:
+    """How often the function in which the stacks of `blocks` part begins anew, from event `first` to event `last`.
+
+    It does where it goes back to an earlier line. 0 for a model's own code and for libraries.
+    """
+    inside = [block.frames for block in blocks if first <= block.begin <= last]
+    stacks = [stack for frames in inside if (stack := [frame for frame in reversed(frames) if frame.python])]
+    if not stacks:
+        return 0
+    depth = 0
+    while all(len(stack) > depth for stack in stacks) and len({stack[depth] for stack in stacks}) == 1:
+        depth += 1
+    parts = [stack[depth] for stack in stacks if len(stack) > depth]
+    common = [*stacks[0][:depth], *parts[:1]]
+    if any(frame.function in _OF_A_MODEL for frame in common) or common[-1].library:
+        return 0
+    if not parts:
+        return len(stacks)
+    return 1 + sum(after.line < before.line for before, after in pairwise(parts))
 
 
 def answer(snapshot: Snapshot) -> list[tuple[str, str]]:
@@ -67,12 +83,12 @@ def answer(snapshot: Snapshot) -> list[tuple[str, str]]:
     failed, growth = snapshot.failed, growing(snapshot)
     unused = sum(snapshot.free_blocks)
     if failed is not None:
-        found.append(
-            ("OOM", f"{size(failed.bytes)} asked at {failed.place}, {size(failed.free_bytes)} free on the device")
-        )
+        text = f"{size(failed.bytes)} asked at {failed.place}, {size(failed.free_bytes)} free on the device"
+        limit = ": a limit of the process stops it (set_per_process_memory_fraction)"
+        found.append(("OOM", text + (limit if failed.free_bytes >= failed.bytes else "")))
     else:
         found.append(("PEAK", f"{size(snapshot.peak)} allocated; no allocation failed in this history"))
-    event = snapshot.peak_event if failed is None else snapshot.events - 1
+    event = snapshot.peak_event if failed is None else snapshot.event
     places = list(snapshot.by_place(event).items())[:_PLACES]
     if places:
         found.append(("HELD BY", ", ".join(f"{place} {size(held)}" for place, held in places)))
@@ -98,7 +114,10 @@ def _reserved(snapshot: Snapshot, unused: int) -> str:
 def _fragmented(snapshot: Snapshot, unused: int) -> bool:
     """True if the failed allocation fits the unused memory as a whole and none of its pieces."""
     failed = snapshot.failed
-    return failed is not None and unused + failed.free_bytes >= failed.bytes > snapshot.free_blocks[0]
+    if failed is None:
+        return False
+    more = failed.free_bytes if failed.free_bytes < failed.bytes else 0  # else a limit keeps it from the process
+    return unused + more >= failed.bytes > snapshot.free_blocks[0]
 
 
 def _next(snapshot: Snapshot, growth: Growth | None, unused: int) -> str:
