@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from phantora.api import Run
 
 MARK = "phantora"
+_BROKEN = pytest.StashKey[list[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -51,7 +52,7 @@ def phantora_server() -> Iterator[None]:
 
 @pytest.fixture
 def phantora_run(request: pytest.FixtureRequest, phantora_server: None, tmp_path: Path) -> Run:
-    """The run that the test's mark describes. Fails the test if the run fails, or exceeds a limit of the mark."""
+    """The run that the test's mark describes. The test fails if the run does, or exceeds limits of the mark."""
     from phantora.api import RunFailed, run
 
     mark = request.node.get_closest_marker(MARK)
@@ -64,20 +65,44 @@ def phantora_run(request: pytest.FixtureRequest, phantora_server: None, tmp_path
     try:
         found = run(*mark.args, **{"output": tmp_path / "run.arrow", **options})
     except RunFailed as error:
-        pytest.fail(f"{mark.args[0]}: {error}", pytrace=False)
+        request.node.stash[_BROKEN] = [f"{mark.args[0]}: {error}"]
+        return error.result  # type: ignore[return-value]  # the test's own code does not run
     finally:
         if current is not None:
             os.environ["PYTEST_CURRENT_TEST"] = current
-    summary = found.summary()
-    if most_memory is not None and summary["peak_reserved_bytes"] > most_memory:
-        _exceeded("memory", summary["peak_reserved_bytes"] / GIB, most_memory / GIB, "GiB")
-    if most_step is not None and summary["step_time_ns"] > most_step:
-        _exceeded("a step", summary["step_time_ns"] / 1e6, most_step / 1e6, "ms")
+    request.node.stash[_BROKEN] = _broken(found, most_memory, most_step)
     return found
 
 
-def _exceeded(what: str, value: float, limit: float, unit: str) -> None:
-    pytest.fail(f"{what} takes {value:.4g} {unit}, more than {limit:.4g} {unit}", pytrace=False)
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Fails a test whose run failed or broke limits: all that it broke, each with its cause."""
+    if broken := item.stash.get(_BROKEN, []):
+        pytest.fail("\n".join(broken), pytrace=False)
+
+
+def _broken(found: Run, most_memory: float | None, most_step: float | None) -> list[str]:
+    """The limits that a run breaks."""
+    from phantora.trace.analysis.findings import memory_finding
+    from phantora.trace.analysis.summary import lines
+
+    summary, broken = found.summary(), []
+    memory, step = summary["peak_reserved_bytes"], summary["step_time_ns"]
+    words = dict(lines(found.report))
+    if most_memory is not None and memory > most_memory:
+        grows = f" GROWS {words['GROWS']}." if "GROWS" in words else ""
+        broken.append(
+            _exceeds("memory", memory / GIB, most_memory / GIB, "GiB", f"{memory_finding(found.report)}{grows}")
+        )
+    if most_step is not None and step > most_step:
+        broken.append(
+            _exceeds("a step", step / 1e6, most_step / 1e6, "ms", f"HELD UP {words.get('HELD UP', 'unknown')}")
+        )
+    return broken
+
+
+def _exceeds(what: str, value: float, limit: float, unit: str, cause: str) -> str:
+    return f"{what} takes {value:.4g} {unit}, more than {limit:.4g} {unit}: {cause}"
 
 
 def _limit(text: str | None, grammar: Grammar) -> float | None:

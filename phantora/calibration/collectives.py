@@ -10,7 +10,7 @@ import numpy as np
 from phantora.hardware import MeasuredCollective
 from phantora.trace.reader import Log
 
-_FEWEST = 3  # instances of a size
+_FEWEST_CALLS = 3  # instances of a size
 _OPERATIONS = {
     "AllReduce": "all_reduce",
     "AllGather": "all_gather",
@@ -36,7 +36,7 @@ def collective_curves(log: Log) -> tuple[MeasuredCollective, ...]:
                 times[_OPERATIONS[found[1]], len(group)][size].append(end - ready)
     curves = []
     for (operation, count), by_size in sorted(times.items()):
-        sizes = sorted(size for size, found in by_size.items() if len(found) >= _FEWEST * count)
+        sizes = sorted(size for size, found in by_size.items() if len(found) >= _FEWEST_CALLS * count)
         if sizes:
             ns = tuple(float(np.median(by_size[size])) for size in sizes)
             curves.append(MeasuredCollective(operation, count, tuple(sizes), ns))

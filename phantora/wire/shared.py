@@ -18,6 +18,7 @@ HOLDS = 4  # its elements count as true, though nobody wrote them all
 FRESH = 8  # of a large tensor that nobody wrote yet: a write by index makes it known
 
 USE_LEAST = 1 << 16  # bytes of a block from which on its use is recorded
+KEPT_LEAST = 1 << 20  # bytes of a block in a container, and of growth in an iteration
 KEPT = "kept by "  # how the use of a block begins that a container of the script keeps; then its line and name
 
 # NVIDIA's.

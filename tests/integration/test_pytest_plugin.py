@@ -21,7 +21,7 @@ import pytest
 def test_fits(phantora_run):
     assert phantora_run.summary()["step_time_ns"] > 0
 
-@pytest.mark.phantora("train.py", max_memory="1MiB")
+@pytest.mark.phantora("train.py", max_memory="1MiB", max_step="1us")
 def test_too_large(phantora_run): pass
 
 @pytest.mark.phantora("fails.py")
@@ -39,9 +39,10 @@ def test_marks_are_limits(pytester: pytest.Pytester) -> None:
     (pytester.path / "fails.py").write_text("raise ValueError('no data')\n")
     pytester.makepyfile(TESTS)
     result = pytester.runpytest_subprocess("-p", "phantora.pytest_plugin", "-n", "0", "-q")
-    result.assert_outcomes(passed=1, errors=4)
+    result.assert_outcomes(passed=1, failed=2, errors=2)
     for text in (
-        "memory takes * GiB, more than 0.0009766 GiB",
+        "memory takes * GiB, more than 0.0009766 GiB: Memory: rank 0 peaks at *parameters*",
+        "a step takes * ms, more than 0.001 ms: HELD UP * %*",
         "fails.py: rank 0 at fails.py:1: ValueError: no data",
         "'1 parsec': give a time such as 250ms",
         "phantora_run needs @pytest.mark.phantora(*",

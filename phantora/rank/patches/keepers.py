@@ -17,9 +17,9 @@ from typing import Any
 
 from phantora.rank.patches.object_tensors import blocks, tensors_in
 from phantora.rank.user_code import is_users
+from phantora.wire.shared import KEPT_LEAST
 
-_LEAST = 1 << 20  # bytes of a block
-_FEWEST = 3  # tensors of a container, or additions of a sum
+_FEWEST_KEPT = 3  # tensors of a container, or additions of a sum
 _DEPTH = 4
 _MOST_NODES = 200_000  # of graphs
 _FILLS = frozenset(("append", "appendleft", "extend", "add", "update", "insert", "setdefault", "put"))
@@ -78,20 +78,20 @@ def _kept(name: str, value: Any, file: str, function: str) -> Kept | None:
 
     if issubclass(type(value), Tensor):
         terms = _terms(value)
-        if terms < _FEWEST:
+        if terms < _FEWEST_KEPT:
             return None
         return Kept(_place(name, file, function), frozenset(blocks(value, 1)), _nodes([value]))
     if not isinstance(value, _CONTAINERS):
         return None
     held = [tensor for _, tensor in tensors_in(value, _DEPTH)]
-    if len(held) < _FEWEST:
+    if len(held) < _FEWEST_KEPT:
         return None
-    addresses = frozenset(address for tensor in held for address in blocks(tensor, _LEAST))
+    addresses = frozenset(address for tensor in held for address in blocks(tensor, KEPT_LEAST))
     nodes = _nodes(held)
-    if len(addresses) < _FEWEST and not nodes:
+    if len(addresses) < _FEWEST_KEPT and not nodes:
         return None
-    if len(addresses) < _FEWEST:  # losses
-        addresses = frozenset(next(blocks(tensor, 1), 0) for tensor in held[:_FEWEST]) - {0}
+    if len(addresses) < _FEWEST_KEPT:  # losses
+        addresses = frozenset(next(blocks(tensor, 1), 0) for tensor in held[:_FEWEST_KEPT]) - {0}
     return Kept(_place(name, file, function), addresses, nodes)
 
 

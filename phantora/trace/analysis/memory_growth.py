@@ -12,11 +12,10 @@ import numpy as np
 
 from phantora.trace.analysis.memory_rows import MemoryRows, blocks_of
 from phantora.trace.analysis.report import Growth
-from phantora.wire.shared import KEPT
+from phantora.wire.shared import KEPT, KEPT_LEAST
 
-_FEWEST = 3  # iterations in a row that take more
+_IN_A_ROW = 3  # iterations in a row that take more
 _LAST = 8  # that are looked at
-_LEAST = 1 << 20  # bytes an iteration
 _EVEN = 4.0  # times the least growth: the most
 _MOST_OF_IT = 0.3  # of what has grown: so much a container keeps itself; else the graphs of its tensors do
 
@@ -26,14 +25,14 @@ def growth(rank: int, rows: MemoryRows, ends: Sequence[int], words: Sequence[str
     without ends has one where each large block was made that a container keeps."""
     if not len(ends):
         ends = _kept_since(rows, words)
-    if not len(rows.time) or len(ends) <= _FEWEST:
+    if not len(rows.time) or len(ends) <= _IN_A_ROW:
         return None
     at = np.searchsorted(rows.time, np.array(sorted(ends), np.int64), "right") - 1
     levels = rows.allocated[np.maximum(at, 0)]
     grown = np.diff(levels)[-_LAST:]
-    while len(grown) > _FEWEST and grown[0] > _EVEN * np.median(grown):
+    while len(grown) > _IN_A_ROW and grown[0] > _EVEN * np.median(grown):
         grown = grown[1:]  # state of the optimizer, buckets
-    if len(grown) < _FEWEST or grown.min() < _LEAST or grown.max() > _EVEN * grown.min():
+    if len(grown) < _IN_A_ROW or grown.min() < KEPT_LEAST or grown.max() > _EVEN * grown.min():
         return None
     each = int(np.median(grown))
     full = len(ends) + max(0, capacity - int(rows.reserved.max())) // each + 1
@@ -44,7 +43,7 @@ def growth(rank: int, rows: MemoryRows, ends: Sequence[int], words: Sequence[str
 def _kept_since(rows: MemoryRows, words: Sequence[str]) -> list[int]:
     """Times (ns) at which the large blocks were made that containers keep: in a run without steps, one an iteration."""
     blocks = blocks_of(rows)
-    kept = np.array([word.startswith(KEPT) for word in words] + [False])[blocks.use] & (blocks.size >= _LEAST)
+    kept = np.array([word.startswith(KEPT) for word in words] + [False])[blocks.use] & (blocks.size >= KEPT_LEAST)
     return sorted(set(blocks.start[kept].tolist()))
 
 
