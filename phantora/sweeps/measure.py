@@ -14,7 +14,8 @@ import orjson
 from phantora.errors import PhantoraError
 from phantora.sweeps.result import Measured
 from phantora.trace.analysis.analyze import analyze
-from phantora.trace.analysis.report import Fit, Report
+from phantora.trace.analysis.fit import Fit
+from phantora.trace.analysis.report import Report
 from phantora.trace.reader import open_log
 from phantora.without_pandas import block_pandas
 
@@ -51,7 +52,7 @@ def measured_of(report: Report) -> Measured:
         peak_allocated=max((rank.gpu.peak_allocated for rank in report.ranks), default=0),
         peak_reserved=max((rank.gpu.peak_reserved for rank in report.ranks), default=0),
         holds_up=details.findings[0] if details.findings else "",
-        advice=next((line for line in fit.says if line.startswith("What would help")), "") if fit else "",
+        remedy=fit.remedy if fit else "",
         watts=head.energy.watts if head.energy else None,
         parts=parts_of(report),
         roles=", ".join(f"{role.name} {role.idle / role.time:.0%}" for role in report.phases if role.time),

@@ -19,6 +19,7 @@ from phantora.sweeps.result import FAILED, OUT_OF_MEMORY, RAN, Result
 from phantora.sweeps.run import Request, plan_of, run_sweep
 from phantora.sweeps.runner import Entry
 from phantora.sweeps.space import CLUSTER, Space, Spelling
+from phantora.trace.analysis.fit import Fit
 from phantora.units import GIB
 
 LARGEST = "largest"
@@ -51,6 +52,13 @@ class Tried:
         measured = self.result.measured
         return self.result.needs if not self.fits else measured.memory if measured else None
 
+    def says(self, capacity: int) -> list[str]:
+        """The verdict, and what would help."""
+        measured = self.result.measured
+        remedy = measured.remedy if measured and not self.fits else ""
+        fit = Fit(fits=self.fits, taken=self.bytes or 0, capacity=capacity, remedy=remedy)
+        return [text for text in (fit.sentence(), fit.advice) if text]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Fits:
@@ -79,7 +87,7 @@ def fits(run: RunSpec, folder: Path, largest: str | None = None, on_result: OnRe
         if result is None:
             raise PhantoraError(f"{run.target} was not run: {row.entry.skipped}")
         one = Tried(1, result)
-        return Fits(fits=one.fits, memory=one.bytes, capacity=capacity, says=_says(one, capacity))
+        return Fits(fits=one.fits, memory=one.bytes, capacity=capacity, says=one.says(capacity))
     capacity = plan_of(request).points[0].capacity
 
     def run_with(number: int) -> Tried:
@@ -91,27 +99,11 @@ def fits(run: RunSpec, folder: Path, largest: str | None = None, on_result: OnRe
     best = max((one.value for one in known.values() if one.fits), default=0)
     shown = known[best or 1]
     line = f"Largest {largest} that fits: {best}." if best else f"Not even {largest} 1 fits."
-    says = [line, *_says(shown, capacity)]
+    says = [line, *shown.says(capacity)]
     if best and (more := known.get(best + 1)) is not None and more.bytes:
         says.append(f"{largest} {best + 1} needs {more.bytes / GIB:.1f} GiB.")
     memory = {one.value: one.bytes for one in known.values()}
     return Fits(fits=bool(best), memory=shown.bytes, capacity=capacity, says=says, largest=best, tried=memory)
-
-
-def _says(tried: Tried, capacity: int) -> list[str]:
-    """The verdict, and how much is left or missing."""
-    taken = tried.bytes
-    if tried.fits and taken is not None:
-        left = capacity - taken
-        text = f"{taken / GIB:.1f} of {capacity / GIB:.1f} GiB, {left / GIB:.1f} GiB ({left / capacity:.0%}) left"
-        return [f"Fits: {text} on the fullest GPU."]
-    missing = ""
-    if taken:
-        needed = f"{taken / GIB:.1f} of {capacity / GIB:.1f} GiB"
-        missing = f": it needs {needed}, {(taken - capacity) / GIB:.1f} GiB more than there is"
-    measured = tried.result.measured
-    advice = measured.advice if measured else ""
-    return [f"Does not fit{missing}.", *([advice] if advice else [])]
 
 
 def run_point(request: Request, values: Mapping[str, Value], on_result: OnResult) -> Row:

@@ -37,8 +37,8 @@ class Measured:
     peak_reserved: Bytes
     holds_up: str
     """Largest part of a step after compute, in words."""
-    advice: str = ""
-    """Advice for a point that does not fit."""
+    remedy: str = ""
+    """A change that would make a point fit that does not."""
     watts: float | None = None
     """Power of a GPU, on average in a steady step."""
     parts: dict[str, float] = field(default_factory=dict)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from phantora.trace.analysis import summary
 from phantora.trace.analysis.analyze import analyze
-from phantora.trace.analysis.fit import other_ranks, verdict
+from phantora.trace.analysis.memory_fit import other_ranks
 from phantora.trace.analysis.render import render
 from phantora.trace.analysis.report import Details, Growth, PeakRange
 from phantora.trace.reader import open_log
@@ -94,9 +94,9 @@ def test_activations_of_data_parallel_are_no_communication(tmp_path: Path) -> No
 def test_it_fits(tmp_path: Path) -> None:
     fit = data_parallel().details(tmp_path).fit
     assert fit is not None and fit.fits and fit.outside == 10 * MB and fit.taken == 700 * MB
-    assert verdict(fit).startswith("Fits: rank 0 takes 700.0 MiB of 80.00 GiB (690.0 MiB allocated")
+    assert fit.sentence().startswith("Fits: rank 0 takes 700.0 MiB of 80.00 GiB (690.0 MiB allocated")
     fit.left = fit.capacity // 50
-    assert "barely" in verdict(fit)
+    assert "barely" in fit.sentence()
 
 
 def test_what_is_left_on_every_rank(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_when_a_watchdog_frees_is_chance(tmp_path: Path) -> None:
     fit = details.fit
     assert fit is not None and fit.by_chance == 90 * MB
     fit.left = 80 * MB
-    assert verdict(fit).startswith("Fits in some runs only: rank 0")
+    assert fit.sentence().startswith("Fits in some runs only: rank 0")
 
 
 def test_when_the_next_collective_frees_is_chance(tmp_path: Path) -> None:
@@ -283,4 +283,4 @@ def test_a_failure_that_the_script_survives(tmp_path: Path) -> None:
     a.run.trailer["status"] = 0
     fit = a.details(tmp_path).fit
     assert fit is not None and fit.fits
-    assert verdict(fit).startswith("An allocation of rank 0 failed, and the script went on without it. At the")
+    assert fit.sentence().startswith("An allocation of rank 0 failed, and the script went on without it. At the")

@@ -20,13 +20,13 @@ from phantora.trace.analysis.delays import delays, losses
 from phantora.trace.analysis.energy import EnergySums
 from phantora.trace.analysis.exposure import Exposures
 from phantora.trace.analysis.findings import findings
-from phantora.trace.analysis.fit import fit
 from phantora.trace.analysis.fold_imbalance import FoldImbalance
 from phantora.trace.analysis.host_memory import host_memory
 from phantora.trace.analysis.host_waits import HostWaits
 from phantora.trace.analysis.hosts import other_hosts
 from phantora.trace.analysis.links import Links
 from phantora.trace.analysis.memory import memory, peak_and_growth
+from phantora.trace.analysis.memory_fit import fit_of
 from phantora.trace.analysis.occupancy import NextRow, first_row, idle_time, occupancy, times
 from phantora.trace.analysis.phases import phases
 from phantora.trace.analysis.races import races
@@ -419,11 +419,14 @@ class _Pass:
             critical_paths=self.paths.report() if self.paths is not None else [],
         )
         device_peak = int(self.log.trailer.get("device_memory_bytes", 0))
-        details.fit = fit(details.memory, device_peak, self.log.out_of_memory, bool(report.shared_gpus), report.growth)
-        of_host = host_memory(self.log.metadata.extra, self.log.trailer)
-        if details.fit is not None and of_host is not None:
-            details.fit.fits &= not of_host.short
-            details.fit.says.append(of_host.verdict())
+        details.fit = fit_of(
+            details.memory,
+            device_peak,
+            self.log.out_of_memory,
+            shared=bool(report.shared_gpus),
+            growth=report.growth,
+            host=host_memory(self.log.metadata.extra, self.log.trailer),
+        )
         details.findings = findings(report, details)
         return details
 

@@ -1,137 +1,116 @@
-"""Will it fit: the verdict on the fullest rank's memory, with what the framework does not count."""
+"""Does a run fit the memory of its GPUs and hosts: the numbers, and the one wording of the verdict."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from phantora.trace.analysis.communicators import ranges
-from phantora.trace.analysis.report import Fit, Growth, MemoryReport
-from phantora.trace.analysis.units import duration, percent, size
+from phantora.json_data import Bytes
+from phantora.trace.analysis.host_memory import HostMemory
+from phantora.trace.analysis.units import percent, size
 from phantora.units import GIB
 
-_IDENTICAL = 0.01  # of the GPU: ranks that differ by less are not distinguished
-_MOST_SHOWN = 8
 _TIGHT = 0.05  # of the GPU: less is gone with another batch's shapes or a longer run's fragmentation
+_MOST_RANKS = 8
 
 
-def fit(
-    memory: Sequence[MemoryReport], device_peak: int, fatal: bool, shared: bool = False, growth: Growth | None = None
-) -> Fit | None:
-    """`device_peak`: the most bytes of any GPU that were taken at a time (0 if unknown), which is the fullest rank's;
-    what it is beyond the allocator's counts as driver, libraries and NCCL for all ranks. `fatal`: an allocation failed
-    that the run did not survive. `shared`: several processes have a GPU; the rest of `device_peak` is theirs, too.
-    `growth`: that of the rank whose memory grows most."""
-    if not memory:
-        return None
-    fullest = max(memory, key=lambda m: (m.peak_reserved, -m.rank))
-    outside = max(0, device_peak - fullest.peak_reserved)
-    failed = [m.rank for m in memory if m.out_of_memory]
-    if failed and fatal:
-        fullest = next(m for m in memory if m.rank == failed[0])
-    taken = fullest.peak_reserved + outside
-    found = Fit(
-        fits=not (failed and fatal),
-        rank=fullest.rank,
-        taken=taken,
-        capacity=fullest.capacity,
-        allocated=fullest.peak_allocated,
-        cached=fullest.peak_reserved - fullest.peak_allocated,
-        outside=outside,
-        left=fullest.capacity - taken,
-        left_by_rank={m.rank: m.capacity - (taken if shared else m.peak_reserved + outside) for m in memory},
-        failed=failed,
-        by_chance=max(0, fullest.highest_peak - fullest.peak_allocated),
-        says=[],
-    )
-    found.says.append(verdict(found, "driver, NCCL and other processes" if shared else "driver and NCCL"))
-    if not found.fits:
-        found.says += _why(fullest, found.capacity, growth)
-    elif not shared and (others := other_ranks(found)):
-        found.says.append(others)
-    return found
+@dataclass(kw_only=True)
+class Fit:
+    """Fit of a run into the GPUs' memory."""
 
+    fits: bool
+    taken: Bytes
+    """Bytes of the fullest GPU at most, as nvidia-smi shows it. Where the run does not fit: the bytes that it needs, if
+    more than there is; else those before the allocation that failed."""
+    capacity: Bytes
+    left: Bytes = field(init=False)
+    rank: int = 0
+    """Rank with the least free memory."""
+    allocated: Bytes = 0
+    """0: only `taken` is known."""
+    cached: Bytes = 0
+    """Reserved by the allocator beyond what was allocated at the peak: cache and fragmentation."""
+    outside: Bytes = 0
+    """Driver, libraries and NCCL's buffers."""
+    shared: bool = False
+    """Other processes of the run take memory of the GPU, too."""
+    left_by_rank: dict[int, Bytes] = field(default_factory=dict)
+    """Bytes left on each rank's GPU at its own peak."""
+    failed: list[int] = field(default_factory=list)
+    """Ranks of which an allocation failed."""
+    survived: bool = False
+    """The script went on without the allocation that failed."""
+    site: str = ""
+    """Line of the script whose allocation failed."""
+    by_chance: Bytes = 0
+    """Bytes that the rank may take beyond `taken`: what NCCL's watchdog frees late (``watchdog_uncertainty.py``)."""
+    host: HostMemory | None = None
+    """Memory of the host that has the least left, where it matters."""
+    remedy: str = ""
+    """A change that would make the run fit; "" if it fits or nothing is known."""
+    says: list[str] = field(default_factory=list)
+    """The verdict, and what is left on the other ranks; where the run does not fit what was asked for, what the memory
+    holds, what would help."""
 
-def verdict(found: Fit, others: str = "driver and NCCL") -> str:
-    """The verdict as a sentence. `others`: what takes memory outside of the framework."""
-    parts = f"{size(found.allocated)} allocated, {size(found.cached)} cached or fragmented"
-    if found.outside:
-        parts += f", {size(found.outside)} {others}"
-    of = f"rank {found.rank} takes {size(found.taken)} of {size(found.capacity)} ({parts})"
-    ranks = ", ".join(map(str, found.failed[:8])) + (" and more" if len(found.failed) > 8 else "")
-    whose = f"rank{'s' * (len(found.failed) > 1)} {ranks}"
-    if not found.fits:
-        return f"Does not fit: an allocation of {whose} failed; {of}."
-    if found.failed:
-        return f"An allocation of {whose} failed, and the script went on without it. At the peak {of}."
-    left = f"{size(found.left)} ({percent(found.left, found.capacity)}) left"
-    if found.by_chance > found.left:
-        late = f"what NCCL's watchdog frees late by chance may take {size(found.by_chance)} more"
-        return f"Fits in some runs only: {of}, {left}; {late}."
-    if found.left - found.by_chance < _TIGHT * found.capacity:
-        return f"Fits, barely: {of}, {left}; other shapes or a longer run may not."
-    return f"Fits: {of}, {left}."
+    def __post_init__(self) -> None:
+        self.left = self.capacity - self.taken
 
+    @property
+    def in_some_runs(self) -> bool:
+        """True if the run fits or not by the time at which NCCL's watchdog frees buffers."""
+        return self.fits and self.by_chance > self.left
 
-def other_ranks(found: Fit) -> str:
-    """Free memory on the GPUs of all ranks, as a sentence; empty for one rank."""
-    left = found.left_by_rank
-    if len(left) < 2:
-        return ""
-    least, most = min(left.values()), max(left.values())
-    if most - least < _IDENTICAL * found.capacity:
-        text = size(least) if size(least) == size(most) else f"{size(least)} to {size(most)}"
-        return f"Each of the {len(left)} ranks has {text} left."
-    identical: dict[str, list[int]] = {}
-    for rank, free in sorted(left.items(), key=lambda item: (item[1], item[0])):
-        identical.setdefault(size(free), []).append(rank)
-    shown = [f"{free} on {ranges(tuple(sorted(ranks)))}" for free, ranks in list(identical.items())[:_MOST_SHOWN]]
-    more = f", at most {size(most)}" if len(identical) > _MOST_SHOWN else ""
-    return f"Left by rank: {', '.join(shown)}{more}."
+    @property
+    def advice(self) -> str:
+        """The remedy as a sentence; "" without one."""
+        return f"What would help: {self.remedy}." if self.remedy else ""
 
+    def short(self) -> str:
+        """``18.9 of 79.2 GiB (76 % left)``, or why it does not fit."""
+        taken, of = f"{self.taken / GIB:.1f}", f"of {self.capacity / GIB:.1f} GiB"
+        if self._of_host():
+            return f"no: the host runs out of memory, {self.host}"
+        if not self.fits and self.failed:
+            return f"no: an allocation of rank {self.rank} failed" + (f" at {self.site}" if self.site else "")
+        if not self.fits:
+            return f"no: needs {taken} {of}" if self.taken > self.capacity else "no"
+        if self.in_some_runs:
+            return f"in some runs only: {taken} {of} and up to {self.by_chance / GIB:.1f} GiB more"
+        host = f"   host {self.host}" if self.host else ""
+        return f"{taken} {of} ({100 * self.left / self.capacity:.0f} % left){host}"
 
-_ROOM = 4  # times the memory of the GPU that is too small
-_REMEDIES = {
-    "activations": "activation checkpointing, a smaller batch or shorter sequences, or tensor or context parallelism",
-    "optimizer": "sharding (FSDP, ZeRO) over more ranks, or an optimizer with less state",
-    "parameters": "sharding (FSDP, ZeRO) over more ranks, or tensor or pipeline parallelism",
-    "gradients": "sharding of gradients (FSDP, ZeRO-2), or accumulating them in fewer bits",
-    "communication": "smaller buckets, or fewer layers gathered ahead",
-    "fragmentation": "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-}
+    def sentence(self) -> str:
+        """The verdict with all numbers that are known."""
+        taken = f"{size(self.taken)} of {size(self.capacity)}"
+        of = f"{self._subject()} {taken}{self._parts()}"
+        if self.failed and not self.survived:
+            return f"Does not fit: an allocation of {self._ranks()} failed; {of}."
+        if self.failed:
+            return f"An allocation of {self._ranks()} failed, and the script went on without it. At the peak {of}."
+        if not self.fits and not self._of_host():
+            needs = f": needs {taken}, {size(-self.left)} more than there is" if self.left < 0 else ""
+            return f"Does not fit{needs}."
+        left = f"{size(self.left)} ({percent(self.left, self.capacity)}) left"
+        if self.by_chance > self.left:
+            late = f"what NCCL's watchdog frees late by chance may take {size(self.by_chance)} more"
+            return f"Fits in some runs only: {of}, {left}; {late}."
+        if self.left - self.by_chance < _TIGHT * self.capacity:
+            return f"Fits, barely: {of}, {left}; other shapes or a longer run may not."
+        return f"Fits: {of}, {left}."
 
+    def _of_host(self) -> bool:
+        """True if the host runs out of memory."""
+        return self.host is not None and self.host.short
 
-def grows(growth: Growth) -> str:
-    """``2.2 GiB an iteration, kept by leak.py:27 (outs)``."""
-    how = f", {'kept by' if growth.kept else 'allocated at'} {growth.place}" if growth.place else ""
-    return f"{size(growth.bytes)} an iteration{how}"
+    def _subject(self) -> str:
+        return f"rank {self.rank} takes" if self.allocated else "the fullest GPU takes"
 
+    def _parts(self) -> str:
+        if not self.allocated:
+            return ""
+        others = "driver, NCCL and other processes" if self.shared else "driver and NCCL"
+        outside = f", {size(self.outside)} {others}" if self.outside else ""
+        return f" ({size(self.allocated)} allocated, {size(self.cached)} cached or fragmented{outside})"
 
-_KEEP_LESS = "keep what is detached (`.detach()`, `.item()`, `.cpu()`), or run under `torch.no_grad()`"
-
-
-def _why(memory: MemoryReport, capacity: int, growth: Growth | None) -> list[str]:
-    parts = ", ".join(f"{name} {size(value)}" for name, value in memory.by_category.items())
-    remedy = f"memory grows by {grows(growth)}: {_KEEP_LESS}" if growth is not None else _remedy(memory)
-    lines = [f"Allocated: {parts}.", f"What would help: {remedy}."] if parts else []
-    if memory.failed is not None and memory.failed.bytes:
-        at = f" at {memory.failed.site}" if memory.failed.site else ""
-        asked = f"Asked for {size(memory.failed.bytes)}{at}, {duration(memory.failed.time)} into the run."
-        lines.insert(0, asked)
-    if growth is not None:  # no GPU has room for all iterations
-        return lines
-    room = math.ceil(_ROOM * capacity / GIB)
-    return [*lines, f"Run it with `--gpu-memory {room}` to see what it needs in all: GPUs of {room} GiB."]
-
-
-def _remedy(memory: MemoryReport) -> str:
-    """Remedy that would make the rank fit, by the largest part of its memory."""
-    failed = memory.failed
-    if failed is not None and failed.bytes > memory.peak_allocated:
-        at = f" at {failed.site}" if failed.site else ""
-        return f"a smaller allocation{at}: it asks for more than all others take"
-    known = {name: taken for name, taken in memory.by_category.items() if name in _REMEDIES}
-    if not known or sum(known.values()) < 0.5 * memory.peak_allocated:
-        return "a smaller part of what is allocated before the model runs; the largest blocks are listed below"
-    most = max(known, key=lambda name: (known[name], name))
-    return f"the largest part is {most} ({size(known[most])}): try {_REMEDIES[most]}"
+    def _ranks(self) -> str:
+        ranks = ", ".join(map(str, self.failed[:_MOST_RANKS])) + (" and more" if len(self.failed) > _MOST_RANKS else "")
+        return f"rank{'s' * (len(self.failed) > 1)} {ranks}"

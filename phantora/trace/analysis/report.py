@@ -14,6 +14,7 @@ import orjson
 
 from phantora.json_data import Bytes, BytesPerSecond, IntNs, MeanBytes, Ns, encode
 from phantora.trace.analysis.assumptions import Assumption
+from phantora.trace.analysis.fit import Fit
 from phantora.trace.analysis.hosts import OtherHosts
 from phantora.trace.analysis.phases import Role
 from phantora.trace.analysis.races import Race
@@ -354,33 +355,6 @@ class Growth:
     """`place` is what keeps it."""
     full: int
     """Iteration in which the GPU's memory is used up, from 1; of a run that ended so its last."""
-
-
-@dataclass
-class Fit:
-    """Fit of the run into the GPUs' memory."""
-
-    fits: bool
-    rank: int
-    """Rank with the least free memory."""
-    taken: Bytes
-    """Bytes of its GPU at most, as nvidia-smi shows it."""
-    capacity: Bytes
-    allocated: Bytes
-    cached: Bytes
-    """Reserved by the allocator beyond what was allocated at the peak: cache and fragmentation."""
-    outside: Bytes
-    """Driver, libraries and NCCL's buffers."""
-    left: Bytes
-    left_by_rank: dict[int, Bytes]
-    """Bytes left on each rank's GPU at its own peak."""
-    failed: list[int]
-    """Ranks of which an allocation failed."""
-    by_chance: Bytes
-    """Bytes that the rank may take beyond `taken`: what NCCL's watchdog frees late (``watchdog_uncertainty.py``)."""
-    says: list[str]
-    """The verdict, and what is left on the other ranks; where the run does not fit what was asked for, what the memory
-    holds, what would help."""
 
 
 @dataclass

@@ -10,9 +10,10 @@ from math import ceil, log10
 from typing import Any
 
 from phantora.trace.analysis.communicators import ranges
-from phantora.trace.analysis.fit import grows
+from phantora.trace.analysis.fit import Fit
 from phantora.trace.analysis.host_memory import host_memory
 from phantora.trace.analysis.host_waits import most_in
+from phantora.trace.analysis.memory_fit import grows
 from phantora.trace.analysis.report import Headline, Report, Work
 from phantora.trace.analysis.units import cut, percent
 from phantora.trace.schema import REAL
@@ -47,23 +48,16 @@ def lines(report: Report) -> list[tuple[str, str]]:
 
 def _fits(report: Report) -> str:
     fit = report.details.fit if report.details is not None else None
-    host = host_memory(report.metadata.get("extra", {}), report.trailer)
-    if host is not None and host.short:
-        return f"no: the host runs out of memory, {host}"
-    if fit is not None and not fit.fits:
-        failed = next((m.failed for m in report.details.memory if m.rank == fit.rank), None) if report.details else None
-        at = f" at {failed.site}" if failed is not None and failed.site else ""
-        return f"no: an allocation of rank {fit.rank} failed{at}"
-    capacity = int(report.metadata["memory_bytes"])
-    taken = int(report.trailer.get("device_memory_bytes", 0))
-    taken = taken or max((rank.gpu.peak_reserved for rank in report.ranks), default=0)
-    if not capacity or not taken:
-        return ""
-    more = report.peak.highest - report.peak.allocated if report.peak is not None else 0
-    if more > capacity - taken:
-        return f"in some runs only: {taken / 2**30:.1f} GiB and up to {more / 2**30:.1f} GiB more (PEAK)"
-    of_host = f"   host {host}" if host else ""
-    return f"{taken / 2**30:.1f} of {capacity / 2**30:.1f} GiB ({100 * (1 - taken / capacity):.0f} % left){of_host}"
+    if fit is None:
+        taken, capacity = int(report.trailer.get("device_memory_bytes", 0)), int(report.metadata["memory_bytes"])
+        taken = taken or max((rank.gpu.peak_reserved for rank in report.ranks), default=0)
+        host = host_memory(report.metadata.get("extra", {}), report.trailer)
+        fits = host is None or not host.short
+        if fits and not (taken and capacity):
+            return ""
+        by_chance = report.peak.highest - report.peak.allocated if report.peak is not None else 0
+        fit = Fit(fits=fits, taken=taken, capacity=capacity, by_chance=by_chance, host=host)
+    return fit.short() + (" (PEAK)" if fit.in_some_runs else "")
 
 
 def _grows(report: Report) -> str:

@@ -1,0 +1,130 @@
+"""The fit of a run from the memory of its ranks: the fullest one, with what the framework does not count."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from phantora.trace.analysis.communicators import ranges
+from phantora.trace.analysis.fit import Fit
+from phantora.trace.analysis.host_memory import HostMemory
+from phantora.trace.analysis.report import Growth, MemoryReport
+from phantora.trace.analysis.units import duration, size
+from phantora.units import GIB
+
+_IDENTICAL = 0.01  # of the GPU: ranks that differ by less are not distinguished
+_MOST_SHOWN = 8
+
+
+def fit_of(
+    memory: Sequence[MemoryReport],
+    device_peak: int,
+    fatal: bool,
+    *,
+    shared: bool = False,
+    growth: Growth | None = None,
+    host: HostMemory | None = None,
+) -> Fit | None:
+    """The fit of a run from the memory of its ranks; None without any.
+
+    `device_peak`: the most bytes of any GPU that were taken at a time (0 if unknown), which is the fullest rank's;
+    what it is beyond the allocator's counts as driver, libraries and NCCL for all ranks. `fatal`: an allocation failed
+    that the run did not survive. `shared`: several processes have a GPU; the rest of `device_peak` is theirs, too.
+    `growth`: that of the rank whose memory grows most. `host`: the memory of the host with the least left."""
+    if not memory:
+        return None
+    fullest = max(memory, key=lambda m: (m.peak_reserved, -m.rank))
+    outside = max(0, device_peak - fullest.peak_reserved)
+    failed = [m.rank for m in memory if m.out_of_memory]
+    if failed and fatal:
+        fullest = next(m for m in memory if m.rank == failed[0])
+    taken = fullest.peak_reserved + outside
+    found = Fit(
+        fits=not (failed and fatal) and not (host is not None and host.short),
+        rank=fullest.rank,
+        taken=taken,
+        capacity=fullest.capacity,
+        allocated=fullest.peak_allocated,
+        cached=fullest.peak_reserved - fullest.peak_allocated,
+        outside=outside,
+        shared=shared,
+        left_by_rank={m.rank: m.capacity - (taken if shared else m.peak_reserved + outside) for m in memory},
+        failed=failed,
+        survived=not fatal,
+        site=fullest.failed.site if fullest.failed is not None else "",
+        by_chance=max(0, fullest.highest_peak - fullest.peak_allocated),
+        host=host,
+    )
+    if failed and fatal:
+        found.remedy = f"memory grows by {grows(growth)}: {_KEEP_LESS}" if growth is not None else _remedy(fullest)
+        more = _why(fullest, found, growth)
+    else:
+        more = [] if shared else [other_ranks(found)]
+    says = [found.sentence(), *more]
+    if host is not None:
+        says.insert(0 if host.short else len(says), host.verdict())
+    found.says = [text for text in says if text]
+    return found
+
+
+def other_ranks(found: Fit) -> str:
+    """Free memory on the GPUs of all ranks, as a sentence; empty for one rank."""
+    left = found.left_by_rank
+    if len(left) < 2:
+        return ""
+    least, most = min(left.values()), max(left.values())
+    if most - least < _IDENTICAL * found.capacity:
+        text = size(least) if size(least) == size(most) else f"{size(least)} to {size(most)}"
+        return f"Each of the {len(left)} ranks has {text} left."
+    identical: dict[str, list[int]] = {}
+    for rank, free in sorted(left.items(), key=lambda item: (item[1], item[0])):
+        identical.setdefault(size(free), []).append(rank)
+    shown = [f"{free} on {ranges(tuple(sorted(ranks)))}" for free, ranks in list(identical.items())[:_MOST_SHOWN]]
+    more = f", at most {size(most)}" if len(identical) > _MOST_SHOWN else ""
+    return f"Left by rank: {', '.join(shown)}{more}."
+
+
+_ROOM = 4  # times the memory of the GPU that is too small
+_REMEDIES = {
+    "activations": "activation checkpointing, a smaller batch or shorter sequences, or tensor or context parallelism",
+    "optimizer": "sharding (FSDP, ZeRO) over more ranks, or an optimizer with less state",
+    "parameters": "sharding (FSDP, ZeRO) over more ranks, or tensor or pipeline parallelism",
+    "gradients": "sharding of gradients (FSDP, ZeRO-2), or accumulating them in fewer bits",
+    "communication": "smaller buckets, or fewer layers gathered ahead",
+    "fragmentation": "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+}
+
+
+def grows(growth: Growth) -> str:
+    """``2.2 GiB an iteration, kept by leak.py:27 (outs)``."""
+    how = f", {'kept by' if growth.kept else 'allocated at'} {growth.place}" if growth.place else ""
+    return f"{size(growth.bytes)} an iteration{how}"
+
+
+_KEEP_LESS = "keep what is detached (`.detach()`, `.item()`, `.cpu()`), or run under `torch.no_grad()`"
+
+
+def _why(memory: MemoryReport, found: Fit, growth: Growth | None) -> list[str]:
+    parts = ", ".join(f"{name} {size(value)}" for name, value in memory.by_category.items())
+    lines = [f"Allocated: {parts}.", found.advice] if parts else []
+    if memory.failed is not None and memory.failed.bytes:
+        at = f" at {memory.failed.site}" if memory.failed.site else ""
+        asked = f"Asked for {size(memory.failed.bytes)}{at}, {duration(memory.failed.time)} into the run."
+        lines.insert(0, asked)
+    if growth is not None:  # no GPU has room for all iterations
+        return lines
+    room = math.ceil(_ROOM * found.capacity / GIB)
+    return [*lines, f"Run it with `--gpu-memory {room}` to see what it needs in all: GPUs of {room} GiB."]
+
+
+def _remedy(memory: MemoryReport) -> str:
+    """Remedy that would make the rank fit, by the largest part of its memory."""
+    failed = memory.failed
+    if failed is not None and failed.bytes > memory.peak_allocated:
+        at = f" at {failed.site}" if failed.site else ""
+        return f"a smaller allocation{at}: it asks for more than all others take"
+    known = {name: taken for name, taken in memory.by_category.items() if name in _REMEDIES}
+    if not known or sum(known.values()) < 0.5 * memory.peak_allocated:
+        return "a smaller part of what is allocated before the model runs; the largest blocks are listed below"
+    most = max(known, key=lambda name: (known[name], name))
+    return f"the largest part is {most} ({size(known[most])}): try {_REMEDIES[most]}"
