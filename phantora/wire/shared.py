@@ -15,6 +15,8 @@ OBJECT_BYTES = 1 << 26  # of one-dimensional uint8, in which pickled objects tra
 KNOWN = 1  # its bytes are true, however many they are
 UNKNOWN = 2  # some follow from unknown values (a choice among unknown numbers)
 HOLDS = 4  # its elements count as true, though nobody wrote them all
+EQUALS = 16  # unknown numbers were compared with numbers that they equal in a real run: all are true, counted too
+COMPARES = 32  # the same of an order: all are true, but as a mask it is unknown
 FRESH = 8  # of a large tensor that nobody wrote yet: a write by index makes it known
 
 USE_LEAST = 1 << 16  # bytes of a block from which on its use is recorded

@@ -324,9 +324,9 @@ void ph_memory_wrote(void *pointer, size_t bytes);  // true bytes were stored: m
 void ph_memory_clear(void *pointer, size_t bytes);  // a kernel "wrote" here: dirty bytes become zero
 // Bytes in place of a kernel's result: operators on them are computed whatever their size.
 void ph_memory_give(void *pointer, const void *data, size_t bytes);
-// Knowledge about a range beyond the rule for small tensors.
-unsigned ph_memory_flags(const void *pointer, size_t bytes);  // PH_KNOWN, PH_HOLDS: all of it; PH_UNKNOWN: some of it;
-                                                              // PH_FRESH: what is not known of it
+// Knowledge about a range beyond the rule for small tensors: PH_KNOWN, PH_HOLDS, PH_EQUALS and PH_COMPARES of all of
+// it, PH_UNKNOWN of some of it, PH_FRESH of what is not known of it.
+unsigned ph_memory_flags(const void *pointer, size_t bytes);
 void ph_memory_mark(const void *pointer, size_t bytes, unsigned flags);
 bool ph_memory_known(void);  // is anything marked?
 bool ph_memory_unseen(void);  // has a kernel without an operator run, which may have written anywhere?

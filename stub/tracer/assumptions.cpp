@@ -75,7 +75,7 @@ static std::atomic<int64_t> steps_done{0};
 void step_ended() { ++steps_done; }
 
 int64_t assumed_count(const Tensor &mask) {
-  if (holds(mask)) return mask.numel();
+  if (truths(mask) & PH_HOLDS) return mask.numel();
   return mask.scalar_type() == at::kBool ? std::llround(assumed().mask * static_cast<double>(mask.numel())) : 0;
 }
 
@@ -205,6 +205,77 @@ void assume_true(const Tensor &t) {
     ph_memory_mark(bytes_of(t), extent_of(t), PH_HOLDS | PH_UNKNOWN);
 }
 
+// ---------------------------------------------------------------- comparisons of unknown numbers
+static void mark_truth(const Tensor &t, unsigned truth) {
+  if (on_device(t) && t.numel() && bytes_of(t) && t.is_non_overlapping_and_dense())
+    ph_memory_mark(bytes_of(t), extent_of(t), truth | PH_UNKNOWN);
+}
+
+static const Tensor *tensor_at(const Frame &f, size_t i) {
+  return f.args.size() > i && f.args[i].isTensor() && f.args[i].toTensor().defined() ? &f.args[i].toTensor() : nullptr;
+}
+
+// What zeros are compared with a number.
+static bool zero_is(const std::string &name, double number) {
+  return name == "aten::lt"   ? 0 < number
+         : name == "aten::le" ? 0 <= number
+         : name == "aten::gt" ? 0 > number
+                              : name == "aten::ge" && 0 >= number;
+}
+
+// Unknown reals equal those with which a program compares them element by element, as they do for torch.equal, and are
+// in the order that it asks for. Its masks stay unknown: only `all` and counts of equal elements see it.
+static unsigned compared(const Frame &f) {
+  const Tensor *a = tensor_at(f, 0), *b = tensor_at(f, 1);
+  if (!a || !c10::isFloatingType(a->scalar_type())) return 0;
+  const std::string &text = f.op->text;
+  if (is_one_of(text, {"aten::lt.Scalar", "aten::le.Scalar", "aten::gt.Scalar", "aten::ge.Scalar"}))
+    return zero_is(f.op->name, f.args[1].toScalar().toDouble()) ? PH_COMPARES : 0;
+  if (!b || is_python(*a) || is_python(*b) || a->sizes() != b->sizes()) return 0;
+  if (text == "aten::eq.Tensor") return PH_EQUALS | PH_COMPARES;
+  const bool orders = is_one_of(text, {"aten::lt.Tensor", "aten::le.Tensor", "aten::gt.Tensor", "aten::ge.Tensor"});
+  return orders ? PH_COMPARES : 0;
+}
+
+// Truths of a result that follow from those of the operands: of both for `and`, of either for `or`.
+static unsigned combined(const Frame &f) {
+  const bool both = is_one_of(f.op->name, {"aten::bitwise_and", "aten::logical_and"}),
+             either = is_one_of(f.op->name, {"aten::bitwise_or", "aten::logical_or"});
+  const Tensor *a = tensor_at(f, 0), *b = tensor_at(f, 1);
+  if ((!both && !either) || !a || !b || is_python(*a) || is_python(*b) || a->sizes() != b->sizes()) return 0;
+  return both ? truths(*a) & truths(*b) : truths(*a) | truths(*b);
+}
+
+// A number that all elements, each of them one, make.
+static void write_number(const Tensor &t, double number) {
+  if (t.numel() != 1 || !has_room(t)) return;
+  alias(t).fill_(number);
+  ph_memory_wrote(bytes_of(t), extent_of(t));
+  mark(t, true);
+}
+
+// False: it is no comparison, and nothing follows from one.
+static bool settle_comparison(const Frame &f, Values outputs) {
+  PlainCalls plain;
+  if (f.op->copies && tensor_at(f, 0) && tensor_at(f, 1)) {  // a mask becomes numbers
+    const unsigned truth = truths(*tensor_at(f, 1)) & PH_EQUALS;
+    if (truth) mark_truth(*tensor_at(f, 0), truth);
+    return truth != 0;
+  }
+  if (outputs.size() != 1 || !outputs[0].isTensor() || !tensor_at(f, 0)) return false;
+  const Tensor &result = outputs[0].toTensor();
+  if (f.op->name == "aten::all" && truths(*tensor_at(f, 0))) return write_true(result), true;
+  const bool sums = is_one_of(f.op->name, {"aten::sum", "aten::count_nonzero"});
+  if ((sums || f.op->name == "aten::mean") && truths(*tensor_at(f, 0)) & PH_EQUALS) {
+    write_number(result, sums ? static_cast<double>(tensor_at(f, 0)->numel()) : 1);
+    return true;
+  }
+  if (result.scalar_type() != at::kBool) return false;
+  const unsigned truth = compared(f) | combined(f);
+  if (truth) mark_truth(result, truth);
+  return truth != 0;
+}
+
 // ---------------------------------------------------------------- losses
 static bool is_loss(const Operator &op) {
   return is_one_of(op.name, {"aten::nll_loss_forward", "aten::nll_loss2d_forward", "aten::mse_loss", "aten::l1_loss",
@@ -256,10 +327,7 @@ void assume_results(const Frame &f, Values outputs) {
     PlainCalls plain;
     return keep(f, outputs[0].toTensor());
   }
-  if (f.op->name == "aten::all" && f.args[0].isTensor() && holds(f.args[0].toTensor())) {
-    PlainCalls plain;
-    return write_true(outputs[0].toTensor());
-  }
+  if (settle_comparison(f, outputs)) return;
   const Tensor *choice = choice_of(f, outputs);
   bool loss = !choice && is_loss(*f.op);
   if (!choice && !loss) return;

@@ -1,7 +1,12 @@
 #include "tracer/bounds.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <limits>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
 
 #include "tracer/assumptions.h"
 #include "tracer/deferred.h"
@@ -88,6 +93,68 @@ static const T *first_outside(const T *from, const T *to, int64_t low, int64_t h
   return nullptr;
 }
 
+struct Range {
+  int64_t least = INT64_MAX, most = INT64_MIN;  // of no elements
+};
+
+template <typename T>
+static Range range_of(const T *from, const T *to) {
+  T least = std::numeric_limits<T>::max(), most = std::numeric_limits<T>::lowest();
+  for (const T *at = from; at < to; ++at) least = std::min(least, *at), most = std::max(most, *at);
+  return from < to ? Range{static_cast<int64_t>(least), static_cast<int64_t>(most)} : Range();
+}
+
+// ---------------------------------------------------------------- indices that were looked at
+// A graph's edges are the indices of every layer and step: millions, looked at once for each version of the tensor.
+constexpr int64_t REMEMBERED = 4096;  // elements from which on their range is kept
+constexpr size_t MOST_KEPT = 256;
+
+struct Looked {
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // others may come to lie in the same memory
+  std::vector<int64_t> layout;  // offset, version, type, sizes, strides
+  Range range;
+};
+static auto *looked = new std::unordered_map<const c10::StorageImpl *, std::vector<Looked>>();
+static std::mutex looked_lock;
+
+static std::vector<int64_t> layout_of(const Tensor &t, int64_t version) {
+  std::vector<int64_t> layout{t.storage_offset(), version, static_cast<int64_t>(t.scalar_type())};
+  layout.insert(layout.end(), t.sizes().begin(), t.sizes().end());
+  layout.insert(layout.end(), t.strides().begin(), t.strides().end());
+  return layout;
+}
+
+static std::optional<Range> remembered(const Tensor &t, int64_t version) {
+  const c10::StorageImpl *storage = t.storage().unsafeGetStorageImpl();
+  std::lock_guard<std::mutex> guard(looked_lock);
+  auto found = looked->find(storage);
+  if (found == looked->end()) return std::nullopt;
+  if (found->second.front().storage.expired()) {
+    looked->erase(found);
+    return std::nullopt;
+  }
+  const std::vector<int64_t> layout = layout_of(t, version);
+  for (const Looked &each : found->second)
+    if (each.layout == layout) return each.range;
+  return std::nullopt;
+}
+
+static void remember(const Tensor &t, int64_t version, Range range) {
+  const auto storage = t.storage().getWeakStorageImpl();
+  std::lock_guard<std::mutex> guard(looked_lock);
+  if (looked->size() >= MOST_KEPT) looked->clear();
+  std::vector<Looked> &kept = (*looked)[t.storage().unsafeGetStorageImpl()];
+  if (kept.size() >= MOST_KEPT) kept.clear();
+  kept.push_back({storage, layout_of(t, version), range});
+}
+
+// Without the dimensions along which all elements are the same. It has a version of its own.
+static Tensor unexpanded(Tensor t) {
+  for (int64_t d = t.dim() - 1; d >= 0; --d)
+    if (t.stride(d) == 0 && t.size(d) > 1) t = t.narrow(d, 0, 1);
+  return t;
+}
+
 static void fail(const Frame &f, int64_t index, int64_t low, int64_t high) {
   static std::atomic_flag failed = ATOMIC_FLAG_INIT;  // no kernel runs after the first assertion
   if (failed.test_and_set()) return;
@@ -99,21 +166,33 @@ static void fail(const Frame &f, int64_t index, int64_t low, int64_t high) {
   ph_assert_fails(text.c_str());
 }
 
+template <typename T>
+static void check_in(const Frame &f, const Tensor &given, int64_t size, const int64_t *ignored) {
+  const Tensor t = unexpanded(given);
+  const int64_t low = f.op->indices->from_end ? -size : 0;
+  const bool kept = t.numel() >= REMEMBERED && !given.is_inference();
+  const int64_t version = kept ? given._version() : 0;
+  std::optional<Range> range = kept ? remembered(t, version) : std::nullopt;
+  if (range && range->least >= low && range->most < size) return;
+  const Tensor host = seen(t).contiguous();
+  const auto *from = host.const_data_ptr<T>(), *to = from + host.numel();
+  if (kept && !range) {
+    range = range_of(from, to);
+    remember(t, version, *range);
+    if (range->least >= low && range->most < size) return;
+  }
+  if (const T *bad = first_outside(from, to, low, size, ignored)) fail(f, static_cast<int64_t>(*bad), low, size);
+}
+
 static void check(const Frame &f, const Tensor &t, int64_t size, const int64_t *ignored = nullptr) {
   if (!is_checkable(t)) return;
   PlainCalls plain;
-  const Tensor host = seen(t).contiguous();
-  const int64_t low = f.op->indices->from_end ? -size : 0, n = host.numel();
-  if (host.scalar_type() == at::kLong) {
-    const auto *from = host.const_data_ptr<int64_t>(), *bad = first_outside(from, from + n, low, size, ignored);
-    if (bad) fail(f, *bad, low, size);
-  } else if (host.scalar_type() == at::kInt) {
-    const auto *from = host.const_data_ptr<int32_t>(), *bad = first_outside(from, from + n, low, size, ignored);
-    if (bad) fail(f, *bad, low, size);
-  } else if (host.scalar_type() == at::kByte && f.op->indices->indexed == Indexed::CLASSES) {
-    const auto *from = host.const_data_ptr<uint8_t>(), *bad = first_outside(from, from + n, low, size, ignored);
-    if (bad) fail(f, *bad, low, size);
-  }
+  if (t.scalar_type() == at::kLong)
+    check_in<int64_t>(f, t, size, ignored);
+  else if (t.scalar_type() == at::kInt)
+    check_in<int32_t>(f, t, size, ignored);
+  else if (t.scalar_type() == at::kByte && f.op->indices->indexed == Indexed::CLASSES)
+    check_in<uint8_t>(f, t, size, ignored);
 }
 
 // Masks take as many dimensions as they have; the indices that they stand for are in range.

@@ -112,7 +112,9 @@ bool knows_some(const Tensor &t) {
   return !is_large(t) || ph_known_spans(bytes_of(t), extent_of(t), PH_KNOWN, &first, 1);
 }
 
-bool holds(const Tensor &t) { return on_device(t) && flags_of(t) & PH_HOLDS; }
+unsigned truths(const Tensor &t) {
+  return on_device(t) && t.numel() ? flags_of(t) & (PH_HOLDS | PH_EQUALS | PH_COMPARES) : 0;
+}
 
 bool is_unknown(const Tensor &t) {
   if (t.numel()) await_senders(t);

@@ -13,7 +13,7 @@ size_t extent_of(const Tensor &t); // from the tensor's first to its last byte
 void clear(const Tensor &t);       // a kernel that is not computed wrote it: its bytes become zero
 bool is_large(const Tensor &t);    // its bytes are only true if they are known to be
 bool is_part_of_large(const Tensor &t);  // of a large tensor, or large
-bool holds(const Tensor &t);       // all its elements count as true, though its bytes are unknown
+unsigned truths(const Tensor &t);  // PH_HOLDS, PH_EQUALS, PH_COMPARES: its elements count as true, though unknown
 bool seems_unknown(const Tensor &t);  // the same before those bytes are here: what the sender may correct
 bool is_unknown(const Tensor &t);  // its bytes follow from unknown values; blocks until bytes of other ranks are here
 // Pickled objects and texts lie in rows of bytes; batches of images have more dimensions, and nobody reads their pixels

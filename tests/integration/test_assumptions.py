@@ -84,6 +84,24 @@ def test_unknown_numbers_are_finite_and_close(stub_set: Any) -> None:
     )
 
 
+def test_unknown_numbers_equal_those_that_a_program_compares_them_with(stub_set: Any) -> None:
+    """However it is written: `torch.equal` was true, `(w == c).all()` false."""
+    run(
+        "for n in 5_000, 9_000_000:\n"  # the second are too many to write down
+        "    w = torch.nn.Parameter(torch.empty(n, device='cuda').uniform_()); c = w.detach() * 1\n"
+        "    assert torch.equal(w, c) and (w == c).all() and torch.eq(w, c).all(dim=0) and not (w != c).any()\n"
+        "    assert w.ne(c).sum() == 0 and not (~(w == c)).any() and (w - c).abs().sum() == 0\n"
+        "    assert ((w - c).abs() <= 1e-8 + 1e-5 * c.abs()).all() and ((w - c).abs() < 1e-6).all()\n"
+        "    assert (w == c).sum() == n and (w == c).float().mean() == 1 and torch.count_nonzero(w == c) == n\n"
+        "    assert ((w == c) | (w.isnan() & c.isnan())).all(); torch.testing.assert_close(w, c)\n"
+        "    mask = w == c\n"
+        "    assert len(w[mask]) == 0 and not (w > 0).all() and not (w == c[0]).all()\n"  # masks stay unknown
+        "    mask.zero_(); assert not mask.all()\n"
+        "known = torch.arange(5_000., device='cuda')\n"
+        "assert not (known == known + 1).any() and not (known < known).all() and (known == known).all()\n"
+    )
+
+
 def test_distributions_of_unknown_numbers_are_valid(stub_set: Any) -> None:
     """Each batch beyond 1,024 numbers was refused: "Expected parameter loc to satisfy the constraint Real()"."""
     run(

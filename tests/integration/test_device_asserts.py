@@ -57,3 +57,30 @@ def test_indices_that_follow_from_an_unknown_number_are_not_checked(tmp_path: Pa
     (tmp_path / "train.py").write_text(GUESS)
     run = runs.trace(tmp_path, "train.py")
     assert run.status == 0 and run.out == "0\n"
+
+
+LOOKED_AT = """import sys, torch
+how, n = sys.argv[1], 8_000
+index = torch.randint(0, 100, (n,)).to("cuda")
+wide = index[:, None].expand(-1, 4)
+into, values = torch.zeros(100, 4, device="cuda"), torch.zeros(n, 4, device="cuda")
+into.scatter_add_(0, wide, values)
+if how == "written":
+    index[7] = 100
+elif how == "narrower":
+    into = torch.zeros(50, 4, device="cuda")
+elif how == "other":
+    del index, wide
+    wide = torch.full((n,), 100).to("cuda")[:, None].expand(-1, 4)
+into.scatter_add_(0, wide, values)
+torch.cuda.synchronize()
+"""
+
+
+def test_indices_that_were_looked_at_are_looked_at_again_once_they_change(tmp_path: Path) -> None:
+    """Expanded ones by what lies in memory; the same ones not again, but against another size."""
+    (tmp_path / "train.py").write_text(LOOKED_AT)
+    assert runs.trace(tmp_path, "train.py", "same").status == 0
+    for how, size in (("written", 99), ("narrower", 49), ("other", 99)):
+        run = runs.trace(tmp_path, "train.py", how, check=False)
+        assert run.status == 1 and f"is outside 0 to {size} at train.py:14" in run.err, how

@@ -1,6 +1,7 @@
 // Known bytes of device memory beyond the rule for small tensors (docs/values.md), by range of bytes:
 // PH_KNOWN, true bytes whatever their number; PH_UNKNOWN, bytes that follow from unknown values; PH_HOLDS, elements
-// that count as true; PH_FRESH, a large tensor of torch.empty to which nothing was written.
+// that count as true, PH_EQUALS and PH_COMPARES, those of comparisons; PH_FRESH, a large tensor of torch.empty to which
+// nothing was written.
 #define _GNU_SOURCE
 #include "rank/memory/memory.h"
 
@@ -154,15 +155,18 @@ void ph_mark_unknown(const void *pointer, size_t bytes) {
 
 unsigned ph_memory_flags(const void *pointer, size_t bytes) {
   if (!bytes || !spans_now()) return 0;
-  uintptr_t from = (uintptr_t)pointer, to = from + bytes, known = from, writable = from, holds = from;
+  uintptr_t from = (uintptr_t)pointer, to = from + bytes, known = from, writable = from;
+  const unsigned truths = PH_HOLDS | PH_EQUALS | PH_COMPARES;
+  unsigned every = truths;
+  uintptr_t told = from;
   unsigned unknown = 0;
   pthread_mutex_lock(&lock);
   for (size_t i = first_after(from); i < spans_now() && spans[i].from < to; i++) {
     unknown |= spans[i].flags & PH_UNKNOWN;
     if (spans[i].flags & PH_KNOWN && spans[i].from <= known) known = spans[i].to;
     if (spans[i].flags & (PH_KNOWN | PH_FRESH) && spans[i].from <= writable) writable = spans[i].to;
-    if (spans[i].flags & PH_HOLDS && spans[i].from <= holds) holds = spans[i].to;
+    if (spans[i].from <= told) told = spans[i].to, every &= spans[i].flags;
   }
   pthread_mutex_unlock(&lock);
-  return unknown | (known >= to ? PH_KNOWN : writable >= to ? PH_FRESH : 0) | (holds >= to ? PH_HOLDS : 0);
+  return unknown | (known >= to ? PH_KNOWN : writable >= to ? PH_FRESH : 0) | (told >= to ? every : 0);
 }
