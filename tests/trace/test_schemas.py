@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,13 @@ from phantora.cli.schema import COMMANDS
 from phantora.errors import Reason
 from phantora.json_data import encode
 from phantora.result import RunReport, RunResult
+from phantora.sweeps import compare as comparison
 from phantora.sweeps import questions
+from phantora.sweeps.answer import Row
+from phantora.sweeps.compare import Choice, Comparison
+from phantora.sweeps.expressions import Value
+from phantora.sweeps.questions import OnResult
+from phantora.sweeps.run import Request
 from tests.support.fakelog import small_run
 from tests.support.sweeps import measured, small_answer
 
@@ -51,7 +57,27 @@ def of_a_script(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     if command == "sweep-dry-run":
         (folder / "space.toml").write_text(SPACE)
         return said("sweep", "space.toml", "--dry-run", "--json")
-    monkeypatch.setattr(questions, "run_point", lambda *_: found.rows[0])
+    ran, does_not_fit = found.rows[0], next(row for row in found.rows if row.status == "out of memory")
+    if command == "compare":
+        point = ran.entry.point
+        one = Choice(
+            cluster=point.cluster,
+            gpu=point.gpu,
+            gpus=8,
+            value=None,
+            row=ran,
+            unit="tokens",
+            dollars_per_hour=16.0,
+            dollars=1.0,
+        )
+        answer = Comparison(choices=(one,), best=(one,), verdict=("",), folder=folder)
+        monkeypatch.setattr(comparison, "compare", lambda *_: answer)
+        return said(command, "--json", "-q", "--gpus", "H100", "train.py")
+
+    def run_point(request: Request, values: Mapping[str, Value], on_result: OnResult) -> Row:
+        return does_not_fit if values.get(questions.LARGEST) == 2 else ran
+
+    monkeypatch.setattr(questions, "run_point", run_point)
     more = ("--largest", "--batch") if command == "fits" else ("--tokens", "1T", "--price", "2")
     return said(command, "--json", "-q", *more, "train.py")
 
