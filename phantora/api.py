@@ -478,13 +478,15 @@ def import_trace(
     output: str | os.PathLike[str] = "real.arrow",
     *,
     force: bool = False,
+    gpu: str | None = None,
 ) -> Run:
     """The log of a real run, from the traces of its profilers, as ``phantora import`` writes it to `output`; `force`
-    replaces an existing one. Raises PhantoraError for files that are no traces."""
+    replaces an existing one, `gpu` is the model where the traces have none. Raises PhantoraError for files that are no
+    traces."""
     from phantora.runs.imports import import_run
 
     paths = [files] if isinstance(files, str | os.PathLike) else files
-    return Run(import_run([os.fspath(path) for path in paths], os.fspath(output), force)[0])
+    return Run(import_run([os.fspath(path) for path in paths], os.fspath(output), force, gpu)[0])
 
 
 @with_keywords(CALIBRATE)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from phantora.cli.opening import log_of
 from phantora.cli.options import price_option
 from phantora.cli.progress import progress
 from phantora.cli.selection import marked_options
@@ -100,7 +101,7 @@ def parse_stretch(text: str) -> tuple[int, int]:
 def report_of(path: str, chosen: Filters) -> Report:
     """The report of the log at `path`, with a bar on a terminal while it is made."""
     from phantora.trace.analysis.analyze import analyze as analyze_log
-    from phantora.trace.reader import open_log
 
+    log = log_of(path)
     with progress(f"reading {path}") as reported:
-        return analyze_log(open_log(path), chosen, progress=reported)
+        return analyze_log(log, chosen, progress=reported)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from phantora.cli.analyze import filters
+from phantora.cli.opening import log_of
 from phantora.cli.progress import progress
 from phantora.cli.selection import marked_options
 from phantora.cli.terminal import report_console
@@ -61,13 +62,12 @@ def diff(
     run is compared with the first.
     """
     from phantora.trace.diff.verdict import judge, parse_limit
-    from phantora.trace.reader import open_log
 
     if len(logs) < 2:
         raise PhantoraError("give two or more logs to compare")
     limit = parse_limit(fail_above) if fail_above else None
     chosen = filters(ranks, steps, None)
-    opened = [open_log(path) for path in logs]
+    opened = [log_of(path) for path in logs]
     if len(opened) > 2 and (html_path or timeline):
         raise PhantoraError("--html and --timeline show two runs; give two logs")
     reports, differences = differences_of(opened, chosen)

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from phantora.cli.progress import progress
+
 if TYPE_CHECKING:
     from phantora.importers import Imported
 
@@ -26,21 +28,25 @@ _MOST_SKEWS = 8  # ranks whose skew is shown
 @click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILES")
 @click.option("-o", "--output", default="real.arrow", show_default=True, metavar="LOG", help="Log to write.")
 @click.option("--force", is_flag=True, help="Replace LOG if it exists.")
-def import_(files: tuple[str, ...], output: str, force: bool) -> None:
+@click.option("--gpu", metavar="MODEL", help="GPU model of the run, where the traces do not tell it.")
+def import_(files: tuple[str, ...], output: str, force: bool, gpu: str | None) -> None:
     """Make a log of a real run from its profiler traces.
 
-    `analyze`, `diff`, `view`, `export` and `calibrate` read it.
+    `analyze`, `diff`, `view`, `export` and `calibrate` read it. `analyze`, `diff` and `view` of a single trace import
+    it by themselves.
 
     \b
     .json, .json.gz   torch.profiler (Kineto), one file or one per rank; execution traces
     .sqlite           Nsight Systems: nsys export --type sqlite
     .parquet          tables of a job's operators (docs/replay.md)
+    .et               Chakra, one file per rank, with groups.json
 
     Collectives are matched across ranks, and the clock skew of the ranks is removed.
     """
     from phantora.runs.imports import import_run
 
-    log, imported = import_run(files, output, force)
+    with progress("importing") as reported:
+        log, imported = import_run(files, output, force, gpu, reported)
     _print(imported, log)
 
 

@@ -12,6 +12,7 @@ import click
 
 from phantora.cli.analyze import filters, report_of
 from phantora.cli.diff import difference_of
+from phantora.cli.opening import log_of
 from phantora.cli.selection import marked_options
 from phantora.errors import PhantoraError
 from phantora.trace.export.selection import Selection
@@ -62,14 +63,13 @@ def view(log: str, other: str | None, ranks: str | None, steps: str | None, port
 
 def site_of(log: str, other: str | None, chosen: Filters) -> Site:
     """The site of one run, or of two and their difference."""
-    from phantora.trace.reader import open_log
     from phantora.view.server import Run, Site
 
     selection = Selection(ranks=chosen.ranks, steps=chosen.steps)
     if other is None:
-        read = open_log(log)
-        return Site({"a": Run(read, report_of(log, chosen), simulations_of(read, chosen))}, selection=selection)
-    logs = open_log(log), open_log(other)
+        read = log_of(log)
+        return Site({"a": Run(read, report_of(read.path, chosen), simulations_of(read, chosen))}, selection=selection)
+    logs = log_of(log), log_of(other)
     reports, difference = difference_of(*logs, chosen)
     runs = {
         name: Run(own, report, simulations_of(own, chosen))

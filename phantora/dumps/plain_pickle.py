@@ -14,7 +14,6 @@ from typing import Any
 from phantora.errors import PhantoraError, cause_of
 
 MOST_BYTES = 1 << 31
-_FIRST = b"\x80"  # of protocol 2 and later
 _VALUES = frozenset(
     {
         "BINBYTES", "BINBYTES8", "BINFLOAT", "BININT", "BININT1", "BININT2", "BINSTRING", "BINUNICODE", "BINUNICODE8",
@@ -29,15 +28,6 @@ _IGNORED = frozenset({"PROTO", "FRAME"})
 
 class _Mark:
     """The begin of the members of a container on the stack."""
-
-
-def is_pickle(path: str | Path) -> bool:
-    """True if the file at `path` begins as pickles of protocol 2 and later do."""
-    try:
-        with open(path, "rb") as file:
-            return file.read(1) == _FIRST
-    except OSError:
-        return False
 
 
 def load(path: str | Path) -> Any:

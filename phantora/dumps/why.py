@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from phantora.dumps import hang, out_of_memory
 from phantora.dumps.flight_recorder import is_dump, read_dumps
 from phantora.dumps.memory_snapshot import read_snapshot
-from phantora.dumps.plain_pickle import is_pickle
 from phantora.errors import PhantoraError
 from phantora.trace.analysis import why as of_log
 from phantora.trace.analysis.analyze import analyze
+from phantora.trace.other_files import is_pickle
 from phantora.trace.reader import open_log
 
 HANG, MEMORY, SPEED = "hang", "memory", "speed"

@@ -12,7 +12,7 @@ from phantora.importers.linking import Links
 from phantora.importers.matching import Matches
 from phantora.importers.rank import CODES, CommunicationCall, Group, RankTrace, Vocabulary
 from phantora.importers.schedule import LEAST_NS, Ints, Joint, Part
-from phantora.importers.spelling import COLLECTIVES, PARAMETERS
+from phantora.importers.spelling import COLLECTIVES, PARAMETERS, named_by_call
 from phantora.trace.analysis.communicators import collective_kind
 from phantora.wire.layout import Coll
 
@@ -46,6 +46,8 @@ def complete_calls(trace: RankTrace, links: Links, words: Vocabulary) -> None:
             rows["bytes"][position] = call.bytes
         if rows["detail"][position] < 0:
             rows["detail"][position] = rows["detail"][operator]
+        name = named_by_call(str(words.names.words[rows["name"][position]]), call.collective)
+        rows["name"][position] = words.names.number(name)
         if call.collective in COLLECTIVES:  # NCCL runs some as sends and receives
             rows["kind"][position] = links.kind[position] = CODES["collective"]
 

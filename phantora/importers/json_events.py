@@ -10,13 +10,14 @@ from __future__ import annotations
 import gc
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import IO, Any
 
 import orjson
 
 from phantora.errors import PhantoraError, cause_of
+from phantora.trace.other_files import dump_or_report
 
 CHUNK_BYTES = 8 << 20
 """Bytes of the file that are read at once."""
@@ -36,8 +37,10 @@ Event = dict[str, Any]
 class EventFile:
     """A trace file. Its contents other than events are complete when :meth:`batches` is exhausted."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, progress: Callable[[int], None] | None = None) -> None:
+        """`progress` gets the number of bytes that are read."""
         self.path = path
+        self._progress = progress
         self.header: dict[str, Any] = {}
         """Keys of the file next to ``traceEvents``."""
         self.cut_short = False
@@ -73,6 +76,8 @@ class EventFile:
             if done:
                 break
             buffer += source.read()
+            if self._progress is not None:
+                self._progress(source.place)
         self._tail = buffer
         while not source.ended:
             self._tail += source.read()
@@ -84,10 +89,11 @@ class EventFile:
             return buffer.lstrip()[1:]
         while (found := _EVENTS.search(buffer)) is None:
             if source.ended or len(buffer) > _MOST_HEAD:
-                raise PhantoraError(
-                    f"{self.path}: not a trace of torch.profiler: it has no list of traceEvents; give the file that "
-                    "prof.export_chrome_trace() or tensorboard_trace_handler() writes"
+                remedy = dump_or_report(self.path) or (
+                    "it has no list of traceEvents; give the file that prof.export_chrome_trace() or "
+                    "tensorboard_trace_handler() writes"
                 )
+                raise PhantoraError(f"{self.path}: not a trace of torch.profiler: {remedy}")
             buffer += source.read()
         self._head = buffer[: found.start()]
         return buffer[found.end() :]
@@ -154,6 +160,11 @@ class _Source:
         file.seek(0)
         self.ended = False
         self.broken = False
+
+    @property
+    def place(self) -> int:
+        """Bytes of the file that are read."""
+        return self._file.tell()
 
     def read(self) -> bytes:
         """The next piece; empty at the end."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -28,7 +29,14 @@ from phantora.importers.rank import (
     is_device,
 )
 from phantora.importers.signatures import SHAPE, collective_dtype, key, signature
-from phantora.importers.spelling import COLLECTIVES, PARAMETERS, communicates, number_streams, synchronizes
+from phantora.importers.spelling import (
+    COLLECTIVES,
+    PARAMETERS,
+    communicates,
+    named_by_call,
+    number_streams,
+    synchronizes,
+)
 from phantora.trace.export.chrome import LANE, PRODUCER
 
 _KERNEL, _COPY, _SET, _CALL, _OPERATOR, _ANNOTATION, _PYTHON, _SPAN, _SYNC = range(9)
@@ -54,6 +62,8 @@ _CATEGORIES = {
 _RANK_IN_NAME = re.compile(r"rank[-_]?(\d+)", re.IGNORECASE)
 _ON_CUDA = 1  # c10::DeviceType
 _ON_HIP = 6
+_SCOPES = ("enumerate(DataLoader)", "Optimizer.", "ProfilerStep")
+"""Begin names of torch's own annotations, which some versions of the profiler write as operators."""
 _TRUNCATED = "..."  # in a list of ranks
 _NO_STREAM = -1
 _MOST_DEVICES = 1 << 15
@@ -165,6 +175,7 @@ class _Reader:
             self._add("kernel", place, number, start, end, args, _More(detail=self._form(args)))
             return
         call = self._call_of(args)
+        number = number if call is None else self.words.names.number(named_by_call(name, call.collective))
         paired = "SendRecv" in name if call is None else call.of_pair or call.collective not in COLLECTIVES
         kind = "sendrecv" if paired else "collective"
         detail = -1 if call is None else self.words.details.number(call)
@@ -241,6 +252,9 @@ class _Reader:
 
     def _operator(self, event: Event, args: Event, start: int, end: int) -> None:
         name = str(event.get("name", ""))
+        if name.startswith(_SCOPES):
+            self._annotation(event, args, start, end)
+            return
         code = key(name, args)
         sig = self._signatures.get(code)
         if sig is None:
@@ -330,12 +344,14 @@ def _collective_bytes(args: Event) -> int:
     return most * item_bytes(collective_dtype(str(args.get("dtype", "")))) if most else 0
 
 
-def read_kineto(path: str, words: Vocabulary, position: int = 0) -> list[RankTrace]:
+def read_kineto(
+    path: str, words: Vocabulary, position: int = 0, progress: Callable[[int], None] | None = None
+) -> list[RankTrace]:
     """The traces in the file `path`: one, or one for each GPU of a process that uses several. The first rank is what
-    the file has, else the one in its name, else `position`.
+    the file has, else the one in its name, else `position`. `progress` gets the bytes of the file that are read.
 
     Raises PhantoraError for a file that is no trace of torch.profiler."""
-    file = EventFile(path)
+    file = EventFile(path, progress)
     reader = _Reader(file, words)
     reader.read()
     header = file.header

@@ -65,7 +65,7 @@ class _Recorder:
     def __init__(self, trace: RankTrace, links: Links, plan: Schedule, words: Vocabulary, shift: int) -> None:
         self._trace, self._links, self._line, self._joints = trace, links, plan.line, plan.joints
         self._words, self._shift = words, shift
-        self._parts: list[Records] = []
+        self._parts: list[bytes] = []
         self._keys: list[tuple[int, int]] = []
         self._names: dict[str, int] = {}
         self._signatures: dict[int, int] = {}
@@ -82,13 +82,14 @@ class _Recorder:
         self._syncs()
         order = sorted(range(len(self._keys)), key=self._keys.__getitem__)
         end = max(0, *(time for time, _ in self._keys)) if self._keys else 0
-        return np.concatenate([*(self._parts[place] for place in order), self._make("RANK_EXIT", end)])
+        data = b"".join([*(self._parts[place] for place in order), self._make("RANK_EXIT", end).tobytes()])
+        return np.frombuffer(bytearray(data), RECORD)
 
     # ------------------------------------------------------------------ records
 
     def _put(self, key: tuple[int, int], *records: Records) -> None:
         self._keys.append(key)
-        self._parts.append(records[0] if len(records) == 1 else np.concatenate(records))
+        self._parts.append(b"".join(record.tobytes() for record in records))
 
     @staticmethod
     def _make(kind: str, time: int, **values: Any) -> Records:

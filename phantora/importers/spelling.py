@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from phantora.importers.rank import CODES, Rows, is_device
+from phantora.trace.analysis.communicators import collective_kind
 from phantora.trace.export.chrome import STREAM_OFFSET
 from phantora.wire.layout import Coll
 
@@ -37,6 +38,25 @@ COLLECTIVES = {
     "barrier": Coll.BARRIER,
 }
 """NCCL's collectives by Kineto's names."""
+
+
+_SPELLED = {
+    Coll.ALL_REDUCE: "all_reduce",
+    Coll.ALL_GATHER: "all_gather",
+    Coll.REDUCE_SCATTER: "reduce_scatter",
+    Coll.BROADCAST: "broadcast",
+    Coll.REDUCE: "reduce",
+    Coll.ALL_TO_ALL: "all_to_all",
+}
+
+
+def named_by_call(kernel: str, collective: str) -> str:
+    """The name of a communication kernel, with the collective that was called where it tells none: RCCL's kernels are
+    all called alike, ``ncclDevKernel_Generic_1``."""
+    if collective_kind(kernel) != kernel:
+        return kernel
+    kind = _SPELLED.get(COLLECTIVES.get(collective, -1))
+    return f"{kernel.partition('(')[0]} {kind or collective}"
 
 
 def communicates(kernel: str) -> bool:

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from phantora.errors import PhantoraError, cause_of
 from phantora.trace import arrow_sizes
+from phantora.trace.other_files import instead
 from phantora.trace.recording import Chunk
 from phantora.trace.schema import (
     ADDED,
@@ -373,6 +374,15 @@ def open_log(path: str | os.PathLike[str]) -> Log:
         raise _damaged(path, "its first or last part cannot be read") from error
 
 
+def is_log(path: str | os.PathLike[str]) -> bool:
+    """True if the file at `path` begins as logs do, whatever its name."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
 def _mapped(path: str) -> pa.MemoryMappedFile:
     """The bytes of the file, after its first ones were checked."""
     try:
@@ -446,4 +456,5 @@ def _damaged(path: str, what: str) -> PhantoraError:
 
 
 def _not_a_log(path: str) -> PhantoraError:
-    return PhantoraError(f"{path}: not a Phantora log; give the .arrow file that `phantora trace -o run.arrow` wrote")
+    remedy = instead(path) or "give the .arrow file that `phantora trace -o run.arrow` wrote"
+    return PhantoraError(f"{path}: not a Phantora log; {remedy}")

@@ -309,11 +309,18 @@ def c_record() -> list[str]:
 
 def make(kind: str, **values: float) -> npt.NDArray[np.void]:
     """One record of `kind` with these fields, all others zero, as an array of the generic dtype."""
-    record = np.zeros(1, fields(kind))
-    record["kind"] = getattr(Kind, kind)
+    form, number, generic = _form(kind)
+    record = np.zeros(1, form)
+    record["kind"] = number
     for name, value in values.items():
         record[name] = value
-    return record.view(dtype(Record))
+    return record.view(generic)
+
+
+@cache
+def _form(kind: str) -> tuple[np.dtype[np.void], int, np.dtype[np.void]]:
+    """The dtype of a kind of record, its number, and the generic dtype."""
+    return fields(kind), getattr(Kind, kind), dtype(Record)
 
 
 def read(record: npt.NDArray[np.void]) -> dict[str, int | float]:

@@ -22,6 +22,7 @@ from phantora.trace.analysis.exposure import Exposures
 from phantora.trace.analysis.findings import findings
 from phantora.trace.analysis.fold_imbalance import FoldImbalance
 from phantora.trace.analysis.host_memory import host_memory
+from phantora.trace.analysis.host_operators import host_operators
 from phantora.trace.analysis.host_waits import HostWaits
 from phantora.trace.analysis.hosts import other_hosts
 from phantora.trace.analysis.links import Links
@@ -269,7 +270,8 @@ class _Pass:
         ranks = [self._rank(position, peak) for position in range(len(self.ranks))]
         totals = _totals(ranks, peak)
         parts = [s.times for s in _steady(totals)]
-        steady = mean_times(parts if self.meta.of_real else _middle_half(parts), peak)
+        waits = _waits(parts) if self.meta.of_real else None
+        steady = mean_times(_middle_half(parts) if waits is None else parts, peak)
         if self.steps.predicted:
             steady = _settled(self.log, steady, peak)
         exposure = self._exposure(steady)
@@ -281,7 +283,7 @@ class _Pass:
             rows=self.log.num_rows if self.whole else self.rows,
             step_source=self.steps.source,
             host_time=self._host_time(),
-            headline=self._headline(totals, steady),
+            headline=self._headline(totals, steady, waits),
             ranks=ranks,
             steps=totals,
             steady=steady,
@@ -298,11 +300,15 @@ class _Pass:
             phases=phases(self.log, self.ranks, totals[0].end if len(totals) > 1 else 0),
         )
         report.peak, report.growth = peak_and_growth(self.log, self.ranks, self.steps, self.annotations)
+        if self.steps.source == "run" and not report.by_class:
+            report.host_operators = host_operators(self.log, self.ranks)
+            if report.host_operators:
+                _without_gpu(report)
         if self.details:
             report.details = self._details(report)
         return report
 
-    def _headline(self, totals: list[StepTimes], steady: Times) -> Headline:
+    def _headline(self, totals: list[StepTimes], steady: Times, waits: HostBound | None) -> Headline:
         times = sorted(step.times.time for step in _steady(totals))
         apart: dict[str, list[int]] = {}
         for step in totals:
@@ -321,7 +327,7 @@ class _Pass:
         throughput = self.volume.report(steady.time)
         return Headline(
             step_time=steady.time,
-            waits=_waits(totals, steady) if self.meta.of_real else None,
+            waits=waits,
             lowest=times[0],
             highest=times[-1],
             steps=0 if self.steps.starting else len(times),
@@ -431,6 +437,14 @@ class _Pass:
         return details
 
 
+def _without_gpu(report: Report) -> None:
+    """A log without work of a GPU has no step and no time of a GPU."""
+    report.steady, report.delays, report.steps = Times(), [], []
+    report.headline = replace(report.headline, step_time=0, lowest=0, highest=0, steps=0, mean=0)
+    for rank in report.ranks:
+        rank.gpu, rank.steps = Times(), []
+
+
 def _shared_gpus(metadata: RunMetadata) -> list[SharedGpu]:
     places = metadata.places
     if not places.shared:
@@ -512,12 +526,13 @@ def _steady(totals: list[StepTimes]) -> list[StepTimes]:
 _WAITS, _LONGER = 0.2, 1.5  # of a step, and times the typical step: a step that waits for its host
 
 
-def _waits(totals: list[StepTimes], steady: Times) -> HostBound | None:
-    """The steps that are longer than others because their GPU waits for the host; None if there are none."""
-    own = [step.times for step in _steady(totals)]
+def _waits(own: list[Times]) -> HostBound | None:
+    """The steady steps that are longer than others because their GPU waits for the host; None if there are none."""
     typical = sorted(times.time for times in own)[(len(own) - 1) // 2]
     found = [times for times in own if times.time > _LONGER * typical and times.host > _WAITS * times.time]
-    return HostBound(len(found), len(own), steady.host / steady.time) if found else None
+    if not found:
+        return None
+    return HostBound(len(found), len(own), sum(times.host for times in own) / sum(times.time for times in own))
 
 
 _ONCE = ("start-up", "recompile", "autotuning", "waits", SETTLING)

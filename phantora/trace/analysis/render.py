@@ -32,6 +32,7 @@ from phantora.trace.analysis.summary import (
     energy,
     host_bound,
     lines,
+    no_kernels,
     rounded,
     step_with_bar,
     who,
@@ -57,6 +58,9 @@ def render(report: Report, console: Console, verbose: bool = False) -> None:
     _environment(meta.get("extra", {}).get("environment", {}), console)
     if meta.get("host_mode") == REAL:
         _imported(meta.get("extra", {}).get("imported", {}), console)
+    if report.host_operators:
+        _host_operators(report, console)
+        return
     if report.details is not None:
         _out_of_memory(report.details, console)
     _headline(report, console)
@@ -239,6 +243,17 @@ def _headline(report: Report, console: Console) -> None:
 
 def _unit(report: Report) -> str:
     return "the run" if report.step_source == "run" else "the step"
+
+
+def _host_operators(report: Report, console: Console) -> None:
+    """All that a log without work of a GPU shows."""
+    console.print(f"Step: {no_kernels(report)}", highlight=False, markup=False)
+    timed = report.host_operators[0].time is not None
+    table = _table("\nOperators of the host", "operator", "calls", *(["time"] if timed else []))
+    for row in report.host_operators[:_MOST_STEPS]:
+        name = cut(f"{row.name.removeprefix('aten::')}({row.shape})", 70)
+        table.add_row(escape(name), f"{row.count:,}", *([] if row.time is None else [duration(row.time)]))
+    console.print(table)
 
 
 def _hosts(report: Report, console: Console) -> None:

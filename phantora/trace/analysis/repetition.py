@@ -57,7 +57,7 @@ class _Launches:
     """Before which rows the host waited, ascending."""
 
 
-_COLUMNS = ("launch", "id", "op", "shape", "name", "flops")
+_COLUMNS = ("launch", "start", "id", "op", "shape", "name", "flops")
 
 
 def _launches(log: Log, rank: int, annotations: Annotations, place: int) -> _Launches:
@@ -66,7 +66,8 @@ def _launches(log: Log, rank: int, annotations: Annotations, place: int) -> _Lau
         [batch[column] for column in _COLUMNS] for batch in log.batches(_COLUMNS, kinds=DEVICE_KINDS, ranks=(rank,))
     ]
     columns = [np.concatenate(part) for part in zip(*parts, strict=True)] if parts else [np.zeros(0)] * len(_COLUMNS)
-    launch, row, op, shape, name = (column.astype(np.int64) for column in columns[:-1])
+    launch, start, row, op, shape, name = (column.astype(np.int64) for column in columns[:-1])
+    launch = np.where(launch >= 0, launch, start)  # traces may have no launches
     order = np.lexsort((row, launch))
     order = order[~annotations.tuning(np.full(len(order), place), launch[order])]
     launch, op, shape, name = launch[order], op[order], shape[order], name[order]

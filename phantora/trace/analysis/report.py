@@ -189,6 +189,17 @@ class Loss:
 
 
 @dataclass
+class HostOperator:
+    """An operator in a log without work of a GPU. Sums over the log."""
+
+    name: str
+    shape: str
+    count: int
+    time: Ns | None
+    """On the host, operators inside included; None in an execution trace, which has no times."""
+
+
+@dataclass
 class Work:
     """Device time of one kind of work. Sums over the ranks and steps reported on."""
 
@@ -539,6 +550,9 @@ class Report:
     """GPUs that several processes share, and with them their memory; empty where every rank has its own."""
     growth: Growth | None = None
     """Growth of the rank whose memory grows most from iteration to iteration; None if none does."""
+    host_operators: list[HostOperator] = field(default_factory=list)
+    """Operators of a log without work of a GPU, longest or most frequent first; empty for all others. Such a log has no
+    step: its times of steps and GPUs are 0."""
     peak: PeakRange | None = None
     """Peak of the rank whose peak may be highest; None without memory rows."""
     details: Details | None = None

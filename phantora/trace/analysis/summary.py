@@ -83,6 +83,8 @@ def _peak(report: Report) -> str:
 
 def _step(report: Report) -> str:
     h = report.headline
+    if report.host_operators:
+        return no_kernels(report)
     if report.step_source == "run":
         return f"{rounded(h.step_time, h.error)} from first to last: no steps were found in this run"
     parts = [step_with_bar(h)]
@@ -95,6 +97,14 @@ def _step(report: Report) -> str:
     if h.waits is not None:
         return f"{parts[0]}, {host_bound(report)}" + "".join(f"   {part}" for part in parts[1:])
     return "   ".join([*parts, *_steps(h)])
+
+
+def no_kernels(report: Report) -> str:
+    """What a log without work of a GPU has, and how to get the rest."""
+    calls = sum(row.count for row in report.host_operators)
+    what = "an execution trace has no times" if report.host_operators[0].time is None else "the trace has no kernels"
+    remedy = "profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
+    return f"none: {what}, only {calls:,} operators; {remedy}"
 
 
 def host_bound(report: Report) -> str:

@@ -22,7 +22,7 @@ from phantora.trace.export.selector import Selector
 from phantora.trace.reader import Log
 from phantora.trace.schema import COPY_KINDS, KINDS
 
-_COMPUTE, _COLLECTIVE = 4, 7
+COMPUTE, COLLECTIVE = 4, 7
 _TYPES = {"all_reduce": 0, "reduce": 1, "all_gather": 2, "broadcast": 5, "all_to_all": 6, "reduce_scatter": 7}
 """CollectiveCommType."""
 _INT64, _BOOL, _STRING = 9, 27, 29
@@ -91,7 +91,7 @@ def _node(row: dict[str, int], kind: str, name: str, own: _Rank, members: int) -
         (
             proto.number(1, row["id"]),
             proto.blob(2, name),
-            proto.number(3, _COLLECTIVE if kind == "collective" else _COMPUTE),
+            proto.number(3, COLLECTIVE if kind == "collective" else COMPUTE),
             proto.blob(5, *(proto.varint(node) for node in before)) if before else b"",
             proto.number(6, start // 1000),
             proto.number(7, max(1, round((row["end"] - start) / 1000))),
