@@ -18,7 +18,7 @@ from phantora.units import GIB
 
 FORMS = (
     "a cluster is HOSTSxGPUSxMODEL (2x8xH100), GPUSxMODEL for one host (8xH100), a number of GPUs (4, H100), "
-    "a model (H200, one GPU), NAME:HOSTS of a known system (dgx-h100:16), or the path of a .toml file"
+    "a model (H200, one GPU), NAME:HOSTS of a known system (dgx-h100:16), or the path of a .toml file, also with :HOSTS"
 )
 DEFAULT_GPU = "H100"
 MOST_OF_HOST, MOST_GPUS = 1024, 1 << 18  # far above any system; a slip of the hand shall not fill the memory
@@ -32,6 +32,7 @@ CPUS = ("intel", "amd")
 ROUTINGS = ("ecmp", "adaptive")
 
 _SPEC = re.compile(r"(?:(?P<hosts>\d+)\s*[xX*]\s*)?(?P<gpus>\d+)\s*[xX*]\s*(?P<model>[A-Za-z0-9].*)")
+_FILE = re.compile(r"(?P<path>.*\.toml)(?::(?P<hosts>\d+))?")
 _SYSTEM = re.compile(r"(?P<name>[A-Za-z][\w.-]*)(?::(?P<hosts>\d+))?")
 
 
@@ -41,8 +42,8 @@ def load_cluster(spec: str) -> Cluster:
     Raises PhantoraError for one that cannot be, naming the line of the file.
     """
     text = spec.strip()
-    if text.endswith(".toml"):
-        return _from_file(Path(text))
+    if file := _FILE.fullmatch(text):
+        return _with_hosts(_from_file(Path(file["path"])), file["hosts"], text)
     if re.search(r"\d{10}", text):
         raise PhantoraError(f"cluster {text[:40]!r}...: a number in it is too large")
     if re.fullmatch(r"\d+", text):
@@ -72,12 +73,16 @@ def _system(name: str, hosts: str | None, text: str) -> Cluster:
             f"cluster {text!r}: unknown system {name!r}; known: {', '.join(system_names())}; else {FORMS} "
             f"with a GPU such as {DEFAULT_GPU}"
         )
-    cluster = _from_file(DATA / "clusters" / f"{name.lower()}.toml")
+    return replace(_with_hosts(_from_file(DATA / "clusters" / f"{name.lower()}.toml"), hosts, text), name=text)
+
+
+def _with_hosts(cluster: Cluster, hosts: str | None, text: str) -> Cluster:
+    """The same with another number of hosts, where one is given."""
     if hosts == "0":
         raise PhantoraError(f"cluster {text!r} has no host")
     count = int(hosts or cluster.hosts)
     _make(count, cluster.gpus_per_host, cluster.gpu, text)  # refuses too many
-    return replace(cluster, name=text, hosts=count)
+    return replace(cluster, hosts=count)
 
 
 def _make(hosts: int, gpus: int, gpu: Gpu, name: str) -> Cluster:

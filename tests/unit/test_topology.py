@@ -154,9 +154,9 @@ def test_ecmp_uses_all_equal_ways_about_alike() -> None:
 @pytest.mark.parametrize("name", system_names())
 def test_systems_that_ship(name: str) -> None:
     two = load_cluster(f"{name}:2")
-    of_host = 4 if "nvl72" in name else 8
-    assert (two.hosts, two.gpus_per_host, two.name) == (2, of_host, f"{name}:2")
-    assert load_cluster(name.upper()).hosts == (18 if "nvl72" in name else 1)
+    rack = two.wiring.nvlink_hosts > 1
+    assert (two.hosts, two.gpus_per_host, two.name) == (2, 4 if rack else 8, f"{name}:2")
+    assert load_cluster(name.upper()).hosts == (18 if rack else 1)
 
 
 GRAPH = """hosts = 2

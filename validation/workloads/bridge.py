@@ -26,6 +26,7 @@ import torch.distributed as dist
 from megatron.core import optimizer, parallel_state, tensor_parallel
 from megatron.core.distributed import DistributedDataParallelConfig
 from megatron.core.distributed.fsdp.src.megatron_fsdp import param_and_grad_buffer
+from megatron.core.full_cuda_graph import FullCudaGraphWrapper
 from megatron.core.models.gpt import gpt_model
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.num_microbatches_calculator import init_num_microbatches_calculator
@@ -37,9 +38,18 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 
 import megatron_layers
-from validation.workloads import bridge_models, finetune, mamba_parts, muon, narrow_experts, narrow_layers
+from validation.workloads import (
+    bridge_models,
+    finetune,
+    mamba_parts,
+    muon,
+    narrow_attention,
+    narrow_experts,
+    narrow_layers,
+)
+from validation.workloads.heads_apart import heads_of
 from validation.workloads.narrow_attention import NarrowAttention, NarrowWindowAttention
-from validation.workloads.ring_attention import RingAttention
+from validation.workloads.ring_attention import NarrowRing, RingAttention
 from validation.workloads.window_attention import WindowAttention
 
 
@@ -49,6 +59,8 @@ class Kernels:
     adjust: Callable[[torch.nn.Module], None] = staticmethod(lambda _: None)
     """Changes single layers of the model."""
     narrow_attention = False
+    heads_apart = False
+    """Context parallelism exchanges heads for tokens."""
     muon = False
     engine = False
     """Transformer Engine's layers."""
@@ -66,12 +78,19 @@ def spec(config: TransformerConfig, vp_stage: int | None, sdpa: bool) -> Transfo
         attends = layer.submodules.self_attention.submodules
         if Kernels.narrow_attention:
             attends.core_attention = NarrowAttention
-        if Kernels.finetune:
+        if Kernels.finetune in ("sft", "lora"):
             attends.core_attention = finetune.PackedAttention
-        if Kernels.finetune == "lora":
+        if Kernels.finetune in ("lora", "adapters"):
             attends.linear_qkv = finetune.AdaptedColumn
+        if Kernels.finetune == "adapters":
+            attends.linear_proj = finetune.AdaptedRow
         if WindowAttention.window and index % 2 == 0:
             attends.core_attention = NarrowWindowAttention if Kernels.narrow_attention else WindowAttention
+        if config.context_parallel_size > 1:
+            if Kernels.heads_apart:
+                attends.core_attention = heads_of(attends.core_attention)
+            else:
+                attends.core_attention = NarrowRing if Kernels.narrow_attention else RingAttention
     return block
 
 
@@ -84,8 +103,6 @@ def _adapt(parts: Any, config: TransformerConfig) -> None:
         elif name.endswith("layernorm") and config.qk_layernorm:
             setattr(attends, name, narrow_layers.Norm)
     attends.linear_proj = narrow_layers.NarrowRow
-    if config.context_parallel_size > 1:
-        attends.core_attention = RingAttention
     if hasattr(mlp, "experts"):
         mlp.experts = ModuleSpec(module=narrow_experts.NarrowExperts)
         mlp = mlp.shared_experts.submodules
@@ -134,8 +151,11 @@ class TransformerEngineLinear:
 class Trainer(pretrain_gpt.Trainer):
     """Rank 0 prints the step: the last rank is no process of a folded run."""
 
+    forward_backward: Callable[..., Any]
     graphs: TECudaGraphHelper | None = None
     stepped = False
+    whole = False
+    """Forward and backward passes of a step are one CUDA graph, captured in the second step."""
 
     def capture(self) -> None:
         """CUDA graphs of the layers' parts that the configuration names, as Megatron-LM's training loop takes them."""
@@ -155,6 +175,8 @@ class Trainer(pretrain_gpt.Trainer):
 
     def train_step(self) -> tuple[float, float | None]:
         """With Muon's products behind the optimizer's. The second step begins with the capture of CUDA graphs."""
+        if self.whole and not isinstance(self.forward_backward, FullCudaGraphWrapper):
+            self.forward_backward = FullCudaGraphWrapper(self.forward_backward)
         if self.config.cuda_graph_impl == "transformer_engine":
             if self.stepped and not self.graphs:
                 self.capture()
@@ -192,7 +214,7 @@ def settings(name: str, own: argparse.Namespace, **given: Any) -> dict[str, Any]
     dense = given.pop("dense", 0)
     if dense:
         given["moe_layer_freq"] = [0] * dense + [1] * (given["num_layers"] - dense)
-    if own.cuda_graphs:
+    if own.cuda_graphs and not Trainer.whole:
         given |= {"cuda_graph_impl": "transformer_engine", "cuda_graph_scope": own.cuda_graphs,
                   "cuda_graph_warmup_steps": 10}  # done: none within the capture, which no step contains
     if own.recompute:
@@ -213,18 +235,25 @@ def configuration(name: str, own: argparse.Namespace, **given: Any) -> Transform
 
 def main() -> None:
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--precision", choices=["bf16", "fp8", "mxfp8", "nvfp4"], default="bf16")
+    parser.add_argument("--precision", choices=["bf16", "fp8", "delayed", "mxfp8", "nvfp4"], default="bf16")
     parser.add_argument("--fused-experts", action="store_true", help="one kernel for the experts of a rank and their gate")
-    parser.add_argument("--narrow-attention", action="store_true", help="core attention in MXFP8")
+    parser.add_argument(
+        "--narrow-attention", nargs="?", const="mxfp8", choices=["mxfp8", "fp8", "delayed"], help="format of core attention"
+    )
+    parser.add_argument("--heads-apart", action="store_true", help="context parallelism by all-to-all (a2a)")
+    parser.add_argument("--exposed-tp", action="store_true", help="tensor parallelism's communication without overlap")
     parser.add_argument("--narrow-output", action="store_true", help="output layer in the precision of the others")
     parser.add_argument("--overlap-experts", action="store_true", help="exchange tokens during other micro-batches")
     parser.add_argument("--muon", action="store_true", help="the products of Muon behind those of Adam")
     parser.add_argument("--recompute", nargs="+", default=[], help="modules that run again in the backward pass")
-    parser.add_argument("--cuda-graphs", nargs="+", default=[], help="parts of layers that are CUDA graphs, with --te")
+    parser.add_argument(
+        "--cuda-graphs", nargs="+", default=[], help="parts of layers that are CUDA graphs, with --te; or full_iteration"
+    )
     parser.add_argument("--layout", help="layers of each pipeline chunk, as Megatron-Core writes them")
-    parser.add_argument("--finetune", choices=["sft", "lora"], default="", help="packed sequences; lora: adapters")
+    parser.add_argument("--finetune", choices=["sft", "lora", "adapters"], default="", help="validation/workloads/finetune.py")
     own, rest = parser.parse_known_args()
     name = rest[rest.index("--model") + 1]
+    Trainer.whole = own.cuda_graphs == ["full_iteration"]
     changes = _engine(own, rest, name) if "--te" in rest else _stand_ins(own, rest, name)
     sys.argv[1:] = rest
     dist.all_gather_object = own_keys  # type: ignore[assignment]
@@ -246,7 +275,8 @@ def _engine(own: argparse.Namespace, rest: list[str], name: str) -> dict[str, An
         from validation.workloads import hybrid_model
 
         hybrid_model.install(bridge_models.PATTERNS[name])
-    recipes = {"bf16": [], "fp8": ["--fp8-recipe", "tensorwise"], "mxfp8": ["--fp8-recipe", "mxfp8"]}
+    recipes = {"bf16": [], "fp8": ["--fp8-recipe", "tensorwise"], "mxfp8": ["--fp8-recipe", "mxfp8"],
+               "delayed": ["--fp8-recipe", "delayed"]}
     rest += recipes.get(own.precision, ["--nvfp4"])
     if own.cuda_graphs:
         pretrain_gpt.DistributedDataParallel = on_its_own_stream(pretrain_gpt.DistributedDataParallel)
@@ -262,9 +292,11 @@ def _stand_ins(own: argparse.Namespace, rest: list[str], name: str) -> dict[str,
     narrow_experts.NarrowExperts.fused = own.fused_experts
     narrow_experts.NarrowExperts.biased = name in bridge_models.BIASED
     WindowAttention.window = NarrowWindowAttention.window = bridge_models.WINDOWS.get(name, 0)
-    Kernels.narrow_attention, Kernels.muon = own.narrow_attention, own.muon
+    Kernels.narrow_attention, Kernels.muon, Kernels.heads_apart = bool(own.narrow_attention), own.muon, own.heads_apart
+    narrow_attention.Format.name = own.narrow_attention or "mxfp8"
+    narrow_layers.NarrowColumn.overlaps = narrow_layers.NarrowRow.overlaps = not own.exposed_tp
     Kernels.finetune = own.finetune
-    if own.finetune == "lora":
+    if own.finetune in ("lora", "adapters"):
         Kernels.adjust = finetune.freeze
     if own.narrow_output:
         narrow = {"ColumnParallelLinear": narrow_layers.NarrowColumn}
@@ -281,7 +313,11 @@ def _stand_ins(own: argparse.Namespace, rest: list[str], name: str) -> dict[str,
     optimizer.Adam, optimizer.USING_PYTORCH_OPTIMIZER = Adam, False
     multi_latent_attention.ColumnParallelLinear = narrow_layers.NarrowColumn  # which it knows by name
     multi_latent_attention.TELinear = attention.TELinear = TransformerEngineLinear
-    return {"GPTModel": model, "local_spec": spec}
+    changes: dict[str, Any] = {"GPTModel": model, "local_spec": spec}
+    if Trainer.whole:
+        pretrain_gpt.DistributedDataParallel = on_its_own_stream(pretrain_gpt.DistributedDataParallel)
+        changes["model_parallel_cuda_manual_seed"] = partial(random.model_parallel_cuda_manual_seed, use_cudagraphable_rng=True)
+    return changes
 
 
 if __name__ == "__main__":

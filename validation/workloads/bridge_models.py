@@ -14,6 +14,7 @@ SHAPES["qwen3-235b-a22b"] = Shape(
     94, 4096, 1536, 64, 4, 151936, 4096, 1_000_000, experts=128, top_k=8, qk_norm=True
 )
 SHAPES["gpt-oss-120b"] = Shape(36, 2880, 2880, 64, 8, 201088, 4096, 150_000, head_dim=64, experts=128, top_k=4)
+SHAPES["gpt-oss-20b"] = Shape(24, 2880, 2880, 64, 8, 201088, 8192, 150_000, head_dim=64, experts=32, top_k=4)
 SHAPES["deepseek-v3"] = Shape(61, 7168, 2048, 128, 128, 129280, 4096, experts=256, top_k=8)
 SHAPES["nemotron-3-nano"] = Shape(
     52, 2688, 1856, 32, 2, 131072, 8192, experts=128, top_k=6, gated=False
@@ -52,6 +53,10 @@ PATTERNS = {
 """Layers of hybrid models: Mamba (M), experts (E) or attention (*)."""
 PATTERNS["nemotron-3.5-lightning"] = PATTERNS["nemotron-3-nano"]
 NANO = MAMBA | {"mamba_num_heads": 64, "moe_shared_expert_intermediate_size": 3712}
+GPT_OSS: dict[str, Any] = {
+    "moe_aux_loss_coeff": 0.0, "moe_router_dtype": None, "activation_func": quick_gelu,
+    "activation_func_clamp_value": 7.0, "glu_linear_offset": 1.0,
+}
 SETTINGS: dict[str, dict[str, Any]] = {
     "nemotron-3-nano": NANO, "nemotron-3.5-lightning": NANO | {"mtp_num_layers": 2},
     "nemotron-3-super": MAMBA | {
@@ -59,19 +64,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "mtp_num_layers": 2,
     },
     "deepseek-v3": LATENT | {"dense": 3}, "kimi-k2": LATENT | {"dense": 1},
-    "gpt-oss-120b": {
-        "moe_aux_loss_coeff": 0.0, "moe_router_dtype": None, "activation_func": quick_gelu,
-        "activation_func_clamp_value": 7.0, "glu_linear_offset": 1.0,
-    },
+    "gpt-oss-120b": GPT_OSS, "gpt-oss-20b": GPT_OSS,
 }
 """Of one model; `dense`: first layers without experts."""
 MIXED = {"nemotron-3-super"}
 """Hybrid models whose recipes in NVFP4 give single layers of the decoder another precision."""
 BF16_AT_THE_END = 14
 """Layers that a recipe in NVFP4 leaves in bfloat16."""
-WINDOWS = {"gpt-oss-120b": 128}
+WINDOWS = {"gpt-oss-120b": 128, "gpt-oss-20b": 128}
 """Tokens that every second layer attends to."""
-BIASED = {"gpt-oss-120b"}
+BIASED = {"gpt-oss-120b", "gpt-oss-20b"}
 """Models whose experts have biases."""
 
 

@@ -1,4 +1,8 @@
-"""Fine-tuning of Megatron-Bridge's recipes: packed sequences, and low-rank adapters next to frozen weights."""
+"""Fine-tuning: packed sequences, and low-rank adapters next to frozen weights.
+
+`sft` and `lora` are those of Megatron-Bridge's recipes. `adapters` is that of MLPerf's Llama 2 70B: tokens attend to all
+earlier ones of a sequence, and both of attention's linear layers have adapters.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,12 @@ import copy
 from typing import Any
 
 import torch
-from megatron.core.tensor_parallel.layers import ColumnParallelLinear
+from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
 from megatron.core.transformer.transformer_config import TransformerConfig
 
 from megatron_layers import SDPACoreAttention
-from validation.workloads.narrow_layers import NarrowColumn
+from validation.workloads.narrow_layers import NarrowColumn, NarrowRow
 
 SAMPLE = 256
 """Tokens of a packed sample. Those of the recipes' data (SQuAD) have 206, weighted by tokens: a tile of attention."""
@@ -57,6 +61,27 @@ class AdaptedColumn(NarrowColumn):
         for layer in self.adapter:
             input_, _ = layer(input_)
         return out + input_ * SCALE, bias
+
+
+class AdaptedRow(NarrowRow):
+    """Adds the product with two thin matrices in bfloat16 to that of a row-parallel layer."""
+
+    def __init__(self, input_size: int, output_size: int, *, config: TransformerConfig, **kwargs: Any) -> None:
+        super().__init__(input_size, output_size, config=config, **kwargs)
+        self.adapter = torch.nn.ModuleList([
+            RowParallelLinear(
+                input_size, RANK, config=config, init_method=config.init_method, bias=False, input_is_parallel=True,
+                skip_bias_add=True,
+            ),
+            torch.nn.Linear(RANK, output_size, bias=False, device="cuda", dtype=config.params_dtype),
+        ])
+        weight: Any = self.adapter[1].weight
+        weight.sequence_parallel = config.sequence_parallel
+
+    def forward(self, input_: torch.Tensor) -> tuple[torch.Tensor, None]:
+        out, bias = super().forward(input_)
+        low, _ = self.adapter[0](input_)
+        return out + self.adapter[1](low) * SCALE, bias
 
 
 def freeze(model: torch.nn.Module) -> None:

@@ -1,26 +1,39 @@
-"""Core attention in MXFP8 as Transformer Engine runs it with cuDNN, for its time only.
+"""Core attention in MXFP8 or FP8 as Transformer Engine runs it with cuDNN, for its time only.
 
-Query, key and value are made narrow in both layouts; the output and the gradients are bfloat16. With a window cuDNN skips
+Query, key and value are made narrow, in MXFP8 in both layouts; the output and the gradients are bfloat16. With a window cuDNN skips
 the tiles outside of it in the forward pass only: published backward passes of 128 tokens take the time of all tokens
 (NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training/results/gpt_oss). Values are not those of a training.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 
-from validation.workloads.narrow_layers import quantise, recipe
+from validation.workloads.narrow_layers import Recipe, quantise, recipe
 from validation.workloads.window_attention import CoreAttention
 
 CUDNN = torch.ops.aten._scaled_dot_product_cudnn_attention
 CUDNN_BACKWARD = torch.ops.aten._scaled_dot_product_cudnn_attention_backward
 
 
-def _narrow(given: torch.Tensor) -> torch.Tensor:
+class Format:
+    """Of attention in this run."""
+
+    name = "mxfp8"
+
+    @classmethod
+    def recipe(cls) -> Recipe:
+        """Attention reads one layout of operands with one scale a tensor."""
+        made = recipe(cls.name)
+        return made if made.block else replace(made, layouts=1)
+
+
+def narrow(given: torch.Tensor) -> torch.Tensor:
     """As [batch, heads, sequence, head_dim] of [sequence, batch, heads, head_dim]."""
-    made = quantise(given.reshape(-1, given.size(2) * given.size(3)), recipe("mxfp8"))
+    made = quantise(given.reshape(-1, given.size(2) * given.size(3)), Format.recipe())
     return made.along_rows.view(given.shape).permute(1, 2, 0, 3)
 
 
@@ -38,10 +51,10 @@ class _Attend(torch.autograd.Function):
     def forward(
         ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: int
     ) -> torch.Tensor:
-        narrow = [_narrow(each) for each in (query, key, value)]
+        operands = [narrow(each) for each in (query, key, value)]
         length = 2 * window or query.size(0)
-        made = CUDNN(*(_blocks(each, length) if window else each for each in narrow), None, True, 0.0, not window)
-        ctx.narrow, ctx.made, ctx.shapes = narrow, made, [each.shape for each in (query, key, value)]
+        made = CUDNN(*(_blocks(each, length) if window else each for each in operands), None, True, 0.0, not window)
+        ctx.narrow, ctx.made, ctx.shapes = operands, made, [each.shape for each in (query, key, value)]
         return query.new_empty((*query.shape[:3], value.size(3)))
 
     @staticmethod
@@ -52,13 +65,13 @@ class _Attend(torch.autograd.Function):
         sums = torch.empty((batch, heads, length, 1), dtype=torch.float32, device=q.device)
         _, _, cum_q, cum_k, _, _, seed, offset, _ = ctx.made
         CUDNN_BACKWARD(
-            _narrow(gradients[0]), q, k, v, out, sums, seed, offset, None, cum_q, cum_k, length, length, 0.0, True
+            narrow(gradients[0]), q, k, v, out, sums, seed, offset, None, cum_q, cum_k, length, length, 0.0, True
         )
         return *(gradients[0].new_empty(shape) for shape in ctx.shapes), None
 
 
 class NarrowAttention(CoreAttention):
-    """In MXFP8."""
+    """In the format of the run."""
 
     def attend(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         made: torch.Tensor = _Attend.apply(query, key, value, self.window)

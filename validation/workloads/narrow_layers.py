@@ -42,7 +42,8 @@ class Recipe:
 
 
 def recipe(name: str) -> Recipe:
-    """Of `bf16`, `fp8` (one scale a tensor, from its largest value), `mxfp8` or `nvfp4`.
+    """Of `bf16`, `fp8` (one scale a tensor, from its largest value), `delayed` (from those of earlier steps), `mxfp8` or
+    `nvfp4`.
 
     Tensor cores of Hopper read FP8 along one direction only; those of Blackwell take both.
     """
@@ -50,6 +51,7 @@ def recipe(name: str) -> Recipe:
     return {
         "bf16": Recipe("bf16", 0, False, 0),
         "fp8": Recipe("fp8", 0, True, 2 if hopper else 1),
+        "delayed": Recipe("delayed", 0, False, 2 if hopper else 1),
         "mxfp8": Recipe("mxfp8", 32, False, 2),
         "nvfp4": Recipe("nvfp4", 16, True, 2, packed=True),
     }[name]
@@ -143,6 +145,8 @@ class Place:
     group: dist.ProcessGroup
     sequence_parallel: bool
     weights: NarrowWeights
+    overlaps: bool = True
+    """Tensor parallelism's communication runs next to products (Userbuffers)."""
 
     @property
     def ranks(self) -> int:
@@ -194,10 +198,11 @@ class _Row(torch.autograd.Function):
     def forward(ctx: Any, given: torch.Tensor, weight: torch.Tensor, place: Place) -> torch.Tensor:
         own = read(given, place.how, ctx.needs_input_grad[1])
         narrow = place.weights.of(weight, place.how)
-        parts, ranks, columns = own.along_rows.chunk(place.ranks), place.ranks, weight.size(0)
+        ranks, columns = place.ranks, weight.size(0)
+        parts = own.along_rows.chunk(ranks if place.overlaps else 1)
         out = given.new_empty((own.along_rows.size(0) // ranks, columns))
         pending = []
-        for part, mine in zip(parts, out.chunk(ranks), strict=True):
+        for part, mine in zip(parts, out.chunk(len(parts)), strict=True):
             made = given.new_empty((part.size(0), columns))
             product(part, narrow.along_rows, place.how, made)
             if ranks > 1:
@@ -243,6 +248,10 @@ def _gathered(own: torch.Tensor, weight: torch.Tensor, place: Place, dtype: torc
     """The product of all ranks' rows; that of the own rows runs while the others arrive."""
     whole, work = _gather(own, place)
     out = own.new_empty((whole.size(0), weight.size(0)), dtype=dtype)
+    if work is not None and not place.overlaps:
+        work.wait()
+        product(whole, weight, place.how, out)
+        return out
     rows = own.size(0)
     product(own, weight, place.how, out[:rows])
     if work is not None:
@@ -266,6 +275,7 @@ def _gradient(outputs: torch.Tensor, inputs: torch.Tensor, weight: Any, how: Rec
 class _Narrow(torch.nn.Module):
     """Of both kinds of linear layers: its product takes the place of Megatron-Core's."""
 
+    overlaps = True
     function: Any
     tp_group: dist.ProcessGroup
     weight: torch.Tensor
@@ -276,7 +286,7 @@ class _Narrow(torch.nn.Module):
         if config.defer_embedding_wgrad_compute:  # only of the output layer
             self.config = copy.copy(config)
             self.config.defer_embedding_wgrad_compute = False
-        self.place = Place(recipe_of(config), self.tp_group, config.sequence_parallel, NarrowWeights())
+        self.place = Place(recipe_of(config), self.tp_group, config.sequence_parallel, NarrowWeights(), self.overlaps)
 
     def _forward_impl(self, input: torch.Tensor, weight: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
         made: torch.Tensor = self.function.apply(input, weight, self.place)

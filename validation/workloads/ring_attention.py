@@ -13,12 +13,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from validation.workloads.narrow_attention import narrow
+
 _forward = torch.ops.aten._scaled_dot_product_cudnn_attention
 _backward = torch.ops.aten._scaled_dot_product_cudnn_attention_backward
 
 
 class RingAttention(torch.nn.Module):
     """Query, key and value are [sequence, batch, heads, head_dim]; the output is [sequence, batch, heads * head_dim]."""
+
+    narrows = False
+    """Operands are in the format of `narrow_attention`, and so are keys and values on their way."""
 
     def __init__(self, *, pg_collection: Any, **_: Any) -> None:
         super().__init__()
@@ -29,8 +34,14 @@ class RingAttention(torch.nn.Module):
         **_: Any,
     ) -> torch.Tensor:
         rows = (each.permute(1, 2, 0, 3) for each in (query, key, value))
-        out: torch.Tensor = _Ring.apply(*rows, self.group)
+        out: torch.Tensor = _Ring.apply(*rows, self.group, self.narrows)
         return out.permute(2, 0, 1, 3).reshape(query.size(0), query.size(1), -1)
+
+
+class NarrowRing(RingAttention):
+    """In MXFP8 or FP8; sums over the steps are bfloat16."""
+
+    narrows = True
 
 
 def _parts(step: int, rank: int, length: int) -> tuple[slice, slice, bool]:
@@ -52,8 +63,11 @@ def _exchange(sent: torch.Tensor, group: dist.ProcessGroup) -> tuple[torch.Tenso
 class _Ring(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: dist.ProcessGroup
+        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: dist.ProcessGroup, narrows: bool
     ) -> torch.Tensor:
+        wide = query.dtype
+        if narrows:
+            query, key, value = (narrow(each.permute(2, 0, 1, 3)) for each in (query, key, value))
         pair, ranks, out, steps = torch.stack((key, value)), group.size(), torch.empty(0), []
         for step in range(ranks):
             coming, works = _exchange(pair, group) if step + 1 < ranks else (pair, [])
@@ -62,13 +76,13 @@ class _Ring(torch.autograd.Function):
             made = _forward(q, k, v, None, True, 0.0, causal)
             steps.append((q, k, v, made))
             if step:
-                out[:, :, queries].add_(made[0])
+                out[:, :, queries].add_(made[0].to(wide))
             else:
-                out = made[0].clone() if ranks > 1 else made[0]
+                out = made[0].to(wide, copy=ranks > 1)
             for work in works:
                 work.wait()
             pair = coming
-        ctx.steps, ctx.group = steps, group
+        ctx.steps, ctx.group, ctx.narrows = steps, group, narrows
         return out
 
     @staticmethod
@@ -76,13 +90,16 @@ class _Ring(torch.autograd.Function):
         group, steps = ctx.group, ctx.steps
         of_query, of_pair, coming = torch.empty(0), torch.empty(0), torch.empty(0)
         works: list[dist.Work] = []
+        wide = gradients[0].dtype
+        sent = narrow(gradients[0].permute(2, 0, 1, 3)) if ctx.narrows else gradients[0]
         for step, (q, k, v, made) in enumerate(steps):
             queries, keys, causal = _parts(step, group.rank(), gradients[0].size(2))
             out, lse, cum_q, cum_k, max_q, max_k, seed, offset, _ = made
-            given = gradients[0][:, :, queries].contiguous()
+            given = sent[:, :, queries].contiguous()
             found = _backward(
                 given, q, k, v, out, lse, seed, offset, None, cum_q, cum_k, max_q, max_k, 0.0, causal
             )
+            found = [each.to(wide) for each in found]
             for work in works:
                 work.wait()
             if step:
@@ -97,4 +114,4 @@ class _Ring(torch.autograd.Function):
         for work in works:
             work.wait()
         home = coming[2:] if len(steps) > 1 else of_pair
-        return of_query, home[0], home[1], None
+        return of_query, home[0], home[1], None, None

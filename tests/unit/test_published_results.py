@@ -1,0 +1,110 @@
+"""Results of MLPerf Training and golden values of Megatron-LM as runs, and the tables of their errors."""
+
+from pathlib import Path
+from typing import Any
+
+from phantora.hardware import load_cluster
+from validation.published import golden
+from validation.published.bridge import Journal
+from validation.published.bridge_rows import Run
+from validation.published.mlperf import chosen, table
+from validation.published.mlperf_rows import expressed
+
+ROW: dict[str, Any] = {
+    "benchmark": "llama31_405b",
+    "round": "v5.0",
+    "org": "a",
+    "gpu": "NVIDIA H100-SXM5-80GB",
+    "gpus": 512,
+    "hosts": 64,
+    "gpus_per_host": 8,
+    "global_batch": 1152,
+    "micro_batch": 1,
+    "parallelism": {"tp": 8, "pp": 8, "cp": 2, "ep": None, "vp": 8},
+    "precision": "fp8 delayed",
+    "config_env": {"TP_COMM_OVERLAP": "True"},
+    "step_time_s": 10.0,
+}
+
+
+def words_of(**changes: Any) -> str:
+    run = expressed(ROW | changes)
+    assert isinstance(run, Run)
+    return " ".join((*run.options, *run.words))
+
+
+def test_a_result_is_folded_to_its_pipeline_with_the_precision_and_overlap_of_its_configuration() -> None:
+    run = expressed(ROW)
+    assert isinstance(run, Run)
+    assert (run.layers, run.micro, run.rounds, run.points) == (126, 288, (8, 16), (126,))
+    assert run.options[1:4] == ("dgx-h100:64", "--fold", "pp=8,dp=4:first,cp=2:first,tp=8:first")
+    assert "--precision delayed" in words_of() and "--exposed-tp" not in words_of()
+    env = {"TP_COMM_OVERLAP": "False", "FULL_CUDA_GRAPH": "1"}
+    assert "--exposed-tp" in words_of(config_env=env) and "--cuda-graphs full_iteration" in words_of(config_env=env)
+
+
+def test_attention_has_the_format_that_the_configuration_names() -> None:
+    eight = {
+        "benchmark": "llama31_8b",
+        "global_batch": 256,
+        "parallelism": {"tp": 1, "pp": 1, "cp": 2, "ep": None, "vp": None},
+    }
+    narrow = {"FP8_DPA": "1", "NVTE_DPA_FP8_RECIPE": "Float8CurrentScaling"}
+    assert "--narrow-attention fp8" in words_of(**eight, precision="nvfp4", config_env=narrow)
+    assert "--narrow-attention" not in words_of(**eight, config_env=narrow | {"NVTE_DPA_FP8_RECIPE": "F16"})
+
+
+def test_experts_of_a_rack_are_on_segments_of_racks_and_another_batch_is_refused() -> None:
+    deep = {
+        "benchmark": "deepseekv3_671b",
+        "gpu": "NVIDIA Blackwell GPU (GB200)",
+        "gpus": 512,
+        "hosts": 128,
+        "global_batch": 15360,
+        "gpus_per_host": 4,
+        "parallelism": {"tp": 2, "pp": 4, "cp": 1, "ep": 32, "vp": 4},
+        "precision": "mxfp8",
+    }
+    words = words_of(**deep, config_env={"PIPELINE_LAYOUT": "Et*4|(t*4|)*14tmL"})
+    cluster = load_cluster(words.split()[1])
+    assert (cluster.hosts, cluster.wiring.nvlink_hosts) == (128, 16)
+    assert "no multiple" in str(expressed(ROW | {"global_batch": 1151}))
+    assert "UNet" in str(expressed(ROW | {"benchmark": "stable_diffusion"}))
+
+
+def test_the_table_has_both_numbers_and_predictions_only_one(tmp_path: Path) -> None:
+    run = expressed(ROW)
+    assert isinstance(run, Run)
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.known = {" ".join(run.command(126, 8)): 1.0, " ".join(run.command(126, 16)): 1.25}
+    lines = list(table([(0, ROW)], journal, predicts=False))
+    assert lines[2].endswith("| 10 | 9.75 | -2.5% |") and lines[-1].endswith("| 1 | 2.5% | -2.5% | 0 | 1 |")
+    assert list(table([(0, ROW)], journal, predicts=True))[2].endswith("| 9.75 |")
+    assert [number for number, _ in chosen([ROW, ROW | {"org": "b"}], ["405b", "b"])] == [0, 1]
+    assert [number for number, _ in chosen([ROW, ROW], ["1"])] == [1]
+
+
+def test_a_golden_test_runs_its_own_arguments_on_random_tokens() -> None:
+    row = {
+        "test": "gpt/small",
+        "platform": "dev_dgx_h100",
+        "script": "pretrain_gpt.py",
+        "hosts": 1,
+        "gpus_per_host": 8,
+        "gpu": "H100",
+        "args": {
+            "--num-layers": "12",
+            "--data-path": "x",
+            "--ckpt-format": "torch_dist",
+            "--bf16": "true",
+            "--train-iters": "50",
+        },
+        "mem_max_allocated_bytes": 1.0,
+        "mem_allocated_bytes": 1.0,
+        "env": {},
+        "iteration_s": 0.1,
+    }
+    words = golden.command(row, Path("/lm"))
+    assert words[:6] == ["--cluster", "1x8xH100", "--fold", "off", "-m", "validation.workloads.megatron_script"]
+    assert words[6:10] == ["/lm/pretrain_gpt.py", "--num-layers", "12", "--bf16"] and "--data-path" not in words
+    assert "no memory" in golden.refused(row | {"mem_max_allocated_bytes": None})

@@ -1,0 +1,226 @@
+"""Golden values of Megatron-LM's functional tests, simulated:
+python -m validation.published.golden FILE CHECKOUT ROW|all [--out FOLDER] [--jobs N]
+
+FILE has tests as JSON lines, CHECKOUT is Megatron-LM at their commit; ROW is the number of a line from 0, or words of
+its label. Each row runs Megatron-LM's own script with the arguments of the test, on random tokens and without
+checkpoints, all ranks as processes. It prints bytes of memory and seconds of an iteration, as recorded and as
+simulated, or the reason why it does not run. Local layers have torch's LayerNorm in place of Apex's. Rows with
+Transformer Engine need it (docs/frameworks/megatron.md). FOLDER keeps what a row gave (journal.jsonl) and the table
+(table.md); a row that is known is not simulated again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+from phantora.run_process import PHANTORA
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 1800
+ITERATIONS = 5
+"""Of a run; memory has its largest value in the second one, when the optimizer has its states."""
+MEMORY = ("mem-max-allocated-bytes", "mem-allocated-bytes")
+DROPPED = (
+    "--save",
+    "--load",
+    "--data-path",
+    "--vocab-file",
+    "--merge-file",
+    "--tensorboard-dir",
+    "--data-cache-path",
+    "--async-",
+    "--ckpt-",
+    "--no-ckpt-",
+    "--dist-ckpt-",
+    "--use-checkpoint",
+    "--use-persistent-ckpt",
+    "--auto-detect-ckpt",
+    "--verify-integrity",
+    "--no-mmap-bin-files",
+    "--train-iters",
+    "--train-samples",
+    "--exit-",
+    "--eval-",
+    "--finetune",
+    "--tokenizer-",
+    "--tiktoken-",
+    "--no-load-",
+    "--override-opt",
+    "--mock-data",
+    "--vocab-size",
+    "--rerun-mode",
+    "--no-use-tokenizer",
+    "--log-params-norm",
+    "--log-num-zeros",
+    "--check-weight-hash",
+    "--dataloader-type",
+    "--num-workers",
+    "--start_step",
+    "--log-progress",
+    "--log-validation",
+)
+"""Options about data, checkpoints and further passes over the weights, which no memory peak depends on."""
+SCRIPTS = ("pretrain_gpt.py", "pretrain_hybrid.py")
+VOCABULARY = 50257
+"""Tokens of GPT-2, which tests without a tokenizer of their own have."""
+HERE = {
+    "--mock-data": "",
+    "--tokenizer-type": "NullTokenizer",
+    "--train-iters": str(ITERATIONS),
+    "--eval-iters": "0",
+    "--eval-interval": "1000",
+    "--tensorboard-dir": "none",
+}
+Values = dict[str, float]
+
+
+def named(row: Mapping[str, Any], number: int) -> str:
+    """Row `number` in a line of a table."""
+    return f"{number} {row['test']} {row['platform']}"
+
+
+def refused(row: Mapping[str, Any]) -> str:
+    """Why a row does not run; empty if it does."""
+    if row["script"] not in SCRIPTS:
+        return f"{row['script']}: it has no random data"
+    if "mem_max_allocated_bytes" not in row or row["mem_max_allocated_bytes"] is None:
+        return "no memory recorded"
+    return ""
+
+
+def command(row: Mapping[str, Any], checkout: Path) -> list[str]:
+    """Of `phantora trace`."""
+    given = {name: value for name, value in row["args"].items() if not name.startswith(DROPPED)}
+    vocabulary = row["args"].get("--vocab-size", str(VOCABULARY))
+    given |= HERE | {"--vocab-size": vocabulary, "--log-memory-to-tensorboard": ""}
+    if given.get("--transformer-impl") == "local":  # torch's LayerNorm in place of Apex's
+        given["--no-persist-layer-norm"] = "true"
+    words = [word for name, value in given.items() for word in (name, *_values(value))]
+    cluster = f"{row['hosts']}x{row['gpus_per_host']}x{row['gpu']}"
+    if row["gpu"] == "A100":
+        cluster += "-SXM-80GB"
+    script = str(checkout / row["script"])
+    return ["--cluster", cluster, "--fold", "off", "-m", "validation.workloads.megatron_script", script, *words]
+
+
+def _values(value: str) -> list[str]:
+    """Words of an option's value; none of a switch."""
+    return [] if value in ("true", "") else shlex.split(value)
+
+
+class Journal:
+    """What each row gave: nothing is simulated twice."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        lines = file.read_text().splitlines() if file.exists() else []
+        self.known: dict[str, Values | str] = {entry["row"]: entry["values"] for entry in map(json.loads, lines)}
+
+    def fill(self, rows: list[tuple[int, dict[str, Any]]], checkout: Path, jobs: int) -> None:
+        """Simulates what is missing of `rows`, `jobs` rows at a time."""
+        missing = [(_key(row), row) for _, row in rows if not refused(row) and _key(row) not in self.known]
+        with ThreadPoolExecutor(jobs) as pool:
+            pending = {pool.submit(simulated, row, checkout): key for key, row in missing}
+            for done in as_completed(pending):
+                self.known[pending[done]] = found = done.result()
+                if not isinstance(found, str):
+                    with self.file.open("a") as out:
+                        out.write(json.dumps({"row": pending[done], "values": found}) + "\n")
+
+
+def _key(row: Mapping[str, Any]) -> str:
+    return f"{row['test']} {row['platform']}"
+
+
+def simulated(row: Mapping[str, Any], checkout: Path) -> Values | str:
+    """Scalars of the last iteration, or why there are none."""
+    paths = (str(checkout), str(ROOT), os.environ.get("PYTHONPATH", ""))
+    environment = {**os.environ, **row["env"], "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    with tempfile.TemporaryDirectory() as folder:
+        words = [*PHANTORA, "trace", "--no-summary", "-o", f"{folder}/run.arrow", *command(row, checkout)]
+        try:
+            done = subprocess.run(
+                words, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=folder, env=environment
+            )
+        except subprocess.TimeoutExpired:
+            return f"more than {LIMIT_S} s"
+    lines = (done.stdout + done.stderr).splitlines()
+    found: Values = {}
+    for line in lines:
+        _, at, rest = line.partition('{"scalar"')
+        if at:
+            entry = json.loads(at + rest)
+            found[entry["scalar"]] = entry["value"]
+    if done.returncode or not found:
+        last = next((line for line in reversed(lines) if line.strip()), "no output")
+        return next((line for line in lines if line.startswith("FAILED")), last)[:150]
+    return found
+
+
+def table(rows: list[tuple[int, dict[str, Any]]], journal: Journal) -> Iterator[str]:
+    """Lines of the results, of their errors, and of what does not run."""
+    yield "| test | most bytes recorded | simulated | error | bytes behind a step: error | s recorded | simulated |"
+    yield "| --- | --- | --- | --- | --- | --- | --- |"
+    errors: list[float] = []
+    reasons: Counter[str] = Counter()
+    for number, row in rows:
+        found = refused(row) or journal.known.get(_key(row), "not simulated yet")
+        if isinstance(found, str):
+            reasons[found] += 1
+            yield f"| {named(row, number)} | {found} |"
+            continue
+        recorded = [row["mem_max_allocated_bytes"], row["mem_allocated_bytes"]]
+        off = [found[name] / value - 1.0 for name, value in zip(MEMORY, recorded, strict=True)]
+        errors.append(abs(off[0]))
+        yield (
+            f"| {named(row, number)} | {recorded[0]:,.0f} | {found[MEMORY[0]]:,.0f} | {off[0]:+.2%} | {off[1]:+.2%} "
+            f"| {row.get('iteration_s') or 0:.3f} | {found['iteration-time']:.3f} |"
+        )
+    if errors:
+        close = sum(error <= 0.005 for error in errors)
+        yield f"\n{len(errors)} rows: median error {statistics.median(errors):.2%}, {close} within 0.5 %"
+    yield from (f"- left out, {count}: {reason}" for reason, count in reasons.most_common())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("checkout", type=Path, help="folder of Megatron-LM")
+    parser.add_argument("rows", nargs="+", metavar="ROW", help="number, words of a label, or all")
+    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("golden"), metavar="FOLDER")
+    parser.add_argument("--jobs", type=int, default=1, help="rows that are simulated at the same time")
+    parser.add_argument("--known", action="store_true", help="simulate nothing: only what FOLDER has")
+    args = parser.parse_args()
+    for needed in (args.file, args.checkout / SCRIPTS[0]):
+        if not needed.is_file():
+            parser.error(f"no such file: {needed}")
+    every = list(enumerate(map(json.loads, args.file.read_text().splitlines())))
+    numbers = {int(word) for word in args.rows if word.isdigit()}
+    texts = [word for word in args.rows if word != "all"]
+    rows = [
+        (at, row) for at, row in every if at in numbers or (not numbers and all(t in named(row, at) for t in texts))
+    ]
+    if not rows:
+        parser.error(f"no row has all of: {' '.join(args.rows)}")
+    args.out.mkdir(parents=True, exist_ok=True)
+    journal = Journal(args.out / "journal.jsonl")
+    if not args.known:
+        journal.fill(rows, args.checkout.resolve(), args.jobs)
+    lines = list(table(rows, journal))
+    print(*lines, sep="\n")
+    (args.out / "table.md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
