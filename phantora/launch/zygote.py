@@ -177,7 +177,7 @@ def _serve(link: socket.socket) -> Callable[[], None] | None:
 
 
 def _notify(report: int, number: int) -> None:
-    with suppress(BrokenPipeError):  # nobody waits for it any more
+    with suppress(BrokenPipeError):  # its reader has gone
         os.write(report, b"%d\n" % number)
 
 

@@ -176,7 +176,7 @@ class IdleDetector:
             quiet, idle = look()
         return idle and quiet
 
-    def somebody_runs(self, pids: Iterable[int]) -> bool:
+    def any_runs(self, pids: Iterable[int]) -> bool:
         """True if one of `pids` ran at the last poll."""
         return any(pid in self._looks and not self._looks[pid].sleeps for pid in pids)
 

@@ -79,7 +79,7 @@ class Replayer(Simulator):
                     voice.feed()
             except (ValueError, OSError) as error:
                 raise PhantoraError(f"the recording is damaged ({error}); run `phantora trace` again") from error
-            reason = self._turn(0, 0)
+            reason = self._iterate(0, 0)
             if reason & native.DONE and not reason & native.PRICES and all(voice.done for voice in self._voices):
                 return
             # Only ranks whose recording has it are asleep.

@@ -1,4 +1,4 @@
-"""The loop around the engine: prices for what is new, rows for the log, an eye on sleepers and hangs."""
+"""The loop around the engine: prices for what is new, rows for the log, release of sleepers, diagnosis of hangs."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from phantora.wire import layout, stacks
 from phantora.wire.session import Session
 
 _SLEEP_US = 2000  # longest sleep while a rank waits for an answer
-_LONG_SLEEP_US = 20_000  # the same where a turn takes long, since many ranks are looked at
-_TURNS_SHARE = 0.02  # of a core for turns that find nothing new
-_REST_US = 50_000  # and while none does
+_LONG_SLEEP_US = 20_000  # longest sleep where an iteration takes long, since many ranks are polled
+_ITERATIONS_SHARE = 0.02  # of a core for iterations that find nothing new
+_REST_US = 50_000  # longest sleep while no rank waits
 _SLEEP_CHECK_S = 0.004  # nothing has moved for so long: are ranks asleep outside CUDA?
-_LOOKS_SHARE = 0.02  # of a core at most, while some rank computes: looks cost as much as its threads are many
-_LOOK_AGAIN_S = 0.25
-_SECOND_LOOK_S = 0.02  # the same where nobody ran at the first look, which proves nothing
-_LONG_SLEEP_S = 0.02  # the same when nobody waits for an answer: a thread may poll for one
+_POLLS_SHARE = 0.02  # of a core at most, while some rank computes: a poll costs more the more threads it has
+_POLL_AGAIN_S = 0.25
+_SECOND_POLL_S = 0.02  # to the second poll, where no rank ran at the first, which proves nothing
+_LONG_SLEEP_S = 0.02  # as _SLEEP_CHECK_S, when no rank waits for an answer: a thread may poll for one
 _ABSENT_S = 1.0  # all processes of a command sleep for so long: none is about to become a rank
 _START_FACTOR = 10  # a rank's start (imports, a cold disk, a busy machine) may take ten hang timeouts
 _GIVE_UP_S = 5.0  # all ranks wait for each other for so long: no other thread of theirs (a watchdog, a timer) aborts it
-_NOTICE_FACTOR = 4  # from one notice of who works to the next
+_NOTICE_FACTOR = 4  # from one notice of working ranks to the next
 _STALL_S = 1.0  # a pause that is shorter may be chance
-_AWAKE_SHARE = 0.05  # of the hang timeout: who was awake for longer was not blocked
+_AWAKE_SHARE = 0.05  # of the hang timeout: a process that was awake for longer was not blocked
 
 
 def timing_of(gpu: Gpu, nccl: NcclEnvironment | None = None) -> native.Timing:
@@ -161,7 +161,7 @@ class Simulator:
             self._refresh()
             self._engine.close()
 
-    def _turn(self, waiting_us: int, resting_us: int) -> int:
+    def _iterate(self, waiting_us: int, resting_us: int) -> int:
         """Lets the engine go on and answers its questions; bits of reasons."""
         reason = self._engine.run(waiting_us, resting_us)
         if reason & native.ERROR:
@@ -183,7 +183,7 @@ class Simulator:
     def _loop(self) -> None:
         idle_since: float | None = None
         idle = IdleDetector()
-        next_look = 0.0
+        next_poll = 0.0
         waits = self._session.control["waiting"]
         pause = _SLEEP_US
         while not self._stop.is_set():
@@ -194,7 +194,7 @@ class Simulator:
             for rank, status in deaths:
                 self._engine.rank_died(rank, status)
             begin = 0.0 if idle_since is None else time.thread_time()  # a system call
-            reason = self._turn(pause, _REST_US)
+            reason = self._iterate(pause, _REST_US)
             if reason & native.DONE and not reason & native.PRICES:
                 return
             if reason not in (native.IDLE, native.SLEPT):
@@ -204,22 +204,22 @@ class Simulator:
                 if not reason & native.SLEPT:
                     continue
             waiting = bool(waits.any())
-            turn = time.thread_time() - begin if idle_since is not None else 0.0
+            iteration = time.thread_time() - begin if idle_since is not None else 0.0
             now = time.monotonic()
             if idle_since is None:
                 idle_since = now
                 idle.restart()
-            if now - idle_since > (_SLEEP_CHECK_S if waiting else _LONG_SLEEP_S) and now >= next_look:
+            if now - idle_since > (_SLEEP_CHECK_S if waiting else _LONG_SLEEP_S) and now >= next_poll:
                 begin = time.thread_time()
-                works = self._look_at_sleepers(idle, now - idle_since)
-                again = _LOOK_AGAIN_S if works and idle.somebody_runs(self._pids().values()) else _SECOND_LOOK_S
-                next_look = now + min((time.thread_time() - begin) / _LOOKS_SHARE, again) if works else now
-                # Who works may do so for long; sleepers, of whom nobody does, are released one after the other.
-                rest = int(turn * 1e6 / _TURNS_SHARE) if again == _LOOK_AGAIN_S else 0
+                works = self._poll_sleepers(idle, now - idle_since)
+                again = _POLL_AGAIN_S if works and idle.any_runs(self._pids().values()) else _SECOND_POLL_S
+                next_poll = now + min((time.thread_time() - begin) / _POLLS_SHARE, again) if works else now
+                # A working rank may do so for long; sleepers, where none works, are released one after the other.
+                rest = int(iteration * 1e6 / _ITERATIONS_SHARE) if again == _POLL_AGAIN_S else 0
                 pause = min(max(_SLEEP_US, rest), _LONG_SLEEP_US)
 
-    def _look_at_sleepers(self, idle: IdleDetector, since: float) -> bool:
-        """Nothing has moved for `since` seconds: release an answer, or diagnose. True if somebody works, or will."""
+    def _poll_sleepers(self, idle: IdleDetector, since: float) -> bool:
+        """Nothing has moved for `since` seconds: release an answer, or diagnose. True if a rank works, or will."""
         states = {rank: self._engine.rank_state(rank) for rank in self._session.real}
         running = [rank for rank, state in states.items() if state in (native.NOT_STARTED, native.RUNS)]
         if self._root is not None and all(state in (native.NOT_STARTED, native.EXITED) for state in states.values()):
@@ -232,13 +232,13 @@ class Simulator:
             self._report_working_ranks(pids, since)
             return True
         blocked = idle.blocked(pids.values(), _AWAKE_SHARE * self._config.hang_timeout)
-        if self._root is not None and self._settle(self._root, states, blocked, idle):
+        if self._root is not None and self._finalize(self._root, states, blocked, idle):
             idle.restart()
             return False
         # Of a rank that has not joined we know nothing but that its process has not ended.
         patience = self._config.hang_timeout * (_START_FACTOR if len(pids) < len(running) else 1)
         if len(pids) < len(running) and (blocked < patience or not (pids or self._bystanders)):
-            return False  # with nobody to look at, the server still imports what is to be preloaded
+            return False  # with no process to poll, the server still imports what is to be preloaded
         asleep = list(pids)
         if self._engine.release_sleepers(asleep):
             idle.restart()
@@ -260,8 +260,8 @@ class Simulator:
         self._stalled_at = now
 
     def _report_working_ranks(self, running: dict[int, int], since: float) -> None:
-        """Nothing is wrong yet, but others wait for a few that compute outside of CUDA or are stopped: say where, at
-        longer and longer intervals."""
+        """Nothing is wrong yet, but ranks wait for a few others that compute outside of CUDA or are stopped: says
+        where, at longer and longer intervals."""
         waits = len(self._session.real) > len(running) > 0
         if self._config.notice is None or not waits or since < self._next_notice:
             return
@@ -273,10 +273,10 @@ class Simulator:
     def _pids(self) -> dict[int, int]:
         return {rank: pid for rank in self._session.real if (pid := int(self._session.control["pid"][rank])) > 0}
 
-    def _settle(self, root: int, states: dict[int, int], blocked: float, idle: IdleDetector) -> bool:
-        """Ranks whose process has gone have ended; GPUs that no process of a command is about to use stay idle.
+    def _finalize(self, root: int, states: dict[int, int], blocked: float, idle: IdleDetector) -> bool:
+        """Ranks without their process have ended; GPUs that no process of a command is about to use stay idle.
 
-        Called when no rank works. True if something was settled.
+        Called when no rank works. True if something was finalized.
         """
         pids = self._pids()
         alive = {rank: pid for rank, pid in pids.items() if states[rank] in (native.RUNS, native.WAITS)}
@@ -284,8 +284,8 @@ class Simulator:
         absent = [rank for rank, state in states.items() if state == native.NOT_STARTED and rank not in pids]
         if absent and not gone and blocked >= _ABSENT_S and pids:
             others = {root, *descendants(root)} - set(pids.values())
-            looks = [idle.asleep(pid, _ABSENT_S, children=False) for pid in others]  # each must be looked at
-            if all(looks):
+            asleep = [idle.asleep(pid, _ABSENT_S, children=False) for pid in others]  # each must be polled
+            if all(asleep):
                 gone = [rank for rank in absent if self._session.close_place(rank)]
         for rank in gone:
             self._engine.rank_died(rank, 0)

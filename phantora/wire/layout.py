@@ -432,7 +432,7 @@ Control = Struct(
         ("int32_t", "pid", 1, ""),
         ("uint32_t", "waiting", 1, "threads blocked in a request"),
         ("int64_t", "floor", 1, "set by the simulator: the rank's host clock is at least this from now on"),
-        ("uint32_t", "turns", 1, "processes that have had this place, and times that it was closed"),
+        ("uint32_t", "processes", 1, "processes that have had this place, and times that it was closed"),
         ("int32_t", "left", 1, "pid of one that has said that it ends"),
         ("uint32_t", "folded", 1, "1: no process, others stand for this rank"),
         (

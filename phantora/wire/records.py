@@ -230,7 +230,7 @@ KINDS: tuple[tuple[str, str, str], ...] = (
     ("RECV", "transfer", "stream, id = comm, op"),
     # The reply's status is 1 if the bytes follow from unknown values.
     ("PAYLOAD", "payload", "request: reply = bytes from the offset on, value = total; without a slot: nobody will ask"),
-    ("MEMORY", "memory", "id = enum ph_mem: of torch's allocator; op: name; of a free: us since a watchdog's round"),
+    ("MEMORY", "memory", "id = enum ph_mem: of torch's allocator; op: name; of a free: us since a watchdog's poll"),
     ("UNSUPPORTED", "", "id = name of a call that was let through under --unsupported warn"),
     ("CLOCK", "", "nothing but `time`: the host clock has reached it"),
     ("HOST_SPAN", "span", "id = name: host operator that launched nothing but is worth a row"),

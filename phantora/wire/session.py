@@ -156,11 +156,11 @@ class Session:
         return cls(fd, world_size, size, area, header, control, tuple(range(world_size) if real is None else real))
 
     def close_place(self, rank: int) -> bool:
-        """Nobody waits any longer for a process to become `rank`; False if one has. One that comes later may still."""
+        """The run no longer waits for a process to become `rank`; False if one has. One that comes later may still."""
         if int(self.control["pid"][rank]):
             return False
         self.control["pid"][rank] = -1
-        self.control["turns"][rank] += 1
+        self.control["processes"][rank] += 1
         return True
 
     def ring(self) -> None:

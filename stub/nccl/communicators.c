@@ -22,7 +22,7 @@ NCCL_API(ncclResult_t, ncclGetUniqueId, ncclUniqueId *id)
   words[0] = ID_MAGIC;
   words[1] = ph_connected() ? (uint64_t)(uint32_t)ph_rank() : UINT64_MAX;
   words[2] = atomic_fetch_add(&next_unique, 1);
-  words[5] = ph_turn();
+  words[5] = ph_predecessors();
   if (!ph_connected()) {
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);

@@ -329,7 +329,7 @@ ncclResult_t enqueue(operation op, cudaStream_t stream) {
   ncclResult_t result = check_operation(&op, stream);
   if (result != ncclSuccess) return leave(group_failed(result));
   ph_charge(PH_API_NCCL_ENQUEUE);
-  ph_watchdog_rounds();  // torch gives the collective its time limit behind this call
+  ph_watchdog_polls();  // torch gives the collective its time limit behind this call
   ph_watchdog_work();
   if (op.count == 0) return leave(ncclSuccess);
   op.site = ph_site();

@@ -1,5 +1,6 @@
 // The connection to the simulator: its begin, its end, and the child that a rank forks.
 #define _GNU_SOURCE
+#include "rank/rank.h"
 #include "rank/torch_hooks/torch_hooks.h"
 
 #include <errno.h>
@@ -18,7 +19,8 @@ static void detach(void) {
   ph_rt.control = NULL;
   ph_rt.ring = NULL;
   ph_rt.replies = NULL;
-  ph_joined_detach();
+  if (ph_rt.session >= 0) close(ph_rt.session);
+  ph_rt.session = -1;
   ph_clock_detach();
   ph_charges_detach();
   ph_ring_reset();
@@ -80,10 +82,10 @@ int ph_connect(int fd, int rank, int local_rank, int devices) {
   ph_record record = {
       .kind = PH_RANK_START,
       .start = {.pid = (uint64_t)getpid(), .local_rank = (uint64_t)local_rank, .devices = (uint64_t)devices}};
-  ph_rt.turn = __atomic_fetch_add(&ph_rt.control->turns, 1, __ATOMIC_SEQ_CST);
+  ph_rt.predecessors = __atomic_fetch_add(&ph_rt.control->processes, 1, __ATOMIC_SEQ_CST);
   ph_rt.control->waiting = ph_rt.control->holding = ph_rt.control->producer_waiting =
       0;  // the one before may have been killed while it waited
-  if (ph_rt.turn)
+  if (ph_rt.predecessors)
     ph_request(&record, NULL, 0);  // another process was this rank: ours begins when its work is done
   else
     ph_emit(&record);

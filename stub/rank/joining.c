@@ -3,6 +3,7 @@
 //
 // It sees the simulated host's GPUs as soon as torch is imported, and asks for their properties without being
 // anything. When it first uses a GPU it takes a place of that GPU.
+#include "rank/rank.h"
 #include "rank/torch_hooks/torch_hooks.h"
 
 #include <errno.h>
@@ -102,9 +103,4 @@ void ph_reach(int64_t time) {
     ph_raise_clock(time);
   else if (time > ph_now())
     ph_sleep(time - ph_now());
-}
-
-void ph_joined_detach(void) {
-  if (ph_rt.session >= 0) close(ph_rt.session);
-  ph_rt.session = -1;
 }

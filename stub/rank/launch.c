@@ -1,17 +1,19 @@
 // Enqueue kernels, copies and memsets.
 #define _GNU_SOURCE
+#include "rank/rank.h"
 #include "rank/torch_hooks/torch_hooks.h"
 
-// CUDA keeps about 1,000 commands of a stream; who launches more waits until the GPU has done some. So a program that
-// never synchronises is at most so far ahead, which is when its allocator can use again what other streams used.
+// CUDA keeps about 1,000 commands of a stream; a thread that launches more waits until the GPU has done some. So a
+// program that never synchronises is at most so far ahead, which is when its allocator can use again what other streams
+// used.
 #define QUEUE_DEPTH 1024
-#define QUEUE_LOOK 128  // kernels between looks: each is a question to the simulator
+#define QUEUE_POLL 128  // kernels between polls: each is a question to the simulator
 
 static void wait_for_room(uint32_t stream) {
-  static unsigned kernels;  // since the last look, by threads that move the clock: two of them never run at once
-  if (!ph_this_thread()->moves_clock || ++kernels < QUEUE_LOOK || ph_operator_open()) return;
+  static unsigned kernels;  // since the last poll, by threads that move the clock: two of them never run at once
+  if (!ph_this_thread()->moves_clock || ++kernels < QUEUE_POLL || ph_operator_open()) return;
   kernels = 0;
-  ph_record record = {.kind = PH_ROOM, .stream = stream, .room.depth = QUEUE_DEPTH - QUEUE_LOOK / 2};
+  ph_record record = {.kind = PH_ROOM, .stream = stream, .room.depth = QUEUE_DEPTH - QUEUE_POLL / 2};
   ph_request(&record, NULL, 0);
 }
 
@@ -22,7 +24,7 @@ void ph_capturing(bool more) { atomic_fetch_add(&captures, more ? 1 : -1); }
 
 // A kernel without an operator may have written memory that is known to be fresh.
 static void attribute(ph_record *record) {
-  static atomic_bool values;  // operators have launched, whose results are true
+  static atomic_bool values;  // operators with true results have launched
   if (ph_top_frame())
     atomic_store_explicit(&values, true, memory_order_relaxed);
   else if (record->kind == PH_KERNEL)
@@ -41,10 +43,10 @@ static bool kept(ph_record *record, const void *data, size_t length) {
 void ph_launch(ph_record *record) {
   if (kept(record, NULL, 0)) return;
   if (ph_rt.null_mode && record->kind == PH_KERNEL) ph_copied_launch();
-  // A launch is made outside the allocator's locks, which a watchdog's round may want.
+  // A launch is made outside the allocator's locks, which a watchdog's poll may want.
   if (record->kind == PH_KERNEL && ph_recording()) {
     wait_for_room(record->stream);
-    ph_watchdog_rounds();
+    ph_watchdog_polls();
   }
   attribute(record);
   ph_emit(record);

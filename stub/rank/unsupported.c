@@ -1,5 +1,6 @@
 // Loud failure.
 #define _GNU_SOURCE
+#include "rank/rank.h"
 #include "rank/torch_hooks/torch_hooks.h"
 
 #include <stdatomic.h>

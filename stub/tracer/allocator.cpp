@@ -107,7 +107,7 @@ static void emit_retries(int device, Allocator &a) {
   a.retries = now;  // the program may have set it to 0
 }
 
-// Time of a block that goes back now, since a watchdog's round; 0: no watchdog kept it.
+// Time of a block that goes back now, since a watchdog's poll; 0: no watchdog kept it.
 static uint32_t microseconds_kept() {
   int64_t ns = ph_watchdog_kept();
   return ns < 0 ? 0 : 1 + static_cast<uint32_t>(std::min<int64_t>(ns / 1000, UINT32_MAX - 1));
@@ -353,7 +353,7 @@ extern "C" __attribute__((visibility("default"))) const char *phantora_failed_al
   return tracer::no_room_place->c_str();
 }
 
-// Python's garbage collector calls it as a callback, with "start" and "stop" in turn.
+// Python's garbage collector calls it as a callback, with "start" and "stop" alternately.
 extern "C" __attribute__((visibility("default"))) void phantora_collects(void *, void *) {
   tracer::Thread &thread = tracer::this_thread();
   thread.collects = !thread.collects;

@@ -35,7 +35,7 @@ std::string short_name(const Operator &op) { return op.name.substr(op.name.rfind
 
 // ---------------------------------------------------------------- what is assumed (phantora/rank/assume.py)
 struct Assumed {
-  bool spread = true;  // choices: different ones, in turn; else always the first
+  bool spread = true;  // choices: different ones, one after the other; else always the first
   double mask = 0;     // share of true elements
   double nms = 0.5;    // share of boxes that are kept
   double loss = 0, last_loss = 0, steps = 0;
@@ -123,12 +123,12 @@ static Along along(const Frame &f, const Tensor &result) {
 }
 
 // A router's choices differ by step and call: experts get other numbers of tokens, so products have other sizes. The
-// choices of the first step are in turn. So are all choices of a program that chooses in a backward pass, because
-// recomputed activations need those of their forward pass. Ranks that share a layer make the same calls, so they
-// choose the same.
+// choices of the first step are one after the other. So are all choices of a program that chooses in a backward pass,
+// because recomputed activations need those of their forward pass. Ranks that share a layer make the same calls, so
+// they choose the same.
 static std::atomic<bool> recomputes{false};
 
-// A seed of the call's choices; 0: in turn. `shape`: rows, candidates, chosen.
+// A seed of the call's choices; 0: one after the other. `shape`: rows, candidates, chosen.
 static uint64_t seed_of(const Frame &f, std::array<int64_t, 3> shape) {
   static std::mutex lock;
   static auto *calls = new std::map<std::array<int64_t, 3>, int64_t>();  // of the present step

@@ -186,7 +186,7 @@ static Piece copied(char *data, size_t at, size_t bytes) {
   return piece;
 }
 
-// Bytes that another rank is to send. A value awaits them in the memory's place, so that only who reads it waits.
+// Bytes that another rank is to send. A value awaits them in the memory's place, so that only its reader waits.
 static Value arriving(const char *data, size_t bytes) {
   PlainCalls plain;
   Tensor host = at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(at::kCPU));

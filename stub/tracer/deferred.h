@@ -1,4 +1,4 @@
-// Large known values are computed when something reads them (docs/values.md). An operator whose tensors are known is
+// Large known values are computed when something reads them (docs/values.md). An operator with known tensors is
 // kept with what it was given, and its results await its bytes (stub/rank/memory/payload.c).
 #pragma once
 #include "tracer/frames.h"

@@ -109,12 +109,12 @@ void settle_empty(const Frame &f, Values outputs) {
 
 void stay_finite(const Frame &f, Values outputs) {
   std::vector<Tensor> broken;
-  auto look = [&](const Tensor &t) {
+  auto inspect = [&](const Tensor &t) {
     if (is_looked_at(t) && !is_finite(t)) broken.push_back(t);
   };
-  for (const IValue &v : outputs) each_tensor(v, look);
+  for (const IValue &v : outputs) each_tensor(v, inspect);
   for (size_t i = 0; i < f.args.size(); ++i)
-    if (f.op->arguments[i].mutated) each_tensor(f.args[i], look);
+    if (f.op->arguments[i].mutated) each_tensor(f.args[i], inspect);
   if (broken.empty()) return;
   for (size_t i = 0; i < f.args.size(); ++i)
     if (!is_finite(f, i)) return;  // the program put an infinity in: a mask's

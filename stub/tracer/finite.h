@@ -11,7 +11,7 @@ void stay_finite(const Frame &f, Values outputs);
 bool all_finite(at::ScalarType type, const char *bytes, size_t extent);
 void make_finite(at::ScalarType type, char *bytes, size_t extent);  // what is not becomes zero
 
-// True if there is an infinity or a NaN in the tensors of `v` whose bytes are true.
+// True if there is an infinity or a NaN in the tensors of `v` with true bytes.
 bool holds_infinity(const IValue &v);
 
 // Selections that unknown masks left empty: from the first on, what is computed of empty tensors is unknown (their mean

@@ -22,14 +22,14 @@ struct Made {
 struct Frame {
   ph_frame ph{};
   const at::RecordFunction *owner = nullptr;
-  Operator *op = nullptr;      // null: a kernel of torch.compile, whose signature is given
+  Operator *op = nullptr;      // null: a kernel of torch.compile, with a given signature
   bool pushed = false;         // known to the runtime: it may launch
   bool below_launched = false; // an operator below it launched something
   bool unsettled = false;      // its tensors are true, but no CPU form took them: the operator around it may know
   bool below_unsettled = false;
   bool unsaved = false;  // a small tensor that it changes in place was still to be computed: no snapshot was taken
   bool below_accessed = false;  // an operator below it has its accesses to pinned memory compared
-  bool carried = false;  // a copy from the host whose bytes are kept
+  bool carried = false;  // a copy from the host that keeps its bytes
   bool below_mutated = false;  // an operator below it changed a large tensor that it changes in place
   bool backward = false;
   bool large = false;  // it, or an operator below it, made a large block, at the thread's `place`
@@ -72,10 +72,10 @@ struct Thread {
   int nodes = 0;  // autograd nodes being applied
   int native_nodes = 0;  // of them, those written in C++: their operators have no Python between
   int allocated = -1;  // device on which this thread's last allocation awaits its record
-  bool large = false;  // it made a large block, whose place in the program is to be recorded
+  bool large = false;  // it made a large block: its place in the program is to be recorded
   std::string place;   // of the last of them
   bool failed = false; // its last allocation failed
-  std::vector<Module> modules;  // whose forward pass runs, the innermost last
+  std::vector<Module> modules;  // with a forward pass that runs, the innermost last
   std::vector<Module> node_modules;  // of the nodes being applied; no name: unknown
   bool collects = false;  // garbage of Python
   bool optimizing = false;  // inside an optimizer's step

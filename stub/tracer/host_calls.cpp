@@ -179,7 +179,7 @@ bool compute(Frame &f, Values outputs) {
   return true;
 }
 
-// An operator of a graph. It holds no CUDA tensors, whose memory would then live longer than on a GPU, but CPU
+// An operator of a graph. It holds no CUDA tensors: their memory would then live longer than on a GPU, but CPU
 // tensors over the same bytes.
 using Ranges = std::vector<std::pair<char *, size_t>>;
 

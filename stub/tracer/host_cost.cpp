@@ -38,7 +38,7 @@ static bool on_host(Values inputs) {
 
 constexpr size_t LEAST_MOVED = 64 << 10;  // bytes: less is in caches, and in the price of a call
 
-constexpr size_t NOTED = 16 << 20;        // bytes of an operator whose threads are said
+constexpr size_t NOTED = 16 << 20;        // bytes of an operator with a given number of threads
 
 // OMP_NUM_THREADS of the user or of torchrun, or torch.set_num_threads, 0 without: the ranks' own is 1, and MKL limits
 // torch's number to the processors of this machine.
@@ -118,7 +118,7 @@ static void charge_list(Thread &thread, const Operator &op, Values inputs) {
   }
 }
 
-// The host time of an operator (docs/costs.md): by what it does, who calls it, how many tensors it
+// The host time of an operator (docs/costs.md): by what it does, its caller, how many tensors it
 // takes in lists, and whether autograd notes it.
 void charge(Thread &thread, Operator *op, Values inputs) {
   bool nested = thread.depth > 0 || thread.native_nodes > 0;

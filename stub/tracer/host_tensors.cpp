@@ -13,7 +13,7 @@ namespace tracer {
 
 constexpr size_t COUNTED_BYTES = 1 << 20;  // of a tensor that counts
 // glibc maps larger blocks apart, and unmaps them when they are freed (M_MMAP_THRESHOLD's largest value). Smaller ones
-// are in its heap, whose free end it gives back when it is twice as large.
+// are in its heap; it gives the free end back when it is twice as large.
 constexpr int64_t MAPPED_BYTES = 32 << 20, TRIMMED_BYTES = 2 * MAPPED_BYTES;
 
 struct HostBlock {

@@ -5,7 +5,7 @@
 namespace tracer {
 
 void watch_host_tensors();  // once, after `import torch`
-// Bytes of the tensor's memory whose pages the first operator that writes them makes. It asks once.
+// Bytes of the tensor's memory on pages that the first operator that writes them makes. It asks once.
 size_t take_new(const Tensor &t);
 
 }  // namespace tracer

@@ -13,7 +13,7 @@ void note_place(const at::RecordFunction &fn, const std::string &place);  // an 
 // A node of the autograd graph begins and ends.
 void enter_node(Thread &thread, const at::RecordFunction &fn);
 void leave_node(Thread &thread);
-std::string module_of(const Thread &thread);  // whose pass runs; empty: unknown
+std::string module_of(const Thread &thread);  // the one that runs its pass; empty: unknown
 std::string backward_place(const Thread &thread);  // of the node that is being applied
 
 }  // namespace tracer

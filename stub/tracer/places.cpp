@@ -97,7 +97,7 @@ class Frames {
     return true;
   }
 
-  const char *file() const {  // valid as long as the frame, whose code refers to it
+  const char *file() const {  // valid as long as the frame: its code refers to it
     static void *const name = p.intern("co_filename");
     void *code = p.code(frame), *file = code ? p.attribute(code, name) : nullptr;
     const char *text = file ? p.text(file) : nullptr;

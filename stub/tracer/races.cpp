@@ -66,7 +66,8 @@ static Clock covered(const Line &line) {
 }
 
 // ---------------------------------------------------------------- records of the runtime
-static uint64_t launched(uint32_t stream, ph_stream_kind kind) {
+static uint64_t launched(uint32_t stream) {
+  ph_stream_kind kind = ph_kind_of_stream(stream);
   std::lock_guard<std::mutex> own(guard);
   Line &line = lines[stream];
   line.kind = kind;
@@ -75,7 +76,8 @@ static uint64_t launched(uint32_t stream, ph_stream_kind kind) {
   return ++line.before[stream];
 }
 
-static void recorded(const void *event, uint32_t stream, ph_stream_kind kind) {
+static void recorded(const void *event, uint32_t stream) {
+  ph_stream_kind kind = ph_kind_of_stream(stream);
   std::lock_guard<std::mutex> own(guard);
   Line &line = lines[stream];
   line.kind = kind;
@@ -206,12 +208,12 @@ static std::string text_of(const Tensor &t) {
 }
 
 // Operators of the host that read no element.
-static bool looks_at_none(const Operator &op) {
+static bool reads_none(const Operator &op) {
   return is_one_of(op.name, {"aten::set_", "aten::resize_", "aten::is_pinned", "aten::record_stream",
                              "aten::lift_fresh", "aten::detach"});
 }
 
-// Tensors whose memory is one whole: gaps of others may belong to another tensor. GPU tensors only if `on_gpu`.
+// Tensors that are one stretch of memory: gaps of others may belong to another tensor. GPU tensors only if `on_gpu`.
 static std::vector<Operand> operands_of(const Frame &f, Values outputs, bool on_gpu) {
   std::vector<Operand> all;
   auto add = [&](const Tensor &t, bool changed) {
@@ -247,9 +249,9 @@ static bool returns_view(const Frame &f, Values outputs) {
 
 static void note(const Frame &f, Values outputs, bool below_launched) {
   bool own = f.ph.instance && f.ph.order && !f.ph.captured && !f.ph.mixed;
-  Thread &thread = this_thread();  // whose innermost frame is that of the operator around this one
+  Thread &thread = this_thread();  // its innermost frame is that of the operator around this one
   if (f.below_accessed && thread.depth) thread.frames[thread.depth - 1]->below_accessed = true;
-  if (!own && (below_launched || f.below_accessed || !f.op || looks_at_none(*f.op) || returns_view(f, outputs))) return;
+  if (!own && (below_launched || f.below_accessed || !f.op || reads_none(*f.op) || returns_view(f, outputs))) return;
   std::vector<Operand> operands;
   if (f.op) operands = operands_of(f, outputs, own);
   for (const ph_operand &o : f.operands)  // of a Triton kernel

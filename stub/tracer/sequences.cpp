@@ -15,7 +15,7 @@
 
 namespace tracer {
 
-constexpr int64_t MOST_TOKENS = 1 << 22;  // of a lookup that is looked at
+constexpr int64_t MOST_TOKENS = 1 << 22;  // of a lookup of which values are read
 constexpr int64_t MOST_ENDS = 64;         // numbers that tokens are compared with at once
 constexpr int64_t NONE = -1;
 

@@ -33,9 +33,9 @@ void note_coalesced(Frame &f) {
     Tensor indices = self._indices(), values = self._values();
     if (!indices.numel() || !on_device(indices)) return;
     Sight of_indices, of_values;
-    look(indices, &of_indices);
-    look_at_values(indices, &of_indices);
-    look(values, &of_values);
+    inspect(indices, &of_indices);
+    inspect_values(indices, &of_indices);
+    inspect(values, &of_values);
     if (of_indices.absent) {
       f.ph.readback_value = indices.size(1);
     } else {

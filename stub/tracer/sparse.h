@@ -1,4 +1,4 @@
-// coalesce of sparse COO tensors whose indices are known: how many are left, and which (docs/values.md).
+// coalesce of sparse COO tensors with known indices: how many are left, and which (docs/values.md).
 #pragma once
 #include "tracer/frames.h"
 

@@ -129,7 +129,8 @@ bool seems_unknown(const Tensor &t) {
   return !(flags & PH_KNOWN) && is_part_of_large(t);
 }
 
-// The gaps of a tensor stay what they were, if its pieces are few. What nobody wrote of new memory reads as zero.
+// The gaps of a tensor stay what they were, if its pieces are few. What has not been written of new memory reads as
+// zero.
 static void mark_runs(const Tensor &t, bool unknown) {
   const unsigned had = ph_memory_flags(bytes_of(t), extent_of(t)), flag = unknown ? PH_UNKNOWN : 0;
   const bool changeable = had & (PH_KNOWN | PH_FRESH);
@@ -158,7 +159,7 @@ void mark_fresh(const Tensor &t) {
   if (on_device(t) && is_large(t) && bytes_of(t)) ph_memory_mark(bytes_of(t), extent_of(t), PH_FRESH);
 }
 
-void look(const IValue &v, Sight *sight, bool changed) {
+void inspect(const IValue &v, Sight *sight, bool changed) {
   each_tensor(v, [&](const Tensor &t) {
     if (sight->absent || !t.defined()) return;
     sight->trained |= is_trained(t);
@@ -175,7 +176,7 @@ void look(const IValue &v, Sight *sight, bool changed) {
   });
 }
 
-void look_at_values(const IValue &v, Sight *sight, bool changed) {
+void inspect_values(const IValue &v, Sight *sight, bool changed) {
   each_tensor(v, [&](const Tensor &t) {
     if (sight->absent || !t.defined() || !t.is_cuda() || (changed && fresh_flags(t))) return;
     if (!is_large(t)) ph_touch_arriving(bytes_of(t), extent_of(t));

@@ -7,7 +7,7 @@ namespace tracer {
 bool is_python(const Tensor &t);   // a wrapper in Python: what it wraps is not ours to see
 bool has_sizes(const Tensor &t);
 int64_t stored_in(const Tensor &t);  // elements that a sparse tensor (COO, CSR, CSC) holds; -1 for others
-bool on_device(const Tensor &t);   // a CUDA tensor whose bytes can be looked at
+bool on_device(const Tensor &t);   // a CUDA tensor with readable bytes
 char *bytes_of(const Tensor &t);
 size_t extent_of(const Tensor &t); // from the tensor's first to its last byte
 void clear(const Tensor &t);       // a kernel that is not computed wrote it: its bytes become zero
@@ -16,8 +16,8 @@ bool is_part_of_large(const Tensor &t);  // of a large tensor, or large
 unsigned truths(const Tensor &t);  // PH_HOLDS, PH_EQUALS, PH_COMPARES: its elements count as true, though unknown
 bool seems_unknown(const Tensor &t);  // the same before those bytes are here: what the sender may correct
 bool is_unknown(const Tensor &t);  // its bytes follow from unknown values; blocks until bytes of other ranks are here
-// Pickled objects and texts lie in rows of bytes; batches of images have more dimensions, and nobody reads their pixels
-// back.
+// Pickled objects and texts lie in rows of bytes; batches of images have more dimensions, and no program reads their
+// pixels back.
 bool is_object(const Tensor &t);
 bool fits(const Tensor &t);  // its bytes are true
 bool knows_some(const Tensor &t);  // parts of its bytes are true
@@ -33,8 +33,8 @@ struct Sight {
   bool unknown = false, large = false, trained = false;
 };
 // First for all tensors, then for known ones; changed: a fresh one counts as known.
-void look(const IValue &v, Sight *sight, bool changed = false);
-void look_at_values(const IValue &v, Sight *sight, bool changed = false);  // waits for bytes of other ranks
+void inspect(const IValue &v, Sight *sight, bool changed = false);
+void inspect_values(const IValue &v, Sight *sight, bool changed = false);  // waits for bytes of other ranks
 
 template <typename F>
 void each_tensor(const IValue &v, F visit) {

@@ -218,7 +218,7 @@ extern "C" __attribute__((visibility("default"))) int phantora_fused_begin(const
   return 1;
 }
 
-// Address, bytes and whether it is changed, in turns, of the `count` tensors that it touches.
+// Address, bytes and whether it is changed, alternately, of the `count` tensors that it touches.
 extern "C" __attribute__((visibility("default"))) void phantora_fused_operands(const char *packed, size_t count) {
   Thread &thread = this_thread();
   ph_enter();
@@ -245,7 +245,7 @@ extern "C" __attribute__((visibility("default"))) int phantora_tracer_install(vo
       RecordFunctionCallback(op_start, op_end).needsInputs(true).needsOutputs(true).scopes({RecordScope::FUNCTION}));
   at::addGlobalCallback(RecordFunctionCallback(node_start, node_end).scopes({RecordScope::BACKWARD_FUNCTION}));
   at::addGlobalCallback(RecordFunctionCallback(annotation_start, annotation_end).scopes({RecordScope::USER_SCOPE}));
-  ph_take_watchdogs();
+  ph_take_imports();
   install_deferred();
   install_sites();
   watch_host_tensors();

@@ -9,10 +9,10 @@
 
 namespace tracer {
 
-// Looks through the program's objects after `step` steps of optimizers; `grows`: memory grows from step to step.
-// Returns whether it looks again after the next step.
-using Look = int (*)(int64_t step, int grows);
-static std::atomic<Look> look_by{nullptr};
+// Reads the program's objects after `step` steps of optimizers; `grows`: memory grows from step to step.
+// Returns whether it does so again after the next step.
+using Read = int (*)(int64_t step, int grows);
+static std::atomic<Read> read_by{nullptr};
 
 constexpr int64_t GROWTH = 1 << 20;  // bytes a step, from which on memory grows
 constexpr size_t STEPS = 3;          // in a row that do; the first two steps make state and buckets
@@ -36,7 +36,7 @@ static bool grew(int64_t allocated) {
 
 void optimizer_stepped() {
   static std::atomic<bool> again{true};
-  Look ask = look_by;
+  Read ask = read_by;
   if (!ask) return;
   int64_t step;
   bool grows;
@@ -48,7 +48,7 @@ void optimizer_stepped() {
   }
   if (!grows && !again) return;
   Thread &thread = this_thread();
-  ++thread.silent;  // what looks is not the program
+  ++thread.silent;  // what reads is not the program
   ph_cover_frames(1);
   again = ask(step, grows) != 0;
   ph_cover_frames(-1);
@@ -61,7 +61,7 @@ void emit_workspaces() {
 
 }  // namespace tracer
 
-extern "C" __attribute__((visibility("default"))) void phantora_look_by(tracer::Look by) { tracer::look_by = by; }
+extern "C" __attribute__((visibility("default"))) void phantora_uses_by(tracer::Read by) { tracer::read_by = by; }
 
 extern "C" __attribute__((visibility("default"))) void phantora_use(uint64_t address, const char *use) {
   if (!tracer::active()) return;

@@ -123,12 +123,12 @@ void note_answer(Frame &f) {
   }
   if (is_told_above()) return;
   Sight sight;
-  look(f.args[0], &sight);
+  inspect(f.args[0], &sight);
   bool keeps = f.op->count == Count::KEEPS;
   const size_t tensors = keeps || f.op->count == Count::EQUAL ? 2 : 1;
-  for (size_t i = 1; i < tensors; ++i) look(f.args[i], &sight);
+  for (size_t i = 1; i < tensors; ++i) inspect(f.args[i], &sight);
   for (size_t i = 0; i < tensors && !sight.absent; ++i) await_senders(f.args[i].toTensor());
-  for (size_t i = 0; i < tensors; ++i) look_at_values(f.args[i], &sight);
+  for (size_t i = 0; i < tensors; ++i) inspect_values(f.args[i], &sight);
   if (!sight.tensors || !on_device(f.args[0].toTensor())) return;
   if (sight.absent || sight.unknown) note_unknown_read();
   sight.absent |= sight.unknown && is_assumed(f);
@@ -261,9 +261,9 @@ static bool is_put_off(const IValue &v) {  // a conjugate or negative that is no
 // Large values, and what follows from values that are still to be computed.
 static bool is_for_later(const Frame &f, Values outputs) {
   bool later = false;
-  auto look = [&](const Tensor &t) { later = later || (on_device(t) && (is_large(t) || is_deferred(t))); };
-  for (const IValue &v : f.args) each_tensor(v, look);
-  for (const IValue &v : outputs) each_tensor(v, look);
+  auto inspect = [&](const Tensor &t) { later = later || (on_device(t) && (is_large(t) || is_deferred(t))); };
+  for (const IValue &v : f.args) each_tensor(v, inspect);
+  for (const IValue &v : outputs) each_tensor(v, inspect);
   return later;
 }
 
@@ -329,8 +329,8 @@ static void forget(const Tensor &t) {
 // are.
 void settle_test(const Frame &f, Values outputs) {
   Sight inputs;
-  for (const IValue &v : f.args) look(v, &inputs);
-  for (const IValue &v : f.args) look_at_values(v, &inputs);
+  for (const IValue &v : f.args) inspect(v, &inputs);
+  for (const IValue &v : f.args) inspect_values(v, &inputs);
   bool rests = inputs.absent || (inputs.unknown && f.op->name == "aten::_is_all_true");
   if (rests && outputs.size() == 1 && outputs[0].isTensor()) assume_true(outputs[0].toTensor());
 }
@@ -343,7 +343,7 @@ static void settle_kept(const Frame &f) {
   ph_memory_give(bytes_of(kept.toTensor()), &one, sizeof one);
 }
 
-// A part of a large tensor whose other parts are unknown becomes what `t` is.
+// A part of a large tensor with unknown other parts becomes what `t` is.
 static void join(const Tensor &t, const Tensor &part) {
   if (is_trained(t) || !(is_object(t) || knows_some(t))) return;
   if (t.is_contiguous() && part.is_contiguous() && t.scalar_type() == part.scalar_type()) {
@@ -386,12 +386,12 @@ void settle(Thread &thread, Frame &f, Values outputs) {
   if (f.op->ends_scaled) scaled_step_ended();
   Sight inputs;
   for (size_t i = 0; i < f.args.size() && !inputs.absent; ++i)
-    if (!f.op->arguments[i].out) look(f.args[i], &inputs, f.op->arguments[i].mutated);
+    if (!f.op->arguments[i].out) inspect(f.args[i], &inputs, f.op->arguments[i].mutated);
   const bool finished = outputs.size() == f.op->returns_view.size();  // no when it threw
   // Bytes of other ranks are waited for only where the results may be true.
   const bool held = !inputs.absent && finished && may_hold_all(thread, f, outputs, inputs);
   for (size_t i = 0; i < f.args.size() && held && !inputs.absent; ++i)
-    if (!f.op->arguments[i].out) look_at_values(f.args[i], &inputs, f.op->arguments[i].mutated);
+    if (!f.op->arguments[i].out) inspect_values(f.args[i], &inputs, f.op->arguments[i].mutated);
   inputs.absent |= inputs.unknown && is_assumed(f);
   if (held && !inputs.absent && settle_known(thread, f, outputs, inputs)) {
     if (f.op->joins && inputs.unknown) mark_joined(f, outputs);

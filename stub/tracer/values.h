@@ -11,7 +11,7 @@ void note_answer(Frame &f);     // what a data-dependent operator will read back
 void note_copy(Frame &f);       // whether a copy to the device carries its bytes
 void settle(Thread &thread, Frame &f, Values outputs);  // after an operator that launched kernels itself
 void settle_copy(const Frame &f);                       // after a copy that took no kernel
-void settle_test(const Frame &f, Values outputs);       // after one whose result zeros make true
+void settle_test(const Frame &f, Values outputs);       // after one with a result that zeros make true
 void settle_later(const Frame &f, Values outputs);      // after one that was captured: at each launch of the graph
 // An extension's kernels write tensors that operators below it made, unseen by them (torchvision's nms its mask).
 void note_made(Frame &f, Values results);  // an operator below `f` has ended

@@ -106,7 +106,7 @@ class Shuffled(Replayer):
                 self._said[chosen].give(chooser.randint(1, most))
                 if chooser.random() < 0.3:
                     continue
-            reason = self._turn(0, 0)
+            reason = self._iterate(0, 0)
             if reason & native.DONE and not reason & native.PRICES and all(voice.done for voice in self._said):
                 return
             if chooser.random() < 0.1:

@@ -24,16 +24,16 @@ from phantora.wire.shared import KEPT, USE_LEAST
 _MOST_STEPS = 8  # in which another optimizer may make its first one
 _DEPTH = 8  # of objects in an optimizer
 _PRECONDITIONER = re.compile("precond|factor_matri|eigenvec", re.IGNORECASE)
-_Look = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int)
+_Read = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int)
 _installed: list[_Uses] = []
 
 
 def install(rank: Rank) -> None:
-    """Looks at the program's objects after steps of optimizers. Called once, before the script runs."""
+    """Reads the program's objects after steps of optimizers. Called once, before the script runs."""
     library = ctypes.CDLL(str(rank.tracer))
     uses = _Uses(library)
-    library.phantora_look_by.argtypes, library.phantora_look_by.restype = [_Look], None
-    library.phantora_look_by(uses.callback)
+    library.phantora_uses_by.argtypes, library.phantora_uses_by.restype = [_Read], None
+    library.phantora_uses_by(uses.callback)
     _installed[:] = [uses]
 
 
@@ -60,7 +60,7 @@ class _Uses:
         self.failed = library.phantora_failed_allocation
         self.failed.argtypes, self.failed.restype = [], ctypes.c_char_p
         self._noted: set[tuple[int, str]] = set()
-        self.callback = _Look(self._look)
+        self.callback = _Read(self._look)
 
     def _look(self, step: int, grows: int) -> int:
         optimizers = self.note(_frames(sys._getframe()) if grows else ())

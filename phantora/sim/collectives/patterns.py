@@ -162,8 +162,8 @@ def _tree_edges(groups: Groups, chains: bool) -> Iterator[_Edge]:
 
 
 def _binomial_edges(groups: Groups) -> Iterator[_Edge]:
-    """PAT, with one member per host: in the round of the largest power of two each passes one member's part so far on,
-    in each nearer one twice as many, and to its neighbour what is left."""
+    """PAT, with one member per host: in the iteration of the largest power of two each member passes one part on, in
+    each nearer one twice as many, and to its neighbour what is left."""
     members = [each[0] for each in groups.hosts]
     count = len(members)
     left, parts, distance = count - 1, 1, 1 << (count - 1).bit_length() - 1

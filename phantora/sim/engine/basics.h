@@ -21,7 +21,7 @@ using phn::NEVER;
 struct Progress {
   bool moved = false;  // something has happened or was answered
   bool news = true;    // something has come in since the last pass
-  int released = -1;   // rank whose host was answered last
+  int released = -1;   // rank of the host that was answered last
   int64_t late = 0;    // launches that came after their GPU's time
 };
 

@@ -45,7 +45,7 @@ class Engine {
   int run(int waiting_us, int resting_us);
   Prices &prices() { return prices_; }
   void price(int32_t id, const int64_t *durations, int count, int32_t name);
-  // Ranks asleep outside CUDA (and those that wait for bytes) hold nobody back any longer. The
+  // Ranks asleep outside CUDA (and those that wait for bytes) hold no rank back any longer. The
   // earliest answer that this allows is given, and their clocks move to at least that moment. False: there is none.
   bool release_sleepers(const int32_t *sleepers, int count);
   bool give_room() { return waits_.give_room(); }

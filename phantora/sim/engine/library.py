@@ -140,7 +140,7 @@ class Engine:
     def set_flows(
         self, price: int, latency_ns: int, flows: Sequence[Flow], names: Sequence[int], slowed: float = 0.0
     ) -> None:
-        """Before :meth:`set_price`: the operation is `latency_ns`, then these flows, whose routes have `names`. It
+        """Before :meth:`set_price`: the operation is `latency_ns`, then these flows, with routes of `names`. It
         feels the share `slowed` of the communication slowdown by kernels on the GPUs at the flows' ends."""
         classes = (interface.Flow * len(flows))(
             *(
@@ -163,7 +163,7 @@ class Engine:
         self._lib.phe_change_link(self._handle, link, time, bandwidth)
 
     def set_mark(self, prefix: str) -> None:
-        """Ends of annotations whose names begin with `prefix` are marks, counted from 1."""
+        """Ends of annotations with names that begin with `prefix` are marks, counted from 1."""
         self._lib.phe_set_mark(self._handle, prefix.encode())
 
     def change_link_at_mark(self, link: int, mark: int, bandwidth: float) -> None:
@@ -259,13 +259,13 @@ class Engine:
         return str(self._lib.phe_diagnose(self._handle).decode())
 
     def release_sleepers(self, sleepers: Sequence[int]) -> bool:
-        """Ranks asleep outside CUDA hold nobody back: the earliest answer that this allows is given, and their clocks
+        """Ranks asleep outside CUDA hold no rank back: the earliest answer that this allows is given, and their clocks
         move to at least its time. False: nothing moved."""
         array = (ctypes.c_int32 * max(1, len(sleepers)))(*sleepers)
         return bool(self._lib.phe_release_sleepers(self._handle, array, len(sleepers)))
 
     def give_room(self) -> bool:
-        """Lets the first of those that wait for room in a stream's queue do without; False: nobody does."""
+        """Lets the first of those that wait for room in a stream's queue do without; False: none does."""
         return bool(self._lib.phe_give_room(self._handle))
 
     def rank_state(self, rank: int) -> int:

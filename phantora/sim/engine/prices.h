@@ -36,7 +36,7 @@ struct Price {
 
 class Prices {
  public:
-  // An empty key, to be filled and looked up at once: a launch allocates nothing.
+  // An empty key, to be filled and searched for at once: a launch allocates nothing.
   Key &key() {
     key_.clear();
     return key_;
@@ -60,7 +60,7 @@ class Prices {
   // Some are to be asked for.
   bool wanted() const { return !wanted_.empty(); }
   const phe_price_request *next();
-  // Collectives and transfers whose price has been asked for.
+  // Collectives and transfers with a price asked for.
   bool communication_missing() const { return unpriced_communication_; }
   void set_flows(int32_t id, int64_t latency, double slowed, const phe_flow *flows, int count, const int32_t *links,
                  int link_count);

@@ -356,7 +356,7 @@ def _enqueued(log: Log, ranks: Sequence[int], read: Sequence[MemoryRows]) -> lis
 
 
 def _kept_by_watchdog(rows: MemoryRows, blocks: Blocks) -> Ints:
-    """ns from the watchdog's round that let go of a block to its free by another thread; -1 of other blocks."""
+    """ns from the watchdog's poll that let go of a block to its free by another thread; -1 of other blocks."""
     return np.where(blocks.freed >= 0, rows.asked[np.maximum(blocks.freed, 0)], -1)
 
 

@@ -32,7 +32,7 @@ class MemoryRows:
     oom: npt.NDArray[np.bool_]
     retries: int
     asked: Ints
-    """Bytes that a failed allocation asked for; of a free ns since the watchdog's round; -1 for other rows."""
+    """Bytes that a failed allocation asked for; of a free ns since the watchdog's poll; -1 for other rows."""
     site: Ints
     """Name of the place of the large block before, of the same thread; -1 for other rows."""
     use: Ints

@@ -17,7 +17,7 @@ EITHER_WAY = 50_000_000  # ns
 
 @dataclass(frozen=True)
 class UncertainBlocks:
-    """Blocks whose end a watchdog's round decides."""
+    """Blocks whose end a watchdog's poll decides."""
 
     made: Ints
     """Row of the allocation."""
@@ -30,7 +30,7 @@ class UncertainBlocks:
 
 
 def uncertain_blocks(time: Ints, made: Ints, freed: Ints, size: Ints, kept: Ints, enqueued: Ints) -> UncertainBlocks:
-    """Blocks that a watchdog frees (`kept` < 0), and those that a thread frees `kept` ns after the watchdog's round,
+    """Blocks that a watchdog frees (`kept` < 0), and those that a thread frees `kept` ns after the watchdog's poll,
     when it enqueues a collective. `time` of all rows and `enqueued` are ns, ascending; the others are of the blocks."""
     at, by_thread = time[freed], kept >= 0
     earliest, latest = at - EITHER_WAY, at + EITHER_WAY

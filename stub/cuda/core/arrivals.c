@@ -122,7 +122,7 @@ static uint64_t covered(const ph_stream *stream) {
 
 void phc_order_record(ph_event *event, const ph_stream *stream) {
   const ph_order *order = ph_ordered();
-  if (order) order->recorded(event, stream->id, ph_kind_of_stream(stream->id));
+  if (order) order->recorded(event, stream->id);
   if (nothing()) return;
   pthread_mutex_lock(&lock);
   uint64_t set = covered(stream);

@@ -1,8 +1,6 @@
 // Stream capture, by the rules of the CUDA programming guide ("Creating a graph using stream capture") and of the
 // runtime's manual; which error each breach gives follows the descriptions of cudaErrorStreamCapture*.
-#pragma GCC visibility push(default)  // the tracer calls ph_capture_*
 #include "rank/rank.h"
-#pragma GCC visibility pop
 #include "cuda/core/graph.h"
 #include "cuda/core/stream.h"
 

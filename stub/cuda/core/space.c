@@ -34,7 +34,8 @@ phc_table *phc_mappings, *phc_handed;
 
 phc_shared phc_new_shared(void) {
   static atomic_uint given;
-  uint64_t number = (uint64_t)ph_turn() << 48 | (uint64_t)(uint32_t)ph_rank() << 24 | (atomic_fetch_add(&given, 1) + 1);
+  uint64_t number =
+      (uint64_t)ph_predecessors() << 48 | (uint64_t)(uint32_t)ph_rank() << 24 | (atomic_fetch_add(&given, 1) + 1);
   return (phc_shared){number, ph_rank()};
 }
 

@@ -2,6 +2,7 @@
 //   costs       the charges of the host profile, cold code, the brackets of stubs
 //   unmodelled  CPU time of the script that no cost covers
 #pragma once
+#include "rank/clock.h"
 #include "rank/runtime/runtime.h"
 
 #pragma GCC visibility push(hidden)

@@ -23,7 +23,7 @@ static uint64_t charges[PH_API_COSTS];
 const uint64_t *ph_charges(void) { return charges; }
 uint64_t ph_charged(enum ph_api api) { return __atomic_load_n(&charges[api], __ATOMIC_RELAXED); }
 
-// Two clock-moving threads never run at once; others look at the count meanwhile.
+// Two clock-moving threads never run at once; others read the count meanwhile.
 static void count(enum ph_api api, size_t times) {
   __atomic_store_n(&charges[api], charges[api] + times, __ATOMIC_RELAXED);
 }
@@ -170,7 +170,7 @@ static double shared_ns(enum ph_api alone, enum ph_api limit, size_t bytes, doub
   return (double)ph_bytes_ns(alone, bytes) / threads + (double)ph_bytes_ns(limit, bytes) * (rivals - 1 / threads);
 }
 
-#define HOST_THREADS 24.0  // of a host whose program gives no number
+#define HOST_THREADS 24.0  // where the program gives no number
 
 void ph_charge_memory(size_t moved, size_t fresh, int threads) {
   if (!ph_this_thread()->moves_clock || ph_self.borrows_clock) return;

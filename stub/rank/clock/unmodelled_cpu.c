@@ -2,7 +2,7 @@
 // environment's physics), loops within a function. It moves no clock, since it differs from run to
 // run; phantora/rank/patches/unmodelled_cpu.py tells the user when a step has much of it.
 //
-// Only long stretches without a call of ours are looked at. Reading a thread's CPU time takes up to a microsecond, so a
+// Only long stretches without a call of ours are measured. Reading a thread's CPU time takes up to a microsecond, so a
 // thread reads it at the end of a call only when its last reading is old.
 #define _GNU_SOURCE
 #include "rank/clock/clock.h"

@@ -6,6 +6,7 @@
 //   values   the payload rule: copies, sets, clears
 //   l2       L2 residency of operands
 #pragma once
+#include "rank/memory.h"
 #include "rank/clock/clock.h"
 
 #pragma GCC visibility push(hidden)

@@ -1,5 +1,5 @@
 // Bytes that arrive later: results of small collectives, and values that are computed when they are read
-// (stub/tracer/deferred.cpp), awaited by whoever looks at them.
+// (stub/tracer/deferred.cpp), awaited by what reads them.
 #define _GNU_SOURCE
 #include "rank/memory/memory.h"
 
@@ -79,7 +79,7 @@ static bool awaited(uint64_t ticket) {
   return false;
 }
 
-// Nobody awaits the ticket's bytes any longer.
+// Nothing awaits the ticket's bytes any longer.
 static void end_ticket(uint64_t ticket) {
   if (ticket & PH_DEFERRED) return deferred_drop(ticket);
   ph_record record = {.kind = PH_PAYLOAD, .payload.ticket = ticket};

@@ -15,7 +15,7 @@ static bool is_zero(const char *data, size_t bytes) {
   return !bytes || (data[0] == 0 && !memcmp(data, data + 1, bytes - 1));
 }
 
-// Zeroes host memory. Pages that read as zero already are not written: large buffers that nobody
+// Zeroes host memory. Pages that read as zero already are not written: large buffers that nothing
 // filled then cost no memory.
 static void zero_host(char *data, size_t bytes) {
   while (bytes) {

@@ -20,7 +20,7 @@ void ph_charges_open(void) {
   const char *folder = getenv("PHANTORA_CHARGES");
   if (!folder) return;
   char *path = NULL;
-  if (asprintf(&path, "%s/rank-%d.%u", folder, ph_rt.rank, ph_rt.turn) < 0) return;
+  if (asprintf(&path, "%s/rank-%d.%u", folder, ph_rt.rank, ph_rt.predecessors) < 0) return;
   file = fopen(path, "we");
   if (!file) fprintf(stderr, "phantora: PHANTORA_CHARGES: cannot write %s: %m\n", path);
   free(path);

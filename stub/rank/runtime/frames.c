@@ -9,7 +9,7 @@ void ph_order_by(const ph_order *by) { atomic_store(&order, by); }
 const ph_order *ph_ordered(void) { return atomic_load_explicit(&order, memory_order_relaxed); }
 
 static void put_in_order(const ph_order *by, ph_frame *frame, uint32_t stream) {
-  uint64_t at = by->launched(stream, ph_kind_of_stream(stream));
+  uint64_t at = by->launched(stream);
   if (!frame) return;
   frame->mixed = frame->mixed || (frame->launches && frame->stream != stream);
   frame->stream = stream;

@@ -1,6 +1,6 @@
 // The ring to the simulator and the replies from it (phantora/wire/layout.py).
 //
-// One producer: threads of the rank take turns under the emit lock. Head and tail count without
+// One producer: threads of the rank write one after the other under the emit lock. Head and tail count without
 // end. The simulator is woken only for a request, for a ring that became half full and at the end.
 #define _GNU_SOURCE
 #include "rank/runtime/runtime.h"
@@ -19,8 +19,6 @@
 
 #define EXIT_SIMULATOR_GONE 70  // EX_SOFTWARE
 #define LIVENESS_MS 500  // period at which a waiting thread checks that the simulator is alive
-
-_Atomic(ph_listener *) ph_listens;
 
 static uint64_t head;       // the value of control->head
 static uint64_t tail_seen;  // a value that control->tail has had
@@ -56,7 +54,7 @@ static void futex_wait(uint32_t *word, uint32_t value, int ms) {
 
 static void wake_simulator(void) {
   ph_header *header = ph_rt.header;
-  atomic_thread_fence(memory_order_seq_cst);  // the head is visible before we look who sleeps
+  atomic_thread_fence(memory_order_seq_cst);  // the head is visible before we read which side sleeps
   if (!__atomic_load_n(&header->sim_sleeping, __ATOMIC_RELAXED)) return;
   __atomic_fetch_add(&header->doorbell, 1, __ATOMIC_SEQ_CST);
   syscall(SYS_futex, &header->doorbell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
@@ -198,7 +196,7 @@ ph_answer ph_ask(ph_record *record, const void *blob, size_t length, uint8_t *da
   if (holding) __atomic_fetch_sub(&ph_rt.control->holding, 1, __ATOMIC_SEQ_CST);
   __atomic_fetch_sub(&ph_rt.control->waiting, 1, __ATOMIC_SEQ_CST);
   free_slot(slot);
-  if (moves && answer.time > ph_now()) {  // watchdogs make the rounds that fall into a long wait
+  if (moves && answer.time > ph_now()) {  // watchdogs make the polls that fall into a long wait
     ph_upper.sleep(answer.time - ph_now());
     ph_raise_clock(answer.time);
   }
@@ -255,7 +253,8 @@ int ph_exchange(uint64_t key_hi, uint64_t key_lo, int members, int index, const 
     errno = EINVAL;
     return -1;
   }
-  const bool spoken_for = ph_shared() && ph_shared()->folded;  // others, by whom this rank is compared with its like
+  const bool spoken_for =
+      ph_shared() && ph_shared()->folded;  // others, which take part for it by comparison with ranks like them
   if ((members == 1 && !spoken_for) || !ph_recording()) {
     if (members > 1) {
       dprintf(STDERR_FILENO, "phantora: rank %d cannot exchange data with %d others: %s\n", ph_rt.rank, members - 1,

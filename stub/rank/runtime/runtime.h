@@ -9,9 +9,7 @@
 //   ring     records to the simulator, requests and their answers
 //   names, handles (streams, events)
 #pragma once
-#pragma GCC visibility push(default)
-#include "rank/rank.h"
-#pragma GCC visibility pop
+#include "rank/runtime.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -25,7 +23,7 @@ typedef struct ph_runtime {
   _Atomic uint32_t generation;  // number of connects and detaches: what threads cached before is void
   int rank, devices;
   int session;  // descriptor of the session that this process may join, -1 for none
-  uint32_t turn;  // processes that were this rank before
+  uint32_t predecessors;  // processes that were this rank before
   size_t map_size;
   ph_header *header;
   ph_control *control;
@@ -66,7 +64,7 @@ typedef struct ph_hooks {
   void (*clock_moved)(int64_t now);  // while a profiler listens
   void (*watchdog_asks)(bool asks);  // the watchdog that calls waits for an answer, or has it
   void (*watchdog_work)(void);  // it found a collective that is not done
-  void (*sleep)(int64_t ns);  // the clock moves on, and watchdogs make the rounds that fall into it
+  void (*sleep)(int64_t ns);  // the clock moves on, and watchdogs make the polls that fall into it
 } ph_hooks;
 extern ph_hooks ph_upper;
 extern _Atomic(ph_listener *) ph_listens;
@@ -88,6 +86,8 @@ void ph_clock_detach(void);  // in a forked child
 void ph_move_clock(int64_t ns);  // by threads that move it
 void ph_raise_clock(int64_t time);  // clock = max(clock, time), by threads that move it
 void ph_publish_clock(void);  // with the emit lock held
+int64_t ph_stalled(void);  // real ns for which no rank could go on
+int64_t ph_group_clock(void);  // by which the timeouts of collectives are counted
 // frames.c
 void ph_attribute(ph_record *record);  // sets op from the frame and counts the launch
 // ring.c

@@ -14,6 +14,7 @@
 
 ph_runtime ph_rt = {.session = -1};
 ph_hooks ph_upper;
+_Atomic(ph_listener *) ph_listens;
 _Thread_local ph_thread ph_self __attribute__((tls_model("initial-exec"))) = {.cpu_mark = -1};
 
 static atomic_int last_thread;
@@ -76,7 +77,7 @@ void ph_assert_fails(const char *text) {
 }
 const char *ph_failed_assertion(void) { return atomic_load(&asserted) ? assertion : NULL; }
 
-uint32_t ph_turn(void) { return ph_rt.turn; }
+uint32_t ph_predecessors(void) { return ph_rt.predecessors; }
 int ph_devices(void) { return ph_live() || ph_attached() ? ph_rt.devices : 0; }
 
 bool ph_attached(void) {

@@ -82,3 +82,7 @@ void ph_advance(int64_t ns) {
   ph_note_clock('+', ns);
   ph_move_clock(ns);
 }
+
+int64_t ph_stalled(void) { return ph_live() ? __atomic_load_n(&ph_rt.header->stalled_ns, __ATOMIC_RELAXED) : 0; }
+
+int64_t ph_group_clock(void) { return ph_now() + ph_stalled(); }

@@ -86,5 +86,6 @@ void ph_take_imports(void) {
   for (size_t table = 0; table < COUNT(takers[0].imports); table++)
     for (const ph_import *import = takers[0].imports[table]; import->name; import++)
       if (import->real) *import->real = dlsym(RTLD_DEFAULT, import->name);
+  ph_watchdogs_prepare();
   dl_iterate_phdr(patch_object, NULL);
 }

@@ -2,7 +2,7 @@
 //
 // torch's profiler reads the processor's time stamp counter at every operator and turns the readings into time at the
 // end, by a line through a few readings of both clocks. Virtual time is no line: it moves in our calls alone. So each
-// of its moves is kept with the counter at that moment, and the converter that torch asks for looks a reading up.
+// of its moves is kept with the counter at that moment, and the converter that torch asks for translates a reading.
 #define _GNU_SOURCE
 #include "rank/torch_hooks/torch_hooks.h"
 

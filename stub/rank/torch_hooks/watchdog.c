@@ -1,29 +1,29 @@
 // NCCL's watchdog threads in virtual time.
 //
-// torch's ProcessGroupNCCL looks at its collectives every 100 ms from a thread of its own and lets
+// torch's ProcessGroupNCCL polls its collectives every 100 ms from a thread of its own and lets
 // go of the tensors of those that are done. In real time that moment would fall anywhere in a
 // simulated run, and with it the peak of the allocated memory. So the thread's wait is taken over
 // (the entry for pthread_cond_timedwait in libtorch_cuda's own table of imports): it sleeps until
-// a round is due by the rank's host clock, then makes one while the thread that moves the clock waits for it. What it
+// a poll is due by the rank's host clock, then polls while the thread that moves the clock waits for it. What it
 // asks about events is asked at that moment.
 //
-// When the rounds fall in a step differs between real runs, and DDP's peak may depend on it: the buffer of the first
-// step's gradients is freed after the first round that finds its all-reduce done. If that comes later than the next
-// step's peak, both are in memory. Here a round comes 50 ms after the end of a collective, the mean of a real one, but
-// never sooner than 100 ms after the round before. So the rounds of short steps drift through them, as real ones do.
+// When the polls fall in a step differs between real runs, and DDP's peak may depend on it: the buffer of the first
+// step's gradients is freed after the first poll that finds its all-reduce done. If that comes later than the next
+// step's peak, both are in memory. Here a poll comes 50 ms after the end of a collective, the mean of a real one, but
+// never sooner than 100 ms after the poll before. So the polls of short steps drift through them, as real ones do.
 //
 // Nothing that a watchdog lets go of may depend on real time, or equal runs differ. So
-// - a new watchdog is waited for until it waits itself, or it might miss a round or take another's turn; so is one that
-//   was there before the process became a rank;
-// - a round is waited for however long the simulator takes to answer it;
-// - the rounds in real time, which show torch's heartbeat monitor that the thread lives, find nothing done.
-// Only where no rank can go on (group_time.c) is a round in real time as any other: nothing is left to depend on it.
+// - a new watchdog is waited for until it waits itself, or it might miss a poll or take part before another; so is
+//   one that was there before the process became a rank;
+// - a poll is waited for however long the simulator takes to answer it;
+// - the polls in real time, which show torch's heartbeat monitor that the thread lives, find nothing done.
+// Only where no rank can go on (group_time.c) is a poll in real time as any other: nothing is left to depend on it.
 //
 // The watchdogs of torch 2.15's ProcessGroupNCCL2 are the same with a period of 1 s. They have no name of their own:
 // the function that waits shows them, and they get the name.
 //
-// A round looks whether a collective is late before it looks whether it is done. So the clock by which it is late shows
-// the moment of the round before: what was done then is no longer looked at.
+// A poll asks whether a collective is late before it asks whether it is done. So the clock by which it is late shows
+// the moment of the poll before: what was done then is no longer asked about.
 #define _GNU_SOURCE
 #include "rank/torch_hooks/torch_hooks.h"
 
@@ -40,25 +40,25 @@
 #define WATCHDOG_NAME "pt_nccl_watchdg"
 #define GROUP_THREADS "pt_nccl_"  // a process group's
 #define MONITOR_NAME "pt_nccl_heartbt"  // which the watchdog starts
-#define PERIOD_NS 100000000  // torch sleeps so long between rounds (kWatchdogThreadSleepMillis of ProcessGroupNCCL.cpp)
+#define PERIOD_NS 100000000  // torch sleeps so long between polls (kWatchdogThreadSleepMillis of ProcessGroupNCCL.cpp)
 #define PERIOD_2_NS 1000000000  // the same of ProcessGroupNCCL2 (timeoutWatchdog of nccl2/ProcessGroupNCCLUtils.cpp)
 #define MARGIN_NS 1000000  // of a skipped wait: clocks are read one after the other
-#define PULSE_NS 30000000000  // a blind round in real time now and then: torch's heartbeat monitor wants a pulse
+#define PULSE_NS 30000000000  // a blind poll in real time now and then: torch's heartbeat monitor wants a pulse
 #define PATIENCE_NS 5000000000  // a watchdog that takes longer by itself is not waited for
 #define SLICE_NS 1000000
-#define STALL_LOOK_NS 1000000000  // real time between checks whether any rank can go on
+#define STALL_POLL_NS 1000000000  // real time between checks whether any rank can go on
 
 typedef struct watchdog {
-  _Atomic uint32_t kicked;  // 1: asked to make a round; cleared when it is back
-  _Atomic uint32_t idle;  // 1: waits for its next round
+  _Atomic uint32_t kicked;  // 1: asked to poll; cleared when it is back
+  _Atomic uint32_t idle;  // 1: waits for its next poll
   atomic_bool asks;  // waits for the simulator's answer
   atomic_bool used;
-  bool in_round;
-  bool blind;  // makes a round in real time
-  bool ends;  // went round again without waiting: its group ends
-  int64_t round, before;  // clock of collectives' timeouts in its last round that was not blind, and in the one before
-  const ph_event *first;  // that it asked about in this round
-  bool finds;  // in this round, what is done
+  bool in_poll;
+  bool blind;  // polls in real time
+  bool ends;  // polled again without waiting: its group ends
+  int64_t polled, before;  // clock of collectives' timeouts in its last poll that was not blind, and in the one before
+  const ph_event *first;  // that it asked about in this poll
+  bool finds;  // in this poll, what is done
   int64_t found;  // when it did so last, by the rank's clock
   pthread_cond_t *cond;
   pthread_mutex_t *mutex;
@@ -68,15 +68,15 @@ typedef struct watchdog {
 static watchdog *_Atomic watchdogs;  // in the order in which their groups were made
 static pthread_mutex_t watchdogs_lock = PTHREAD_MUTEX_INITIALIZER;
 #define NEVER (INT64_MIN / 4)  // before everything: nothing is late
-static _Atomic int64_t next_round;
+static _Atomic int64_t next_poll;
 static _Atomic int64_t period = PERIOD_NS;
 static __thread int64_t skipped;
 static __thread bool second;  // of ProcessGroupNCCL2
-static atomic_bool work;  // is there something that a round could find done? Then the next round is set
+static atomic_bool work;  // is there something that a poll could find done? Then the next poll is set
 
-// A round keeps what finished collectives held until the group's next collective is enqueued, whose thread then frees
-// it.
-static _Atomic int64_t last_found;  // the round that found something done last, by the rank's clock; 0: none
+// A poll keeps what finished collectives held until the group's next collective is enqueued, and that call's thread
+// then frees it.
+static _Atomic int64_t last_found;  // the poll that found something done last, by the rank's clock; 0: none
 static __thread bool enqueues;
 static void (*real_enqueue)(void *group, const void *collective);
 static void (*real_enqueue_2)(void *group, const void *collective, void *stream);
@@ -112,7 +112,7 @@ static void leave(void *each) {
   no_stranger();
 }
 
-// From a collective's end to the round that finds it done, on average.
+// From a collective's end to the poll that finds it done, on average.
 static int64_t delay(void) { return atomic_load_explicit(&period, memory_order_relaxed) / 2; }
 
 int64_t ph_watchdog_skipped(void) { return skipped; }
@@ -126,7 +126,7 @@ static watchdog *adopt(void) {
   bool fresh = !own;
   if (fresh) own = calloc(1, sizeof *own);
   if (own) {
-    own->round = own->before = NEVER;
+    own->polled = own->before = NEVER;
     own->found = -atomic_load(&period);
     atomic_store(&own->used, true);
     pthread_setspecific(ends, own);
@@ -171,7 +171,7 @@ static void await_strangers(void) {
 void ph_watchdog_work(void) {
   if (atomic_load_explicit(&work, memory_order_relaxed)) return;
   if (!ph_self.borrows_clock) await_strangers();
-  atomic_store(&next_round, ph_now() + delay());
+  atomic_store(&next_poll, ph_now() + delay());
   atomic_store(&work, true);
 }
 
@@ -181,7 +181,7 @@ bool ph_watchdog_undone(void) {
   return true;
 }
 
-// A group that ends goes round without waiting: once an event is asked about again in a round, all that is done is
+// A group that ends polls again without waiting: once an event is asked about again in a poll, all that is done is
 // found.
 bool ph_watchdog_early(const ph_event *event) {
   if (!ph_self.borrows_clock || !own || own->finds) return false;
@@ -196,7 +196,7 @@ bool ph_watchdog_early(const ph_event *event) {
   if (own->first == event) own->ends = true;
   if (own->ends) return false;
   if (!own->first) own->first = event;
-  if (!atomic_exchange(&work, true) || due < atomic_load(&next_round)) atomic_store(&next_round, due);
+  if (!atomic_exchange(&work, true) || due < atomic_load(&next_poll)) atomic_store(&next_poll, due);
   return true;
 }
 
@@ -207,8 +207,8 @@ static void set(_Atomic uint32_t *word, uint32_t value) {
   syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
 }
 
-// A blind round ends with the wait after it, or when the same event is asked about again: a group that
-// ends goes round without waiting.
+// A blind poll ends with the wait after it, or when the same event is asked about again: a group that
+// ends polls again without waiting.
 bool ph_watchdog_blind(const ph_event *event) {
   if (!own || !own->blind) return false;
   if (own->first == event) own->blind = false;
@@ -226,14 +226,14 @@ static void note_asking(bool asks) {
   if (own) atomic_store(&own->asks, asks);
 }
 
-static void begin_round(watchdog *each) {
-  each->before = each->round;
-  each->round = ph_group_clock();
+static void begin_poll(watchdog *each) {
+  each->before = each->polled;
+  each->polled = ph_group_clock();
 }
 
-static void end_round(watchdog *each) {
-  if (!each->in_round) return;
-  each->in_round = false;
+static void end_poll(watchdog *each) {
+  if (!each->in_poll) return;
+  each->in_poll = false;
   ph_self.moves_clock = ph_self.borrows_clock = false;
   set(&each->kicked, 0);
 }
@@ -251,7 +251,7 @@ static int wait_until(pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t cl
 }
 
 // torch waits until a moment of the system's clock, which may be set meanwhile: a day back, and the watchdog waits for
-// a day. So the wait goes by the monotonic clock, which nobody sets, and what the C++ library then reads of the
+// a day. So the wait goes by the monotonic clock, which is never set, and what the C++ library then reads of the
 // system's clock has come to that moment. The clock to wait by; `moment` becomes one of it.
 static __thread int64_t come_to;  // 0: nothing special
 
@@ -273,12 +273,12 @@ static clockid_t unsettable(clockid_t clock, struct timespec *moment) {
 }
 
 // Waits for a kick, a notice or the next pulse; 0: for none of them, but no rank could go on meanwhile.
-static int wait_for_round(watchdog *each, pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock) {
+static int wait_for_poll(watchdog *each, pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock) {
   int64_t stalled = ph_stalled();
   struct timespec deadline;
   clock_gettime(clock, &deadline);
   for (int64_t left = atomic_load(&pulse), step; left > 0 && !atomic_load(&each->kicked); left -= step) {
-    step = left < STALL_LOOK_NS ? left : STALL_LOOK_NS;
+    step = left < STALL_POLL_NS ? left : STALL_POLL_NS;
     int64_t to = deadline.tv_nsec + step;
     deadline.tv_sec += to / 1000000000;
     deadline.tv_nsec = to % 1000000000;
@@ -289,7 +289,7 @@ static int wait_for_round(watchdog *each, pthread_cond_t *cond, pthread_mutex_t 
   return ETIMEDOUT;
 }
 
-// The watchdog's wait: 0 when it was notified (its group ends), ETIMEDOUT when a round is due.
+// The watchdog's wait: 0 when it was notified (its group ends), ETIMEDOUT when a poll is due.
 static int watchdog_wait(watchdog *each, pthread_cond_t *cond, pthread_mutex_t *mutex, clockid_t clock,
                          const struct timespec *asked) {
   struct timespec until = *asked;
@@ -299,26 +299,26 @@ static int watchdog_wait(watchdog *each, pthread_cond_t *cond, pthread_mutex_t *
   each->mutex = mutex;
   each->blind = each->ends = each->finds = false;
   each->first = NULL;
-  set(&each->idle, 1);  // before the round is over: the next may be due at once
-  end_round(each);
+  set(&each->idle, 1);  // before the poll is over: the next may be due at once
+  end_poll(each);
   settle();
-  int result = wait_for_round(each, cond, mutex, clock);
+  int result = wait_for_poll(each, cond, mutex, clock);
   if (system && result >= 0) come_to = (int64_t)asked->tv_sec * 1000000000 + asked->tv_nsec;
   atomic_store(&each->idle, 0);
   if (atomic_load(&each->kicked)) {
-    // The C++ library looks at its steady clock too: before the time that was asked for, a wait that
-    // ends counts as a false alarm and no round is made. That of ProcessGroupNCCL2 is put forward instead.
+    // The C++ library reads its steady clock too: before the time that was asked for, a wait that
+    // ends counts as a false alarm and no poll is made. That of ProcessGroupNCCL2 is put forward instead.
     struct timespec now;
     clock_gettime(clock, &now);
     if (second) skipped += (until.tv_sec - now.tv_sec) * 1000000000 + until.tv_nsec - now.tv_nsec + MARGIN_NS;
     while (!second && wait_until(cond, mutex, clock, &until) == 0) {}
-    each->in_round = true;
-    begin_round(each);
+    each->in_poll = true;
+    begin_poll(each);
     ph_this_thread();
     ph_self.moves_clock = ph_self.borrows_clock = true;  // asks in the name of the thread that waits for it
     return ETIMEDOUT;
   }
-  if (!result) begin_round(each);
+  if (!result) begin_poll(each);
   each->blind = result == ETIMEDOUT;
   return result < 0 ? 0 : ETIMEDOUT;
 }
@@ -350,8 +350,8 @@ static void start_thread(void *thread, void *state, void *depend) {
   atomic_store(&threads_settled, all);  // it never waits with a limit: not to be waited for again
 }
 
-// Sends it on a round, if it waits for one. The caller may hold a communicator's lock, which a watchdog that is on a
-// round takes under its own: to wait for that one here could be for ever.
+// Has it poll, if it waits for that. The caller may hold a communicator's lock, which a watchdog that polls takes under
+// its own: to wait for that one here could be for ever.
 static bool kick(watchdog *each) {
   if (!atomic_load(&each->idle) || pthread_mutex_trylock(each->mutex)) return false;
   bool idle = atomic_load(&each->idle);
@@ -364,9 +364,9 @@ static bool kick(watchdog *each) {
 }
 
 // All waiting is in short slices: a thread that wakes is not taken for one that sleeps outside CUDA.
-static void round_of(watchdog *each) {
+static void poll_by(watchdog *each) {
   int64_t waited = 0;
-  for (; !kick(each); waited += SLICE_NS) {  // it is on a blind round
+  for (; !kick(each); waited += SLICE_NS) {  // it polls blindly
     if (!atomic_load(&each->used) || waited >= PATIENCE_NS) return;
     sleep_on(&each->idle, atomic_load(&each->idle));
   }
@@ -380,15 +380,15 @@ static __thread bool locked;
 
 void ph_watchdog_locked(bool locks) { locked = locks; }
 
-void ph_watchdog_rounds_of_wait(void) {
-  if (!locked) ph_watchdog_rounds();
+void ph_watchdog_polls_of_wait(void) {
+  if (!locked) ph_watchdog_polls();
 }
 
-void ph_watchdog_rounds(void) {
+void ph_watchdog_polls(void) {
   if (!atomic_load_explicit(&work, memory_order_relaxed) || !atomic_load(&watchdogs)) return;
-  if (ph_now() < atomic_load(&next_round) || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
+  if (ph_now() < atomic_load(&next_poll) || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
   if (!atomic_exchange(&work, false)) return;
-  for (watchdog *each = atomic_load(&watchdogs); each; each = atomic_load(&each->next)) round_of(each);
+  for (watchdog *each = atomic_load(&watchdogs); each; each = atomic_load(&each->next)) poll_by(each);
 }
 
 // Rounds come a quarter further apart each time while not all is done: few for a sleep of an hour, and what becomes
@@ -397,10 +397,10 @@ void ph_sleep(int64_t ns) {
   if (ns <= 0 || ph_rt.null_mode || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
   const int64_t end = ph_now() + ns;
   for (int64_t step = delay(); atomic_load(&work) && atomic_load(&watchdogs); step += step / 4) {
-    int64_t next = atomic_load(&next_round) - delay() + step;
+    int64_t next = atomic_load(&next_poll) - delay() + step;
     if (next > end) break;
     ph_advance(next - ph_now());
-    ph_watchdog_rounds();
+    ph_watchdog_polls();
   }
   ph_advance(end - ph_now());
 }
@@ -422,10 +422,7 @@ int64_t ph_watchdog_kept(void) {
   return found ? ph_now() - found : -1;
 }
 
-void ph_take_watchdogs(void) {
-  pthread_key_create(&ends, leave);
-  ph_take_imports();
-}
+void ph_watchdogs_prepare(void) { pthread_key_create(&ends, leave); }
 
 const ph_import ph_watchdog_imports[] = {
     {"pthread_cond_timedwait", (void *)timedwait, (void **)&real_timedwait},

@@ -42,7 +42,7 @@ class Communication {
   void join_transfer(Rank &rank, const ph_record &r, std::string data, const std::shared_ptr<Launch> &launch);
   void join_copy(Rank &rank, const ph_record &r, const std::shared_ptr<Launch> &launch);
   void join_signal(Rank &rank, const ph_record &r, const std::shared_ptr<Launch> &launch);
-  // Prices the transfers whose sides are both known; not those of a group that is still incomplete.
+  // Prices the transfers with two known sides; not those of a group that is still incomplete.
   void price_transfers(const std::vector<std::shared_ptr<Launch>> &groups);
 
   // No rank can go on: sends that wait for their receives and fit into NCCL's buffers end. False: there are none.
@@ -62,7 +62,7 @@ class Communication {
   void flow_ended(const phn::Ended &ended);
   const Activity &activity(int64_t tag) const { return activities_[static_cast<size_t>(tag)]; }
   const std::vector<std::shared_ptr<Operation>> &open_operations() const { return open_operations_; }
-  // Devices some of whose communication has ended since the last call.
+  // Devices of which some communication has ended since the last call.
   void take_ended(std::vector<Device *> &out) {
     out.clear();
     std::swap(out, ended_);

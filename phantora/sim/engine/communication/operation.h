@@ -79,7 +79,7 @@ struct Launch {  // one communication kernel on one rank, or a copy from or to a
   int64_t gives_up = NEVER;  // when it does, unless what it waits for begins before
   int64_t part_end = 0;  // latest end among the parts that have ended
   int64_t last_at = -1;  // when the launch that holds this one up longest came, or was through
-  int last_rank = -1;  // whose that is
+  int last_rank = -1;  // the rank of it
   int64_t last_id = -1;
   int waiting = 0;  // parts that have no end yet
   int sends = 0, recvs = 0;
@@ -95,7 +95,7 @@ struct Launch {  // one communication kernel on one rank, or a copy from or to a
   uint8_t sub = 0;
   std::vector<std::shared_ptr<Collective>> collectives;
   std::vector<std::shared_ptr<Transfer>> transfers;
-  std::vector<std::shared_ptr<Transfer>> followers;  // one-sided ones whose other side is like this
+  std::vector<std::shared_ptr<Transfer>> followers;  // one-sided ones with another side like this
 };
 
 // An operation that is under way.
@@ -112,8 +112,8 @@ struct Activity {
 // before has been taken.
 struct Signals {
   struct Side {
-    std::deque<std::shared_ptr<Launch>> launches;  // that nobody goes by yet,
-    std::deque<std::shared_ptr<Transfer>> followers;  // or who goes by the next: one of the two is empty
+    std::deque<std::shared_ptr<Launch>> launches;  // that none goes by yet,
+    std::deque<std::shared_ptr<Transfer>> followers;  // or those that go by the next: one of the two is empty
   };
   Side puts, waits;
   bool used = false;  // one has been given

@@ -10,7 +10,7 @@ namespace phe {
 
 // Members of a collective that all get the same bytes share them.
 using Bytes = std::shared_ptr<const std::string>;
-constexpr int KNOWLEDGE = PH_F_UNKNOWN | PH_F_ABSENT | PH_F_PARTS;  // flags of who gives bytes
+constexpr int KNOWLEDGE = PH_F_UNKNOWN | PH_F_ABSENT | PH_F_PARTS;  // flags of a giver of bytes
 
 class Payloads {
  public:

@@ -82,8 +82,8 @@ void Comparison::record(const Rank &rank, const ph_record &r, int32_t name) {
 
 void Comparison::add(Pair &pair, int side, const Entry &entry) {
   if (!pair.difference.empty()) return;
-  if (pair.ahead.empty() || pair.who == side) {
-    pair.who = side;
+  if (pair.ahead.empty() || pair.side == side) {
+    pair.side = side;
     pair.ahead.push_back(entry);
     if (pair.ended[1 - side]) differ(pair, nullptr, side, &entry);
     return;
@@ -99,7 +99,7 @@ void Comparison::ended(const Rank &rank) {
   for (auto [number, side] : of_rank_[static_cast<size_t>(rank.index)]) {
     Pair &pair = pairs_[static_cast<size_t>(number)];
     pair.ended[side] = true;
-    if (!pair.ahead.empty() && pair.who != side && pair.difference.empty())
+    if (!pair.ahead.empty() && pair.side != side && pair.difference.empty())
       differ(pair, &pair.ahead.front(), side, nullptr);
   }
 }

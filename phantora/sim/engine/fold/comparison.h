@@ -30,7 +30,7 @@ class Comparison {
     std::string axis;
     bool uneven;
     std::deque<Entry> ahead;    // records of the one that is ahead
-    int who = 0;               // its side
+    int side = 0;              // that is ahead
     uint64_t compared = 0;
     bool ended[2] = {false, false};
     std::string difference;    // empty: none so far

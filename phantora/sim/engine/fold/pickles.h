@@ -8,7 +8,7 @@
 namespace phe {
 
 // A pickle of protocol 2 to 5 (https://docs.python.org/3/library/pickletools.html) cut into the integers that it holds
-// and the pieces between them; or an array of integers, whose pieces are empty.
+// and the pieces between them; or an array of integers, without pieces.
 class Pickle {
  public:
   explicit Pickle(const std::string &bytes);

@@ -88,7 +88,7 @@ Stream &Devices::stream(Rank &rank, uint32_t id, int device) {
   return *(rank.streams[id] = std::move(s));
 }
 
-// ------------------------------------------------------------------ whose it is
+// ------------------------------------------------------------------ owner
 void Device::add(Context &context, bool sliced) {
   context.place = static_cast<int>(contexts_.size());
   contexts_.push_back(&context);
@@ -409,8 +409,8 @@ int64_t Device::first_communication(const Context &context) const {
 }
 
 // ------------------------------------------------------------------ what shares the GPU
-// Has the head of `s` kernels for the GPU's SMs, now or when the gap before them is over? Engines copy whoever's turn
-// it is.
+// Has the head of `s` kernels for the GPU's SMs, now or when the gap before them is over? Engines copy whichever
+// context's slice it is.
 bool Device::wants(const Stream &s) const {
   for (size_t i = 0; i < s.queue.size(); ++i) {
     const Item &item = s.queue[i];
@@ -469,16 +469,16 @@ void Device::update_rates() {
     if (c->communications) slow_communication(*c);
 }
 
-// The greediest of the kernels that run counts. Communication of a process that takes turns gets its share of the GPU's
+// The greediest of the kernels that run counts. Communication of a process with time slices gets its share of the GPU's
 // time as if the slices were short.
 void Device::slow_communication(Context &context) {
-  double share = 0, turn = slices_.on() ? 1.0 / std::max(1, slices_.contenders()) : 1.0;
+  double share = 0, slice = slices_.on() ? 1.0 / std::max(1, slices_.contenders()) : 1.0;
   for (const Stream *s : busy_) {
     const Item &item = s->queue.front();
     if (item.running && item.type != Item::COMM && item.rate > 0 && concurrent(context, *s->context))
       share = std::max(share, item.profile.communication_slowdown);
   }
-  context.interference.slow(now_, turn < 1 ? 1 - (1 - share) * turn : share);
+  context.interference.slow(now_, slice < 1 ? 1 - (1 - share) * slice : share);
 }
 
 }  // namespace phe

@@ -50,10 +50,10 @@ class Device {
         progress_(progress),
         power_(model.power, first.power_factor, first.trials) {}
 
-  // `sliced`: the context takes turns with the others; else their kernels run concurrently (MPS).
+  // `sliced`: the contexts share the GPU by time slices; else their kernels run concurrently (MPS).
   void add(Context &context, bool sliced);
   const std::vector<Context *> &contexts() const { return contexts_; }
-  // Whose rows tell what it draws.
+  // The device with the rows that tell what it draws.
   Rank &rank() const { return contexts_[0]->rank; }
   int number() const { return contexts_[0]->number; }
   size_t index() const { return index_; }   // among all
@@ -82,7 +82,7 @@ class Device {
   int64_t hold() const { return hold_; }  // a kernel without a price may start then
   void happen(const Next &next);          // what next() found
   void stand_at(int64_t time) { now_ = time; }
-  // Another process has this context now: what one whose context had ended left behind is gone.
+  // Another process has this context now: what one left behind at its end is gone.
   void revive(Context &context);
 
  private:
@@ -119,7 +119,7 @@ class Device {
   int64_t comm_end_ =
       NEVER;  // the earliest end, by its own bound, of a communication kernel that runs and has no end yet
   int communications_ = 0;    // communication kernels on the GPU
-  bool copies_ = false;       // a copy from or to a peer runs: these take turns
+  bool copies_ = false;       // a copy from or to a peer runs: one at a time
   int kernels_ = 0;           // kernels, copies, memsets admitted
   uint64_t admissions_ = 0;
   uint64_t issued_ = 0;       // items so far

@@ -20,7 +20,7 @@ class Interference {
   static double factor_of_blocks(const Item &item, int blocks, int sms);
   // From `now` on communication loses `share` of its pace here.
   void slow(int64_t now, double share);
-  // Nobody asks any longer for what was before `first`; NEVER: for anything.
+  // Nothing asks any longer for what was before `first`; NEVER: for anything.
   void forget(int64_t first);
   // ns that communication lost here between two moments of which the GPU has reached the later one.
   double lost(int64_t from, int64_t until) const;

@@ -44,7 +44,7 @@ class Links {
   bool flow_rows_ = false;
   std::vector<int32_t> names_;
   std::vector<int32_t> first_rank_;                 // the lowest that can use it
-  std::vector<std::vector<int32_t>> users_;         // who can, none: all
+  std::vector<std::vector<int32_t>> users_;         // ranks that can; none: all
   std::map<std::vector<int32_t>, int32_t> scopes_;  // ranks -> scope
   std::deque<std::vector<int32_t>> background_;     // links of endless flows
   std::vector<Change> changes_;                     // to come

@@ -75,7 +75,7 @@ class Network {
   int64_t next() const;  // of all
   // Processes all events at next(component); ended classes go to `ended`, in order of (tag, index).
   void step(int component, std::vector<Ended> &ended);
-  // Components whose next event may be another than at the last call.
+  // Components with a next event that may be another than at the last call.
   void take_changed(std::vector<int> &out) {
     out.clear();
     std::swap(out, changed_);

@@ -22,7 +22,7 @@ class Ingest {
   uint64_t taken(const Rank &rank) const { return source(rank).tail; }
   // True if a process waits to become a rank that another one was.
   bool takes_over() const { return !joiners_.empty(); }
-  // It does so at `time`, and the other places whose processes have gone are free for new ones from then on.
+  // It does so at `time`, and the other places without their processes are free for new ones from then on.
   void begin_generation(int64_t time);
   // Launches of several records that are still being said, by rank.
   const std::vector<std::shared_ptr<Launch>> &groups() const { return groups_; }

@@ -33,7 +33,7 @@ struct Request {
 
 struct Sleep {  // a sleep outside CUDA out of which the host was moved forward
   int64_t since = -1, until = -1;  // host clock; since -1: none
-  int by = -1;                     // rank whose host was released at `until`
+  int by = -1;                     // rank of the host that was released at `until`
   uint64_t answers = 0;            // that this rank had then
 };
 
@@ -62,7 +62,7 @@ struct Rank {
   int32_t site = -1;                // where the program makes the next collective, send or receive: a global name
   uint32_t correlation = 0;         // of the launches that come now
   std::vector<ph_activity> activities;  // that a profiler has not taken yet
-  int64_t graph_row = -1;  // of the graph launch whose nodes come now
+  int64_t graph_row = -1;  // of the graph launch that sends its nodes now
   Context *communicating = nullptr;  // that on which communication arrived last
   std::vector<int32_t> scopes;      // of the links that it can put traffic on
 

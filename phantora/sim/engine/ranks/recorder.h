@@ -28,7 +28,7 @@ class Recorder {
  private:
   Queue<ph_record, 512> kept_;
   uint64_t taken_ = 0;             // records that went before `kept_`
-  std::vector<ph_record> pieces_;  // of a blob whose taker is still to come
+  std::vector<ph_record> pieces_;  // of a blob before its reader comes
   uint64_t asked_[PH_REPLY_SLOTS] = {};  // position of the request that holds the slot, plus one; 0: none
 };
 

@@ -24,11 +24,11 @@ class Waits {
   void return_memory(Rank &rank, int64_t time);
   // Most bytes that a GPU had taken at a time.
   int64_t shared_peak() const;
-  // Answers those of `device` before whom nothing can come any more.
+  // Answers those of `device` that nothing can precede any more.
   void settle_memory(Device &device);
-  // The work of `device` up to `until` is known: answers those who ask for its energy.
+  // The work of `device` up to `until` is known: answers requests for its energy.
   void read_meter(Device &device, int64_t until);
-  // The ranks wait for each other: whoever asked for room first does without. False: nobody asks.
+  // The ranks wait for each other: the first that asked for room does without. False: none asks.
   bool give_room();
   // Answers what has become clear.
   void check(Rank &rank);

@@ -11,7 +11,7 @@ class Marks {
   Marks(Links &links, Pipelines &pipelines, SettledPower &settled_power)
       : links_(links), pipelines_(pipelines), settled_power_(settled_power) {}
 
-  // Ends of annotations whose names begin with `prefix` are marks.
+  // Ends of annotations with names that begin with `prefix` are marks.
   void name(std::string prefix) { prefix_ = std::move(prefix); }
   bool named(const std::string &annotation) const { return !prefix_.empty() && annotation.rfind(prefix_, 0) == 0; }
   // True if anything depends on the marks of this rank.

@@ -1,0 +1,51 @@
+// Layer 2 of the rank runtime, for stubs and the tracer: the host time of calls, operators and Python frames.
+#pragma once
+#include "rank/runtime.h"
+
+#pragma GCC visibility push(default)
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+// ---- costs.c
+void ph_charge(enum ph_api api);  // advance by the modelled cost of a call (0 in other modes)
+void ph_charge_times(enum ph_api api, size_t times);
+// A Python frame of `units` of code, which ran `last`, begins: PY_FRAME, and PY_CODE per 1,000 cold units (costs.c).
+// What ph_leave_frame gets at its end.
+int ph_enter_frame(int64_t *last, size_t units, uint32_t function);
+void ph_leave_frame(int called);
+void ph_cover_frames(int more);  // frames of this thread are not charged while it is above 0
+bool ph_frames_covered(void);
+void ph_called_from_python(void);  // an operator: PY_LOOP if its frame has called several
+void ph_enter_backward(void);  // this thread enters the autograd engine
+void ph_charge_handover(
+    void);  // a node is about to run: BACKWARD_CALL and BACKWARD_WAKE if it is the pass's first on another thread
+void ph_charge_cold(enum ph_api api, int64_t *last,
+                    size_t times);  // as much of each as the code that ran `last` is cold (costs.c)
+const uint64_t *ph_charges(void);  // times that each cost was charged, by enum ph_api
+uint64_t ph_charged(enum ph_api api);  // the same for one, from any thread
+const uint64_t *ph_charge_levels(void);  // by cold level: operators, then units of code
+void ph_charge_bytes(enum ph_api api, size_t bytes);  // api's cost is per GiB
+int64_t ph_bytes_ns(enum ph_api api, size_t bytes);  // that cost; 0 in other modes
+int64_t ph_times_ns(enum ph_api api, size_t times);  // the cost of `times` calls; 0 in other modes
+// An operator of the host's CPU that moves `bytes`, of which `fresh` are new memory, on `threads` threads;
+// 0: this rank's share of 24.
+void ph_charge_memory(size_t moved, size_t fresh, int threads);
+// Work of the host takes `first` times as long until `planned`, and `then` times until `until`. Factors are at least 1.
+void ph_contend(int64_t planned, double first, int64_t until, double then);
+// Every stub entry point is bracketed. CPU time between brackets is the program's: the measured mode counts it, the
+// modelled one notes what it does not count.
+void ph_enter(void);
+void ph_leave(void);
+
+// ---- unmodelled_cpu.c
+void ph_unmodelled_exclude(bool begins);  // what this thread does until it ends is counted elsewhere
+void ph_unmodelled_drop_latest(void);  // the stretch that has just ended has a price
+void ph_unmodelled_step(void);  // an optimizer's step has ended
+// For each step so far: ns of the script's CPU time that were not counted, and the clock's advance.
+size_t ph_unmodelled_steps(const int64_t **pairs);
+
+#ifdef __cplusplus
+}
+#endif
+#pragma GCC visibility pop
