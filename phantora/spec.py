@@ -95,7 +95,7 @@ class Option:
     help: str
     heading: str
     name: str = ""
-    """Its name with underscores, which is its keyword in Python; "": the field's."""
+    """Name with underscores, the keyword in Python; "": the field's."""
     flags: tuple[str, ...] = ()
     """More spellings than ``--name``: a letter (``-c``), an old name."""
     metavar: str = ""

@@ -97,7 +97,7 @@ def _real_step(log: Log, rank: int, steps: list[Step]) -> HostStep:
 
 
 def simulated_step(log: Log, rank: int, launches: int) -> HostStep:
-    """The same rank's step of a simulated run, with about as many `launches` as the real step: several optimizer steps
+    """A step of `rank` in a simulated run, with about as many `launches` as the real step: several optimizer steps
     can be one step of the profiler. Raises PhantoraError where the run is too short."""
     found = find_steps(log, ranks=[rank])
     steps = [step for step in found.of_rank.get(rank, ()) if step.host_time is not None]

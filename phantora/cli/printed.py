@@ -79,7 +79,7 @@ class ComparedRow:
     value: str | None
     status: str
     memory: Bytes | None
-    """Of the fullest GPU."""
+    """Memory of the fullest GPU."""
     capacity: Bytes
     step_time: Ns | None
     error: float | None
@@ -88,13 +88,13 @@ class ComparedRow:
     unit: str
     mfu: float | None
     watts: float | None
-    """Of a GPU."""
+    """Power of a GPU."""
     dollars_per_hour: Dollars | None
-    """Of all GPUs."""
+    """Price of all GPUs."""
     dollars_per_million: Dollars | None
     """For a million of `unit`, without failures."""
     time: Seconds | None
-    """Of the job's tokens, with failures."""
+    """Time of the job's tokens, with failures."""
     dollars: Dollars | None
     speedup: float | None
     """Rate over that of the first machine with the same value."""

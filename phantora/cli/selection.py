@@ -17,7 +17,7 @@ def selection_options(function: Decorated) -> Decorated:
 
 
 def marked_options(function: Decorated) -> Decorated:
-    """The same, and what marks the steps."""
+    """`--ranks` and `--steps`, and what marks the steps."""
     steps = click.option(
         "--steps",
         metavar="[BY/]LIST",

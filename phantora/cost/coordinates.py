@@ -84,7 +84,7 @@ def by_rows(
 
 
 def bfloat16_for_float16(signature: OperatorSignature) -> OperatorSignature | None:
-    """The same operator of bfloat16, which runs in the same kernels; None if it has no float16."""
+    """`signature` in bfloat16, which runs in the same kernels; None if it has no float16."""
 
     def other(value: Any) -> Any:
         if isinstance(value, TensorSpec):

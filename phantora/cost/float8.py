@@ -44,12 +44,12 @@ class Way:
 
     @property
     def narrow(self) -> str:
-        """Its name among all."""
+        """Name of the form among all."""
         return f"{self.wide} {self.first} {self.out}"
 
     @property
     def wide(self) -> str:
-        """Its name among those that differ in more than dtypes."""
+        """Name of the form among those that differ in more than dtypes."""
         return f"{self.scales} {'fast' if self.fast else 'split'}"
 
 

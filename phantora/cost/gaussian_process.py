@@ -110,7 +110,7 @@ class GaussianProcess:
         return kriging.solve(between, self._values, self._noise)
 
     def _name(self) -> str:
-        """The same for the same field, on any machine."""
+        """Name by the contents, equal for equal processes on any machine."""
         digest = sha256(repr((self._tiers, self._noise)).encode())
         for numbers in (np.round(self._at, DIGITS), self._kinds, np.round(self._values, DIGITS)):
             digest.update(np.ascontiguousarray(numbers + 0).tobytes())

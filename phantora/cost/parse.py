@@ -55,8 +55,8 @@ def parse_signature(text: str | bytes) -> OperatorSignature:
 
 @lru_cache(maxsize=4096)  # replays read those of the run again
 def read_signature(text: str | bytes) -> OperatorSignature:
-    """The same, and never an error: of a text that is no signature at most the name is kept. Such an operator is priced
-    by its kernels."""
+    """Reads a signature without an error: of a text that is no signature at most the name is kept. Such an operator is
+    priced by its kernels."""
     try:
         return parse_signature(text)
     except PhantoraError:

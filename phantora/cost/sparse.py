@@ -33,7 +33,7 @@ class Constants:
     csr_value: float = 0.12
     """and for each value of the dense matrix that a stored element picks, of any format."""
     coo_stored: float = 1.0
-    """The same of a COO matrix, whose rows become those of a CSR one first."""
+    """Cycles for each stored element of a COO matrix, which becomes a CSR one first."""
     coo_value: float = 1.29
     vector_stored: float = 2.0
     """Cycles for each stored element, of both kinds with a vector."""

@@ -54,7 +54,7 @@ class Constants:
     tensor_wide: float = 0.1747
     """the same of tfloat32, whose operands must be rearranged first."""
     vector: float = 0.6
-    """The same of formats that the tensor cores do not have."""
+    """Share of the peak of formats that the tensor cores do not have."""
     shared: float = 0.8486
     """Share of the bytes that shared memory moves in a cycle."""
     product_alu: float = 9.709
@@ -104,7 +104,7 @@ class Constants:
     sharpness: float = 8.47
     """Sharpness of the maximum: the power of the mean that joins memory, L2, busy SMs and waiting programs."""
     mixed: float = 3.027
-    """The same for tensor cores and elements, which wait for each other within a program."""
+    """Sharpness of the maximum for tensor cores and elements, which wait for each other within a program."""
     tail: float = 0.452
     """Share of the longest program that runs when the others have ended."""
 

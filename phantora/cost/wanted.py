@@ -28,7 +28,7 @@ class Wanted:
     signature: str
     compute: str = ""
     operator: str = ""
-    """Its name and, in `shape`, its arguments as people read them."""
+    """Name of the operator and, in `shape`, its arguments as people read them."""
     shape: str = ""
     cls: str = ""
     provenance: str = ""

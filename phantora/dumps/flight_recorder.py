@@ -23,11 +23,11 @@ class Call:
     """A collective, a send or a receive of one rank."""
 
     record: int
-    """Its number among all calls of the rank."""
+    """Number among all calls of the rank."""
     group: str
     """Name of the process group."""
     sequence: int
-    """Its number among the group's collectives, or among its sends and receives."""
+    """Number among the group's collectives, or among its sends and receives."""
     name: str
     """``all_reduce``, ``send 0->1``."""
     point_to_point: bool

@@ -17,7 +17,7 @@ from phantora.trace.analysis.communicators import ranges
 MISSING = "missing"
 """A rank has not issued a call that its group waits for, and no other call blocks it."""
 NO_DUMP = "no dump"
-"""The same, and the rank wrote no dump."""
+"""A rank that its group waits for wrote no dump."""
 MISMATCH = "mismatch"
 """Members of a group issued different calls under one number."""
 CROSSED = "crossed"
@@ -44,7 +44,7 @@ class Hang:
     call: Call | None
     """The call that waits, of the first of `waiting`."""
     members: tuple[int, ...]
-    """Its group."""
+    """Group of the call."""
     others: Mapping[int, Call]
     """Calls of `ranks`: of a mismatch, what they issued instead; else their last ones."""
 

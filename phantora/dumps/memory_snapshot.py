@@ -46,7 +46,7 @@ class OutOfMemory:
     """An allocation that failed."""
 
     event: int
-    """Its number in the history. What follows it is the memory that the error itself frees."""
+    """Number in the history. What follows it is the memory that the error itself frees."""
     bytes: int
     """Bytes that were asked for."""
     free_bytes: int

@@ -42,15 +42,15 @@ class Axis:
     expanded: bool = False
     """All its ranks are processes."""
     uneven: bool = False
-    """Its ranks are equal in their communication only."""
+    """The axis's ranks are equal in their communication only."""
     first_only: bool = False
-    """Its first rank represents all others."""
+    """The axis's first rank represents all others."""
     full_group: bool = False
     """All ranks of a group along it are processes, or none."""
 
     @property
     def tensor(self) -> bool:
-        """Its ranks share each product, so they wait for each other in every layer."""
+        """True if the axis's ranks share each product, so they wait for each other in every layer."""
         return self.name == TENSOR or "tensor" in self.name
 
     @property

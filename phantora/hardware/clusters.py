@@ -104,7 +104,7 @@ def _make(hosts: int, gpus: int, gpu: Gpu, name: str) -> Cluster:
 
 
 def over_pcie(cluster: Cluster) -> Cluster:
-    """The same without NVLink: GPUs of a host meet over PCIe."""
+    """`cluster` without NVLink: GPUs of a host meet over PCIe."""
     return replace(
         cluster,
         wiring=replace(cluster.wiring, kind="pcie", nvlink_hosts=1),

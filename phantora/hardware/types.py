@@ -19,7 +19,7 @@ class Calibration:
     """Gap from the end of a kernel, copy or memset to the start of the next on the same stream, if that is already
     queued. Not part of any price: the simulator's streams add it."""
     crowded_gap_ns: float
-    """The same while two or more other streams have work, if only a wait."""
+    """Gap while two or more other streams have work, if only a wait."""
     launch_latency_ns: float
     """Time from the call of cudaLaunchKernel to the start of the kernel on an idle GPU."""
     communication_start_ns: float
@@ -29,7 +29,7 @@ class Calibration:
     nccl_channels: int
     """Channels of a NCCL kernel over NVLink."""
     nccl_pcie_channels: int
-    """And over PCIe."""
+    """Channels of a NCCL kernel over PCIe."""
     nccl_connection_bytes: int
     """Device memory of one connection of one channel."""
     nccl_kernel_bytes: int
@@ -39,11 +39,11 @@ class Calibration:
     cublas_bytes: int
     """Memory of the first cuBLAS handle in a process."""
     cudnn_bytes: int
-    """And of cuDNN."""
+    """Memory of the first cuDNN handle in a process."""
     graph_gap_ns: float
-    """The same between kernels of a CUDA graph."""
+    """Gap between kernels of a CUDA graph."""
     library_gap_ns: float
-    """The same between kernels of one library call, which often begin before the one before has ended."""
+    """Gap between kernels of one library call, which often begin before the one before has ended."""
     sustained_gemm: float
     """Share of the usual speed at which GEMMs run when nothing else runs for more than 10 ms."""
     gemm_peak: float
@@ -82,13 +82,13 @@ class Power:
     idle: float
     """Whatever runs: leakage, memory refresh, links."""
     resting: float
-    """The same while nothing runs."""
+    """Power while nothing runs."""
     tensor: float
     """Arithmetic at the peak rate of its format and full clock. Falls with the clock."""
     float8: float
     """Products in FP8, as a multiple of `tensor`."""
     attention: float
-    """The same in attention, whose arithmetic is counted without a mask."""
+    """Products in FP8 in attention, with arithmetic counted without a mask."""
     active: float
     """Kernels that fill the GPU and do not use tensor cores: mostly memory traffic. Smaller ones draw by their share of
     the SMs."""
@@ -119,7 +119,7 @@ class Interference:
     channel_sms: float
     """SMs that a NCCL channel keeps from products that ran when it came."""
     first_channel_sms: float
-    """And from products that came after it."""
+    """SMs that a NCCL channel keeps from products that came after it."""
     waves: float
     """Share of a product's time that comes in waves of tiles over the SMs."""
 
@@ -208,7 +208,7 @@ class Gpu:
     calibrated_on: str
     """Name of the GPU on which `calibration` was measured."""
     calibrated_clock_khz: int
-    """Its SM clock."""
+    """SM clock of the GPU on which `calibration` was measured."""
     host_bandwidth: float = 0.0
     """Bytes/s per direction to the memory of the host; 0: that of PCIe."""
     limit_watts: float = 0.0
@@ -222,7 +222,7 @@ class Gpu:
     """ns of 128 x 64 scores of causal attention on one SM, forward, by head
     (validation/published/nvidia_attention.py); empty: by the calibration's GPU."""
     attention_backward_step_ns: dict[str, float] = field(default_factory=dict)
-    """The same of the backward pass (validation/published/cudnn_attention.py); empty: by the forward pass and the
+    """ns of 128 x 64 scores, backward (validation/published/cudnn_attention.py); empty: by the forward pass and the
     calibration's GPU."""
     nvlink_domain: int = 0
     """GPUs that one NVLink fabric joins, in several hosts; 0: those of a host."""
@@ -293,7 +293,7 @@ class HostProfile:
         return math.exp(self.rank_spread * _expected_maximum(ranks))
 
     def slower(self, factor: float) -> HostProfile:
-        """The same host, `factor` times as slow in everything but :data:`LOADS`."""
+        """This host, `factor` times as slow in everything but :data:`LOADS`."""
         scaled = {name: ns if name in LOADS else round(ns * factor) for name, ns in self.api_ns.items()}
         return replace(self, api_ns=scaled, factor=self.factor * factor, probe_ns={})
 

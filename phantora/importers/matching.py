@@ -1,4 +1,4 @@
-"""The same collective on several ranks: matched by process group and place in its sequence."""
+"""Matches calls of one collective on several ranks: by process group and place in its sequence."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Plan:
     """Ranks that are processes, in a folded run; None: all."""
 
     def folded(self, fold: Fold | None) -> Plan:
-        """The same launch with the processes of `fold`."""
+        """This launch with the processes of `fold`."""
         if fold is None:
             return replace(self, real=None, ranks=replace(self.ranks, processes=""))
         return replace(self, real=fold.real, ranks=replace(self.ranks, processes=format_ranks(fold.real)))

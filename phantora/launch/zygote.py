@@ -92,8 +92,8 @@ class Forked:
         return self._report.fileno()
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its status, negative for a signal. Raises ``subprocess.TimeoutExpired``; PhantoraError if the zygote was
-        ended, and this process with it."""
+        """Exit status of the command, negative for a signal. Raises ``subprocess.TimeoutExpired``; PhantoraError if the
+        zygote was ended, and this process with it."""
         if self._status is None:
             if not select.select([self._report], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)

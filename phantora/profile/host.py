@@ -113,7 +113,7 @@ class Comparison:
     factor: float
     """Time here over time there."""
     by_kind: Mapping[str, float]
-    """The same for calls (``cpu``) and training steps (``step``)."""
+    """Factors of calls (``cpu``) and of training steps (``step``)."""
     low: float
     high: float
     """The factor's 10th and 90th percentile of the rounds."""

@@ -36,7 +36,7 @@ class Rates:
     fault: float
     """New memory that an operator writes on one thread, on top of `move`."""
     fault_saturated: float
-    """The same as `saturated`."""
+    """Rate of new memory that many threads share."""
     write: float
     """A new file, into the host's memory."""
     sums: float

@@ -85,7 +85,7 @@ class _Running:
             )
 
     def found_no_gpu(self) -> bool:
-        """So may the process with the real libraries end."""
+        """True if the process with the real libraries ended without a GPU."""
         return not self.stubbed and self.process.poll() == host_probe.NO_GPU
 
     def failed(self) -> bool:

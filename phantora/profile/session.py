@@ -220,7 +220,7 @@ class Book:
             raise PhantoraError(f"cannot write {self._journal}: {cause_of(error)}; choose another --out") from error
 
     def missing(self, wanted: Iterable[Wanted]) -> list[Wanted]:
-        """Those of `wanted` that were neither measured nor refused, each once."""
+        """Operators of `wanted` that were neither measured nor refused, each once."""
         seen = {**self.entries, **self.failures}.keys()
         left: dict[str, Wanted] = {}
         for entry in wanted:

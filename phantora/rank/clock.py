@@ -87,7 +87,7 @@ class Runtime:
     bytes_ns: Callable[[int, int], int]
     """ns of a cost per GiB (a place in ``wire.layout.Api``) and bytes; 0 where the host clock is not modelled."""
     times_ns: Callable[[int, int], int]
-    """The same of a cost per time, and times."""
+    """ns of a cost (a place in ``wire.layout.Api``) and how often it occurs; 0 where the host clock is not modelled."""
     contend: Callable[[int, float, int, float], None]
     """Until the first moment (ns) the host's work takes the first factor longer, then until the second the other."""
     hold: Callable[[int, bool], None]

@@ -32,7 +32,7 @@ class Rank:
     runtime: ctypes.CDLL
     """The loaded library of ``stub/rank``."""
     served_port: str | None = None
-    """Of the TCPStore that the run serves in a process of its own; None: it serves none, or this is no rank yet."""
+    """Address of the TCPStore that the run serves in a process of its own; None: there is none, or no rank yet."""
 
     @property
     def tracer(self) -> Path:

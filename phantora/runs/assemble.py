@@ -122,7 +122,7 @@ class Simulation:
     notes: tuple[str, ...] = ()
     """Notes for the user about its prices."""
     again: Callable[[Path, Setup, Recorded], Simulation] | None = None
-    """The same run from its recording, with the same prices, into a log of its own."""
+    """Simulates the run again from its recording, with the same prices, into a log of its own."""
 
     @property
     def powers(self) -> Powers:

@@ -39,7 +39,7 @@ class Measured:
     """Prices of its GPU."""
     nccl: NcclEnvironment
     known: bool
-    """Its GPU has prices; else durations are not scaled."""
+    """The cluster's GPU has prices; else durations are not scaled."""
     launch_latency_ns: int
     kernel_gap_ns: int
 

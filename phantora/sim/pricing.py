@@ -238,7 +238,7 @@ class Pricing:
         )
 
     def _gpus(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
-        """Those of `ranks`. Raises PhantoraError where two have the same."""
+        """The GPUs of `ranks`. Raises PhantoraError where two ranks have one GPU."""
         if self._places is None:
             return ranks
         gpus = tuple(self._places.gpu_of(rank) for rank in ranks)

@@ -55,7 +55,7 @@ class Choice:
     row: Row
     unit: str
     dollars_per_hour: float | None
-    """Of all GPUs."""
+    """Price of all GPUs."""
     time: Seconds | None = None
     """Time of the job's tokens, with failures, checkpoints and restarts."""
     dollars: float | None = None

@@ -30,7 +30,7 @@ class Point:
     values: dict[str, Value]
     """Values of the axes."""
     spec: RunSpec
-    """Its run, with the arguments that all points share."""
+    """Run of the point, with the arguments that all points share."""
     hosts: int
     gpus_per_host: int
     gpu: str

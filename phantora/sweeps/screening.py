@@ -21,7 +21,7 @@ Layout = tuple[tuple[str, str], ...]
 
 
 def layout(point: Point) -> Layout:
-    """Its values but for the cluster."""
+    """Values of `point` but for the cluster."""
     return tuple((name, repr(value)) for name, value in sorted(point.values.items()) if name != CLUSTER)
 
 

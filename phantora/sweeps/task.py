@@ -137,7 +137,7 @@ class Task:
         return (f"{flag}{steps}",) if flag.endswith("=") else (flag, str(steps))
 
     def real_words(self) -> tuple[str, ...]:
-        """The same training on a real cluster."""
+        """Command of the training on a real cluster."""
         point = self.point
         many = ("--nnodes", str(point.hosts), "--rdzv-backend", "c10d", "--rdzv-endpoint", "HOST:29500")
         return (
@@ -244,7 +244,7 @@ def _result(
 
 
 def _too_large(task: Task, steps: int | None, roomy: Measured) -> Result:
-    """Its numbers are those of the run where there was room, whichever run came first."""
+    """The result of a point that does not fit, with the numbers of its run on GPUs with room."""
     capacity = task.point.capacity
     measured = replace(roomy, fits=False, capacity=capacity)
     return _result(task, steps, OUT_OF_MEMORY, measured, needs=roomy.memory)

@@ -184,7 +184,7 @@ def _limit_words(source: pa.MemoryMappedFile, places: Sequence[int]) -> None:
 
 
 def _limit_rows(data: _WholeFile | _CutFile, index: int) -> None:
-    """The same for a batch."""
+    """Refuses a batch that takes too much memory when it is unpacked."""
     size = data.unpacked(index)
     if size > arrow_sizes.MOST_BATCH:
         raise _TooLarge(f"batch {index + 1} takes {size >> 20} MiB, and {arrow_sizes.MOST_BATCH >> 20} is the most")

@@ -106,7 +106,7 @@ class RunMetadata:
     kernel_gap_ns: int = 0
     """Between two kernels back to back on a stream."""
     crowded_gap_ns: int = 0
-    """The same while two or more other streams of the GPU have work."""
+    """Time between two kernels back to back on a stream while two or more other streams of the GPU have work."""
     cost_tables: list[str] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
     """Anything else worth keeping, JSON types only."""

@@ -23,7 +23,7 @@ class Memory:
     span: int
     """Bytes from its first to its last one."""
     values: Callable[[], np.ndarray[Any, Any]] | None = None
-    """Its bytes in memory order, where integers shall be read. Raises UnknownIntegers."""
+    """Bytes in memory order, where integers shall be read. Raises UnknownIntegers."""
 
 
 @dataclass(frozen=True)

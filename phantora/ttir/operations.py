@@ -43,7 +43,7 @@ FREE = (
 )
 SHAPES = frozenset((*FREE, "tt.addptr"))
 CONSTANTS = ("arith.constant", "tt.make_range")
-"""The same value at each visit."""
+"""Operations with one value at all visits."""
 ACCESSES = ("tt.load", "tt.store", "tt.atomic_rmw", "tt.atomic_cas")
 DOTS = ("tt.dot", "tt.dot_scaled")
 REDUCTIONS = ("tt.reduce", "tt.scan")

@@ -25,7 +25,7 @@ class Deciding:
     direct: frozenset[str]
     read: frozenset[str]
     ranges: frozenset[str]
-    """Those of `read` whose integers bound loops or decide branches."""
+    """Pointers of `read` to integers that bound loops or decide branches."""
 
 
 def deciding(functions: dict[str, Function]) -> Deciding:

@@ -211,7 +211,7 @@ class Timing(ctypes.Structure):
     kernel_gap_ns: Int64
     """Between kernels, copies and memsets back to back on a stream."""
     crowded_gap_ns: Int64
-    """The same while two or more other streams have work."""
+    """Time between kernels back to back on a stream while two or more other streams have work."""
     graph_gap_ns: Int64
     """Between those of a graph."""
     time_slice_ns: Int64

@@ -454,6 +454,13 @@ def test_packages_name_their_process() -> None:
     assert wrong == []
 
 
+def test_docstrings_stand_alone() -> None:
+    """An opening such as "The same" needs the docstring above, which an editor does not show."""
+    opening = re.compile(r'^\s*r?"""(The same|And|Its|Of|So|Those)\b.*', re.MULTILINE)
+    found = {str(path): opening.findall(path.read_text()) for path in (ROOT / "phantora").rglob("*.py")}
+    assert {path: openings for path, openings in found.items() if openings} == {}
+
+
 def test_the_command_line_is_started_from_one_place() -> None:
     """`phantora.run_process.PHANTORA`; what runs a spec does so by `phantora/runs` or `phantora.run_process`."""
     pattern = re.compile(r'"-m",\s*"phantora"')

@@ -48,7 +48,7 @@ def product_among(given: list[TensorSpec]) -> gemm.Product | None:
 
 
 def _batched(given: list[TensorSpec], made: TensorSpec) -> gemm.Product | None:
-    """Of (batch, m, k) and (batch, n, k) or (batch, k, n); or of (m, k, batch) and (n, k, batch), as CuTe has them."""
+    """Product of (batch, m, k) and (batch, n, k) or (batch, k, n); or of (m, k, batch) and (n, k, batch), CuTe's."""
     if len(made.shape) != 3:
         return None
     pairs = [(a, b) for a in given for b in given if a is not b and len(a.shape) == len(b.shape) == 3]

@@ -123,7 +123,7 @@ class Product:
     sms: int = 0
     """SMs that the library may use; 0: all."""
     bias: bool = False
-    """The same call adds a vector to the rows."""
+    """The call adds a vector to the rows."""
     shared_by: int = 0
     """Elements along k that share a scale of one byte; 0: no such scales."""
 

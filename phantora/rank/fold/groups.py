@@ -107,7 +107,7 @@ def _wrap(c10d: ModuleType, world_size: int, processes: frozenset[int]) -> None:
 
 
 def _name_parts(c10d: ModuleType) -> None:
-    """The same for parts of a group, which torch has NCCL split."""
+    """Refuses parts of a group, which torch has NCCL split."""
     split = getattr(c10d, "split_group", None)
     if split is None:  # before torch 2.5
         return

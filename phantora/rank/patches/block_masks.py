@@ -87,7 +87,7 @@ def _complete(module: ModuleType, mask: Any) -> None:
 
 
 def _on_host(module: Any, mask: Any) -> Any:
-    """The same ``BlockMask`` of CPU tensors. Raises Unknown."""
+    """`mask` as a ``BlockMask`` of CPU tensors. Raises Unknown."""
     import torch
     from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 

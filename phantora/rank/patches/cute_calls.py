@@ -117,7 +117,7 @@ def forward(given: Mapping[str, Any]) -> list[Any]:
 
 
 def backward(given: Mapping[str, Any]) -> list[Any]:
-    """The same of the backward pass, behind the gradient and with what the forward pass kept."""
+    """Arguments of the backward pass, behind the gradient and with what the forward pass kept."""
     kept = [given[name] for name in ("dout", "q", "k", "v", "out", "lse")]
     return [*kept, None, None, None, *_lengths(given), *_numbers(given)]
 

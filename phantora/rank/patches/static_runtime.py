@@ -126,7 +126,7 @@ def _replace_lookups(module: ModuleType, stub: ctypes.CDLL, ending: str) -> None
 class _Function:
     name: str
     value: int
-    """Its address as the library was linked."""
+    """Address of the function as the library was linked."""
     size: int
 
 

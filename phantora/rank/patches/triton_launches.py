@@ -124,7 +124,7 @@ class Launches:
             self._runtime.ph_memory_mark(where, size, UNKNOWN)
 
     def of_cuda(self, given: Sequence[Any], launch: Callable[[], Any]) -> Any:
-        """The same for a kernel of CUDA C++ that torch compiles and launches for a program: its arguments are known."""
+        """Launches a kernel of CUDA C++ that torch compiles and launches for a program: its arguments are known."""
         table = {"op": "cuda::kernel", "args": [_described(value, True) for value in given], "bwd": False}
         return self._announcer.around(orjson.dumps(table), launch, given)
 

@@ -34,7 +34,7 @@ class Shim:
     """One change of one framework."""
 
     distribution: str
-    """Its name on PyPI."""
+    """Name of the framework on PyPI."""
     versions: tuple[str, ...]
     """Known ones; ``0.16`` covers ``0.16.1``. None named: any."""
     module: str

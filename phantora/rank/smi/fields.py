@@ -173,5 +173,5 @@ def _lookup(table: Mapping[str, Field], short: Mapping[str, str], name: str) -> 
 gpu_field = partial(_lookup, _GPU, _SHORT)
 """A field of ``--query-gpu`` with its title; None for a name that is no field."""
 application_field = partial(_lookup, _APPLICATION, {"name": "process_name", "used_memory": "used_gpu_memory"})
-"""The same of ``--query-compute-apps``."""
+"""A field of ``--query-compute-apps`` with its title; None for a name that is no field."""
 process_name = _command

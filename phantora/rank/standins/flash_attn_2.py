@@ -126,7 +126,7 @@ def varlen_bwd(
     alibi_slopes: Any, longest_q: int, longest_k: int, dropout: float, scale: float, zero_tensors: bool, causal: bool,
     left: int, right: int, softcap: float, deterministic: bool, generator: Any, state: Any,
 ) -> list[Any]:  # fmt: skip
-    """The same for packed sequences."""
+    """Backward pass of packed sequences."""
     _checked(q, k, v)
     tokens, heads, _ = q.shape
     batch = lengths_q.numel() - 1

@@ -64,7 +64,7 @@ class NcclEnvironment:
     algorithms: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """NCCL_ALGO: by name of ``wire.layout.Coll`` the algorithms that remain; absent: all."""
     protocols: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """The same of NCCL_PROTO."""
+    """NCCL_PROTO: by name of ``wire.layout.Coll`` the protocols that remain; absent: all."""
     min_channels: int = 0
     max_channels: int = 0
     """NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS (or _CTAS); 0: NCCL's own."""

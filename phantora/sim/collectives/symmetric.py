@@ -128,7 +128,7 @@ def kernel_name(kind: int, dtype: int, members: int) -> str:
 
 
 def signal_name(puts: bool, counted: bool = False) -> str:
-    """The same of a signal's kernel; those that are counted are Userbuffers'."""
+    """Name of a signal's kernel; counted signals are Userbuffers'."""
     if counted:
         return "kuserbuffers_pushsend" if puts else "kuserbuffers_pushrecv"
     action = "put" if puts else "wait"

@@ -61,7 +61,7 @@ class Constants:
     reduce_base: float = 21.9
     gather_base: float = 18.3
     scatter_base: float = 14.4
-    """The same for protocol Simple: all-reduce, all-gather, reduce-scatter."""
+    """Base times of protocol Simple: all-reduce, all-gather, reduce-scatter."""
     reduce_step: float = 0.31
     """A step of an all-reduce, also in LL128: chunks shrink with the data, so that most of a step passes with them."""
     simple_step: float = 2.83
@@ -74,7 +74,7 @@ class Constants:
     ramp_half: float = 2.2
     reduce_ramp: float = 772.0
     reduce_ramp_half: float = 12.6
-    """The same of an all-reduce, what its sums take included."""
+    """Ramp of an all-reduce, what its sums take included."""
     chain_base: float = 16.0
     chain_step: float = 0.57
     """Broadcast and reduce: chains that fill one direction only and have no ramp."""

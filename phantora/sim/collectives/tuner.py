@@ -206,7 +206,7 @@ class Tuner:
         return ports if local == 1 else min(self._near(place) * local / (local - 1), ports)
 
     def near_bus(self, place: Placement) -> float:
-        """The same inside a host: as many channels of one of the speeds as the link holds."""
+        """Bandwidth inside a host: as many channels of one of the speeds as the link holds."""
         whole = self._near(place) / GBPS
         return max(math.floor(whole / speed) * speed for speed in SPEEDS_NEAR[self._row]) * GBPS or whole * GBPS
 

@@ -184,7 +184,7 @@ class Loss:
     name: str
     """Class of work."""
     flops: bool
-    """Its kernels have flops; else all of their time is lost."""
+    """True if the kernels of the class have flops; else all of their time is lost."""
     share: float
 
 

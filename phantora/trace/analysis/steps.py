@@ -95,7 +95,7 @@ class Steps:
         return self.steady() | {number for number, note in self.notes().items() if note == SETTLING}
 
     def unsettled(self) -> Steps:
-        """The same steps, with those that come before the power limiters have settled as steady ones."""
+        """These steps, with those that come before the power limiters have settled as steady ones."""
         of_rank = {
             rank: [replace(step, note="") if step.note == SETTLING else step for step in own]
             for rank, own in self.of_rank.items()

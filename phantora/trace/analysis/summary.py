@@ -277,7 +277,7 @@ def rounded(ns: float, error: float | None) -> str:
 
 
 def counted(number: float, error: float | None) -> str:
-    """The same of a rate: ``607k``."""
+    """A rate with no more digits than its relative `error` bar allows: ``607k``."""
     for suffix, scale in (("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0)):
         if number >= scale:
             return f"{number / scale:.{_decimals(number / scale, error)}f}{suffix}"

@@ -211,7 +211,7 @@ def _longest(same: list[WorkChange], change: float) -> str:
 
 
 def _takes_lists(operator: str) -> bool:
-    """Its shapes in the log are the first few of a list."""
+    """True if the log has only the first few shapes of a list that `operator` takes."""
     return operator.startswith(("aten::_foreach", "aten::_fused_ada", "aten::_fused_sgd"))
 
 
@@ -340,7 +340,7 @@ def _convolutions(x: Traits, y: Traits) -> Iterator[_Change]:
 
 
 def _schedule(x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_Change]:
-    """The same work of a pipeline in another order keeps other activations."""
+    """A pipeline that does equal work in another order keeps other activations."""
     kept = {c.name: c for c in d.memory}.get("activations")
     same = all(abs(ratio - 1) <= _SAME for ratio in (r.passes, r.products)) and not _other_sizes(d)
     if x.pipeline and y.pipeline and same and kept is not None and kept.a and abs(kept.b / kept.a - 1) > 0.05:
@@ -479,7 +479,7 @@ def _micro_batches(r: Repeats) -> str:
 
 
 def _collectives(x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_Change]:
-    """The same parameters, gathered more often or in other pieces."""
+    """Equal parameters, gathered more often or in other pieces."""
     gathered = sum(x.gathered.values()), sum(y.gathered.values())
     scattered = sum(x.scattered.values()), sum(y.scattered.values())
     if all(gathered) and all(scattered) and abs(scattered[1] / scattered[0] - 1) < _SAME:
@@ -557,7 +557,7 @@ def _only_collectives(d: Difference) -> bool:
 
 
 def _network(a: Side, b: Side, d: Difference) -> list[Cause]:
-    """The same collectives, of the same size and ranks, take longer or shorter."""
+    """Collectives of equal size and ranks take longer or shorter."""
     same = [c for c in d.collectives if c.by_duration]
     change = sum(c.by_duration for c in same)
     if not same:
