@@ -151,8 +151,9 @@ class Run:
         import webbrowser
 
         from phantora.view import server
+        from phantora.view import site as view_site
 
-        site = server.Site({"a": server.Run(self.log, self.report)})
+        site = view_site.Site({"a": view_site.Run(self.log, self.report)})
         try:
             with server.Server(site, port) as serving:
                 print(f"{serving.url} (interrupt it to end)")

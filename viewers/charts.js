@@ -1,35 +1,23 @@
 "use strict";
-// Charts of the report: where MFU goes, the roofline, the tree of modules.
+// Charts of the report: from the peak to MFU, the roofline, the tree of modules.
 
-// What takes the share of the GPU's peak that steps of these `times` do not reach: [name, share, color of], most first.
-function losses(times, report) {
-  const all = times.time || 1, steady = report.steady;
-  const without = report.losses.filter((loss) => !loss.flops).reduce((total, loss) => total + loss.share, 0);
-  const withFlops = report.losses.length ? 1 - without / (steady.compute / steady.time) : 0;
-  const compute = times.compute / all, stall = (...names) => names.reduce((total, name) => total + (times.stalls[name] || 0), 0) / all;
-  return [
-    ["kernels with flops, below peak", compute * withFlops - times.mfu, "compute"],
-    ["kernels without flops", compute * (1 - withFlops), "elementwise"],
-    ["exposed communication", stall("transfer"), "transfer"], ["late ranks", stall("late rank"), "late-rank"],
-    ["pipeline bubbles", stall("pipeline bubble"), "pipeline-bubble"], ["copies", stall("copy"), "copy"],
-    ["launch gaps", stall("launch gap"), "launch-gap"],
-    ["idle: the host, events, the end", stall("host", "synchronisation", "dependency", "end"), "host"],
-  ].filter(([, share]) => Math.abs(share) > 0.0005).sort((a, b) => b[1] - a[1]);
-}
+const SMALL = 0.005; // of a whole: less is drawn with the rest
 
-// `times`: of the steps and the rank chosen; `of` names them.
-function showWaterfall(times, of, report) {
-  if (!times || times.mfu === null) return fill("waterfall", element("p", { className: "soft", textContent: "The log does not know the GPU's peak." }));
-  const colors = { "": "transparent", peak: "var(--color-end)", MFU: "var(--better)" }, rows = [["peak", { peak: 1 }, "100.0%"]];
-  let left = 1;
-  for (const [name, share, concept] of losses(times, report)) {
-    left -= share;
-    colors[name] = `var(--color-${concept})`;
-    rows.push([name, { "": Math.max(0, left), [name]: share }, signed(percent)(-share)]);
-  }
-  rows.push(["MFU", { MFU: times.mfu }, percent(times.mfu)]);
-  fill("waterfall", element("p", { className: "soft", textContent: `Of the GPU's peak (${report.metadata.mfu_dtype}), ${of}. Kernels without flops wait for memory as a rule.` }),
-    bars(rows, colors, percent));
+// From the GPU's peak to MFU: the losses of kernels and the time without compute, as the terminal lists them.
+function showLost(report) {
+  const { mfu } = report.headline, all = report.steady.time;
+  if (mfu === null || !report.losses.length || !all) return;
+  document.getElementById("lost").hidden = false;
+  const parts = [
+    ...report.losses.map((loss) => [`${loss.name}, ${loss.flops ? "below peak" : "no flops"}`, loss.share, loss.name]),
+    ...report.delays.map((delay) => [delay.name, delay.time / all, delay.cause]),
+  ].sort((a, b) => b[1] - a[1]);
+  const large = parts.filter(([, share]) => share >= SMALL), named = large.reduce((sum, [, share]) => sum + share, 0);
+  const colors = colorsOf(large.map(([, , concept]) => concept)), rest = 1 - mfu - named;
+  const changes = large.map(([name, share, concept]) => [name, -share, colors[concept]]);
+  if (Math.abs(rest) > 0.0005) changes.push(["other", -rest, "var(--color-other)"]);
+  fill("waterfall", element("p", { className: "soft", textContent: `Shares of the GPU's peak (${report.metadata.mfu_dtype}). Kernels without flops wait for memory as a rule.` }),
+    waterfall(["peak", 1, "var(--color-end)"], changes, ["MFU", mfu, "var(--better)"], percent));
 }
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -40,44 +28,55 @@ function svg(tag, attributes, content = "") {
   return made;
 }
 
-// Operators by flops per byte and FLOP/s, both logarithmic, under the GPU's roofs; areas by time.
-function showRoofline(report, details) {
-  const points = details.operators.filter((o) => o.flops > 0 && o.bytes > 0 && o.time > 0)
-    .map((o) => ({ name: o.name, x: o.flops / o.bytes, y: o.flops / (o.time * 1e-9), share: o.share, cls: o.cls }));
-  if (!points.length) return fill("roofline", element("p", { className: "soft", textContent: "No operator with flops and bytes." }));
-  const peak = report.metadata.peak_flops[report.metadata.mfu_dtype], bandwidth = report.metadata.extra.memory_bandwidth;
+// Operators by flops per byte and FLOP/s, both logarithmic, under the GPU's roofs; areas by time. Operators without
+// flops stand at the left, as far below the slope as they are from the memory's bandwidth.
+function showRoofline(report, operators) {
+  const { peak_flops: peaks, mfu_dtype: dtype, extra } = report.metadata, bandwidth = extra.memory_bandwidth, peak = peaks[dtype];
+  const known = operators.filter((o) => o.time > 0 && o.bytes > 0 && o.cls !== "communication" && peak);
+  const points = known.filter((o) => o.flops > 0).map((o) => ({ ...o, x: o.flops / o.bytes, y: o.flops / (o.time * 1e-9) }));
+  const plain = bandwidth ? known.filter((o) => !o.flops) : [];
+  if (!points.length && !plain.length) return fill("roofline", element("p", { className: "soft", textContent: "The log has no flops and bytes of operators." }));
   // As wide as the page has room for, so that letters keep their size; a little room above the roof.
-  const [w, h, pad] = [Math.max(300, Math.min(1150, document.getElementById("roofline").clientWidth)), 320, 34];
-  const range = (values) => [Math.floor(Math.log10(Math.min(...values))), Math.log10(1.6 * Math.max(...values))];
-  const [x0, x1] = range([...points.map((p) => p.x), ...(bandwidth ? [peak / bandwidth] : [])]), [y0, y1] = range([...points.map((p) => p.y), peak]);
+  const [w, h, pad] = [Math.max(300, Math.min(1150, document.getElementById("roofline").clientWidth)), 340, 34];
+  const ridge = bandwidth ? peak / bandwidth : 1, low = Math.min(ridge, ...points.map((p) => p.x));
+  const x0 = Math.floor(Math.log10(low)) - (plain.length ? 1 : 0), x1 = Math.log10(2 * Math.max(ridge, ...points.map((p) => p.x)));
+  plain.sort((a, b) => a.bytes / a.time - b.bytes / b.time);
+  plain.forEach((o, i) => points.push({ ...o, x: 10 ** (x0 + 0.15 + (0.7 * i) / Math.max(1, plain.length - 1)), none: true }));
+  for (const p of points) if (p.none) p.y = (p.x * p.bytes) / (p.time * 1e-9);
+  const y0 = Math.floor(Math.log10(Math.min(peak, ...points.map((p) => p.y)))), y1 = Math.log10(1.8 * Math.max(peak, ...points.map((p) => p.y)));
   const X = (v) => pad + ((w - 2 * pad) * (Math.log10(v) - x0)) / (x1 - x0), Y = (v) => h - pad - ((h - 2 * pad) * (Math.log10(v) - y0)) / (y1 - y0);
   const chart = svg("svg", { viewBox: `0 0 ${w} ${h}`, role: "img", "aria-label": "roofline", class: "chart fitted" });
-  const tick = (x, y, words, anchor) => chart.append(svg("text", { x, y, "text-anchor": anchor, class: "tick" }, words));
+  const tick = (x, y, words, anchor) => chart.append(svg("text", { x, y, "text-anchor": anchor, class: "tick label" }, words));
   for (let e = x0; e <= x1; e++) {
     chart.append(svg("path", { d: `M${X(10 ** e)},${pad}V${h - pad}`, class: "grid" }));
-    tick(X(10 ** e), h - pad + 14, `${10 ** e}`, "middle");
+    if (!plain.length || e > x0) tick(X(10 ** e), h - pad + 14, `${10 ** e}`, "middle");
   }
   for (let e = y0; e <= y1; e++) {
     chart.append(svg("path", { d: `M${pad},${Y(10 ** e)}H${w - pad}`, class: "grid" }));
     tick(pad + 2, Y(10 ** e) - 3, e >= 12 ? `${10 ** (e - 12)} TFLOP/s` : `${10 ** (e - 9)} GFLOP/s`, "start");
   }
-  const ridge = bandwidth ? Math.max(10 ** x0, peak / bandwidth) : 10 ** x0;
-  const low = bandwidth ? Math.max(10 ** x0, 10 ** y0 / bandwidth) : 10 ** x0;
-  chart.append(svg("path", { d: `${bandwidth ? `M${X(low)},${Y(low * bandwidth)}L` : "M"}${X(ridge)},${Y(peak)}H${w - pad}`, class: "roof" }));
+  const from = bandwidth ? Math.max(10 ** x0, 10 ** y0 / bandwidth) : 10 ** x0;
+  chart.append(svg("path", { d: `${bandwidth ? `M${X(from)},${Y(from * bandwidth)}L` : "M"}${X(ridge)},${Y(peak)}H${w - pad}`, class: "roof" }));
+  if (plain.length) tick(X(10 ** (x0 + 0.5)), h - pad + 14, "no flops", "middle");
+  const radius = (p) => 4 + 18 * Math.sqrt(p.share), shown = (p) => p.name.replace("aten::", "").slice(0, 30);
   for (const p of [...points].sort((a, b) => b.share - a.share)) {
-    const circle = svg("circle", { cx: X(p.x), cy: Y(p.y), r: 4 + 18 * Math.sqrt(p.share), fill: classColors[p.cls] });
-    circle.append(svg("title", {}, `${p.name}: ${(p.y / 1e12).toFixed(1)} TFLOP/s, ${p.x.toFixed(1)} flops a byte, ${percent(p.share)} of device time`));
+    const circle = svg("circle", { cx: X(p.x), cy: Y(p.y), r: radius(p), fill: classColors[p.cls] });
+    const moved = p.bytes / (p.time * 1e-9), of = bandwidth ? `, ${percent(moved / bandwidth)} of the bandwidth` : "";
+    circle.append(svg("title", {}, `${p.name}: ${p.none ? "" : `${(p.y / 1e12).toFixed(1)} TFLOP/s (${percent(p.y / peak)} of the peak), `}${rate(moved)}${of}, ${percent(p.share)} of device time`));
     chart.append(circle);
   }
-  // Names next to the circles, each below the one above it where they would touch.
-  let under = 0;
-  for (const p of points.slice(0, 6).sort((a, b) => Y(a.y) - Y(b.y))) {
-    const offset = 6 + 18 * Math.sqrt(p.share), left = X(p.x) > w - 260;
-    under = Math.max(under + 14, Y(p.y) + 4);
-    tick(X(p.x) + (left ? -offset : offset), under, p.name.replace("aten::", ""), left ? "end" : "start");
+  // Names next to the largest circles, each below those that it would touch.
+  const placed = [];
+  for (const p of [...points].sort((a, b) => b.share - a.share).slice(0, w < 500 ? 4 : 8).sort((a, b) => Y(a.y) - Y(b.y))) {
+    const left = X(p.x) > w - 210, x = X(p.x) + (left ? -1 : 1) * (radius(p) + 3), width = 6.2 * shown(p).length;
+    const [a, b] = left ? [x - width, x] : [x, x + width];
+    let y = Y(p.y) + 4;
+    for (let other; (other = placed.find((o) => a < o.b && b > o.a && Math.abs(y - o.y) < 13)); ) y = other.y + 13.5;
+    placed.push({ a, b, y });
+    tick(x, y, shown(p), left ? "end" : "start");
   }
   tick(w - pad, h - 4, "flops a byte", "end");
-  fill("roofline", element("p", { className: "soft", textContent: "Operators that take most: how many flops they do for a byte, and how many a second. The line is the GPU's limit; areas are by device time. Causal attention may lie above: torch counts its whole square." }),
+  fill("roofline", element("p", { className: "soft", textContent: "Operators that take most: flops for a byte, and flops a second. The line is the GPU's limit; areas are by device time. On the slope memory is the limit: operators without flops stand at the left, as far below it as from the bandwidth. Causal attention may lie above: torch counts its whole square." }),
     element("div", { className: "scroll" }, chart), legend([...new Set(points.map((p) => p.cls))], classColors));
 }
 
@@ -114,27 +113,27 @@ function moduleTree(works, memory) {
 const MODULE = "module: ";
 const shownModules = new Set();
 
-function showModules(details, memory) {
+// `each`: number of steps of ranks in the sums.
+function showModules(details, memory, each) {
   const tree = moduleTree(details.modules, memory?.by_module);
-  if (!tree.length)
-    return fill("modules", element("p", { className: "soft", textContent: "The log does not say which nn.Module ran: phantora trace --modules writes it. Annotations are listed in the breakdown below." }));
+  document.getElementById("modules-part").hidden = !tree.length; // `phantora trace --modules` writes them
   const all = details.classes.reduce((total, c) => total + c.time, 0) || 1;
   const open = (path) => path.split(".").slice(0, -1).every((_, i, parts) => shownModules.has(parts.slice(0, i + 1).join(".")));
   const lines = tree.filter((m) => open(m.path)).slice(0, 400).map((m) => {
     const toggle = element("button", { textContent: m.children ? (shownModules.has(m.path) ? "▾" : "▸") : "·", className: "toggle", disabled: !m.children, title: m.path });
     toggle.addEventListener("click", () => {
       if (!shownModules.delete(m.path)) shownModules.add(m.path);
-      showModules(details, memory);
+      showModules(details, memory, each);
     });
     const name = element("td", { className: "text" }, toggle, m.name);
     name.style.paddingLeft = `${m.depth * 1.1}rem`;
     const bar = element("i");
     bar.style.width = `${(100 * m.time) / all}%`;
-    return element("tr", {}, name, element("td", { textContent: duration(m.time) }), element("td", { textContent: percent(m.time / all) }),
-      element("td", { className: "share" }, element("div", { className: "bar" }, bar)), element("td", { textContent: m.flops ? m.flops.toExponential(2) : "-" }),
+    return element("tr", {}, name, element("td", { textContent: duration(m.time / each) }), element("td", { textContent: percent(m.time / all) }),
+      element("td", { className: "share" }, element("div", { className: "bar" }, bar)), element("td", { textContent: m.flops ? (m.flops / each).toExponential(2) : "-" }),
       element("td", { textContent: m.memory ? size(m.memory) : "-" }));
   });
   const head = element("tr", {}, ...["module", "device time", "share", "", "flops", "memory at the peak"].map((title, i) => element("th", { textContent: title, className: i ? "" : "text" })));
-  fill("modules", element("p", { className: "soft", textContent: "Forward and backward, with what lies below each; sums over all ranks and steady steps. Memory: what the rank's module allocated and still holds at the peak." }),
+  fill("modules", element("p", { className: "soft", textContent: "Forward and backward, with what lies below each, per rank and step. Memory: what the rank's module allocated and still holds at the peak." }),
     element("div", { className: "scroll" }, element("table", {}, element("thead", {}, head), element("tbody", {}, ...lines))));
 }

@@ -19,7 +19,21 @@ const count = (x) => Math.round(x).toLocaleString("en");
 const signed = (show) => (x) => (x > 0 ? "+" : x < 0 ? "-" : "") + show(Math.abs(x));
 // A kernel's name without what all of them have in common.
 const kernel = (name) => name.replace(/\(ncclDevKernelArgs[^)]*\)/, "").replace(/^void /, "").replaceAll("at::native::", "").replaceAll("(anonymous namespace)::", "");
+// "all_gather" of ncclDevKernel_AllGather_RING_LL, as the terminal names it.
+const KINDS = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv", "reduce"];
+const collective = (name) => KINDS.find((kind) => name.replaceAll("_", "").toLowerCase().includes(kind.replaceAll("_", ""))) ?? name;
 const text = (x) => (x === "" || x === null ? "-" : String(x));
+
+// "0-3, 8" of ranks.
+function rangesOf(ranks) {
+  const found = [];
+  for (const rank of [...ranks].sort((a, b) => a - b)) {
+    if (found.length && found.at(-1)[1] === rank - 1) found.at(-1)[1] = rank;
+    else found.push([rank, rank]);
+  }
+  const shown = found.slice(0, 6).map(([a, b]) => (a === b ? `${a}` : `${a}-${b}`)).join(", ");
+  return found.length > 6 ? `${shown}, …` : shown;
+}
 
 // Up to four digits: 27.58, 112,983.
 const amount = (x) => (Math.abs(x) < 1000 ? String(Number(x.toPrecision(4))) : count(x));
@@ -73,15 +87,35 @@ function options(select, pairs) {
   select.replaceChildren(...pairs.map(([value, label]) => element("option", { value, textContent: label })));
 }
 
-// Links to the page's sections.
-function contents() {
-  const links = [...document.querySelectorAll("main section")].filter((s) => !s.hidden && s.querySelector("h2")).map((section, i) => {
-    section.id ||= `part-${i}`;
-    const title = section.querySelector("h2").cloneNode(true);
-    for (const choice of title.querySelectorAll("select")) choice.remove();
-    return element("a", { href: `#${section.id}`, textContent: title.textContent.split(/,| of rank| of step|:/)[0].trim() });
+// Tabs that show one part of the page each; `drawn` is called with the name of the part that opens. Keys 1 to 9 open
+// them, `/` goes to the search of the open part.
+function stories(titles, drawn) {
+  const part = (name) => document.getElementById(`story-${name}`);
+  const names = Object.keys(titles);
+  const tabs = names.map((name) => {
+    const tab = element("button", { textContent: titles[name], id: `tab-${name}`, type: "button" });
+    tab.setAttribute("role", "tab");
+    tab.setAttribute("aria-controls", `story-${name}`);
+    part(name).setAttribute("aria-labelledby", `tab-${name}`);
+    tab.addEventListener("click", () => { open(name); history.replaceState(null, "", `#${name}`); });
+    return tab;
   });
-  fill("contents", ...links);
+  function open(name) {
+    names.forEach((other, i) => {
+      part(other).hidden = other !== name;
+      tabs[i].setAttribute("aria-selected", String(other === name));
+    });
+    drawn(name);
+  }
+  fill("tabs", ...tabs);
+  const typing = (target) => ["INPUT", "SELECT", "TEXTAREA"].includes(target.tagName);
+  addEventListener("keydown", (event) => {
+    if (typing(event.target) || event.ctrlKey || event.metaKey || event.altKey) return;
+    const search = [...document.querySelectorAll("[role=tabpanel] .search")].find((field) => field.offsetParent);
+    if (event.key === "/" && search) { event.preventDefault(); search.focus(); }
+    tabs[Number(event.key) - 1]?.click();
+  });
+  open(names.find((name) => location.hash === `#${name}`) ?? names[0]);
 }
 
 // Links to what the server behind the page offers.

@@ -1,8 +1,10 @@
 "use strict";
-// The report page. Every number is the report's own; nothing is computed here but shares and sums.
+// The report page: verdict, time, kernels, memory. Every number is the report's own; nothing is computed here but shares
+// and sums.
 
 const report = data.report;
 const details = report.details;
+let part = report; // what tables are of: the whole report, or that of the chosen rank and step
 const stallColors = colorsOf(["compute", ...Object.keys(data.causes)]);
 const classNames = [...new Set([...details.classes.map((c) => c.name), ...Object.keys(report.by_class)])];
 const classColors = colorsOf(classNames);
@@ -68,92 +70,102 @@ function headline() {
 
 const causes = () => legend(Object.keys(stallColors).filter((name) => name === "compute" || report.steps.some((s) => s.times.stalls[name])), stallColors, { compute: "at least one kernel that is not communication runs", ...data.causes });
 
-// What takes the time in which nothing computes, and, of the mean, the sentences of the report.
-function showStalls(rank, step) {
-  const times = timesOf(rank, step), mean = rank === null && step === null;
-  select("held-up-step").textContent = step === null ? "the steps" : `step ${step}`;
-  const found = Object.entries(times?.stalls || {}).filter(([, ns]) => ns > 0.0005 * times.time).sort((a, b) => b[1] - a[1]);
-  fill("stalls", found.length ? bars(found.map(([name, ns]) => [name, { [name]: ns }, `${percent(ns / times.time)}  ${duration(ns)}`]), stallColors, duration, times.time)
+// The terminal's rows of time without compute, and its sentences.
+function showHeldUp() {
+  const all = report.steady.time || 1, found = report.delays.filter((delay) => delay.time > 0.0005 * all).slice(0, 8);
+  const colors = Object.fromEntries(found.map((delay) => [delay.name, stallColors[delay.cause]]));
+  fill("held-up", found.length ? bars(found.map((delay) => [delay.name, { [delay.name]: delay.time }, `${percent(delay.time / all)}  ${duration(delay.time)}`]), colors, duration, all)
     : element("p", { className: "soft", textContent: "Nothing: kernels compute all the time." }));
-  fill("findings", ...(mean ? details.findings : found.map(([name]) => `${name}: ${data.causes[name]}`)).map((line) => element("li", { textContent: line })));
+  fill("findings", ...details.findings.map((line) => element("li", { textContent: line })));
+}
+
+const FEW = 8; // ranks that are shown each for itself
+const EQUAL = 0.01; // of a step: ranks whose times differ by less are one
+
+// Groups of ranks, the first of each stands for all: ranks of equal time by use, those on the critical path first.
+function equalRanks(step) {
+  const groups = [], path = pathOf(step)?.by_rank ?? {};
+  for (const { rank } of [...report.ranks].sort((a, b) => (path[b.rank] ?? 0) - (path[a.rank] ?? 0) || a.rank - b.rank)) {
+    const times = timesOf(rank, step);
+    if (!times) continue;
+    const own = { time: times.time, ...parts(times) };
+    const group = groups.find((g) => Object.entries(own).every(([name, ns]) => Math.abs(ns - (g.own[name] || 0)) < EQUAL * times.time));
+    if (group) group.ranks.push(rank);
+    else groups.push({ own, times, ranks: [rank] });
+  }
+  return groups.sort((a, b) => a.ranks[0] - b.ranks[0]);
 }
 
 function showBars(rank, step) {
-  const rows = report.ranks.map((r) => [r.rank, timesOf(r.rank, step)]).filter(([, t]) => t);
-  fill("by-rank", causes(), bars(rows.map(([r, t]) => [`rank ${r}`, parts(t), duration(t.time)]), stallColors, duration));
+  const groups = report.ranks.length > FEW ? equalRanks(step)
+    : report.ranks.map((r) => ({ ranks: [r.rank], times: timesOf(r.rank, step) })).filter((g) => g.times);
+  const label = (g) => `rank${g.ranks.length > 1 ? "s" : ""} ${rangesOf(g.ranks)}`;
+  const late = new Map(details.stragglers.map((s) => [s.rank, s]));
+  const mostOf = (g, name) => Math.max(...g.ranks.map((r) => late.get(r)?.[name] ?? 0));
+  fill("by-rank", ...(report.ranks.length > FEW ? [element("p", { className: "soft", textContent: `Ranks whose times differ by less than ${percent(EQUAL)} of a step are one.` })] : []),
+    causes(), bars(groups.map((g) => [label(g), parts(g.times), duration(g.times.time)]), stallColors, duration), table(groups, [
+      ["rank", (g) => (g.ranks.length > 1 ? rangesOf(g.ranks) : g.ranks[0]), String], ["time", (g) => g.times.time, duration], ["compute", (g) => g.times.compute, duration],
+      ["communication", (g) => g.times.communication, duration], ["exposed", (g) => g.times.exposed, duration], ["overlap", (g) => g.times.overlap, percent],
+      ["waits for others", (g) => g.times.waiting, duration], ["others wait for it", (g) => mostOf(g, "caused"), duration],
+      ["idle", (g) => g.times.idle, duration], ["MFU", (g) => g.times.mfu, percent]], 2000));
   const steps = rank === null ? report.steps : report.ranks.find((r) => r.rank === rank).steps;
   // Steps that are set apart may be many times longer: they do not set the scale.
   const whole = 1.25 * Math.max(0, ...steps.filter((s) => !s.note).map((s) => s.times.time));
   const apart = steps.some((s) => s.note) ? [element("p", { className: "soft", textContent: "* set apart from the steady steps; bars that fade out are longer than drawn." })] : [];
   const longest = Math.max(0, ...steps.map((s) => s.times.time));
   fill("by-step", ...apart, causes(), bars(steps.map((s) => [`step ${s.number}${s.note ? "*" : ""}`, parts(s.times), duration(s.times.time)]), stallColors, duration, Math.min(whole || longest, longest)));
-  fill("overlap", table(rows, [
-    ["rank", ([r]) => r, String], ["time", ([, t]) => t.time, duration], ["compute", ([, t]) => t.compute, duration],
-    ["communication", ([, t]) => t.communication, duration], ["overlapped", ([, t]) => t.overlapped, duration],
-    ["exposed", ([, t]) => t.exposed, duration], ["overlap", ([, t]) => t.overlap, percent], ["waiting", ([, t]) => t.waiting, duration],
-    ["idle", ([, t]) => t.idle, duration], ["MFU", ([, t]) => t.mfu, percent],
-  ], 2000));
 }
 
 function shares(values, colors) {
   return bars(Object.entries(values).map(([name, share]) => [name || "none", { [name]: share }, percent(share)]), colors, percent);
 }
 
-function showClasses(rank) {
-  const sums = rank === null ? report.by_class : report.ranks.find((r) => r.rank === rank).by_class;
-  const all = Object.values(sums).reduce((a, b) => a + b, 0) || 1;
-  fill("classes", shares(Object.fromEntries(Object.entries(sums).sort((a, b) => b[1] - a[1]).map(([n, v]) => [n, v / all])), classColors));
-  fill("provenance", shares(report.by_provenance, colorsOf(Object.keys(report.by_provenance))),
-    ...(report.unmeasured.length ? [element("p", { textContent: "Costliest that are not measured:" }), table(report.unmeasured, [
+function showClasses() {
+  fill("classes", shares(Object.fromEntries(Object.entries(part.by_class).filter(([, share]) => share >= 0.0005).sort((a, b) => b[1] - a[1])), classColors));
+  fill("provenance", shares(part.by_provenance, colorsOf(Object.keys(part.by_provenance))),
+    ...(part.unmeasured.length ? [element("p", { textContent: "Costliest that are not measured:" }), table(part.unmeasured, [
       ["operator", (g) => g.operator, text], ["source", (g) => g.provenance, text], ["share", (g) => g.share, percent], ["error", (g) => g.error, percent]], 20)] : []));
 }
 
-const WORK = { kernels: "Kernels", operators: "Operators", modules: "Modules (annotations)", classes: "Classes" };
+const WORK = { kernels: "Kernels", operators: "Operators", modules: "Annotations", classes: "Classes" };
+
+const each = () => Math.max(1, part.headline.steps * part.ranks.length); // steps of ranks in the sums
 
 function showWork() {
   const cls = select("class").value, kind = select("work").value;
-  const rows = details[kind].filter((w) => !cls || w.cls === cls || (kind === "classes" && w.name === cls));
-  const each = Math.max(1, report.headline.steps) * report.ranks.length;
-  const peak = meta.peak_flops[meta.mfu_dtype], bandwidth = meta.extra.memory_bandwidth;
-  const ofPeak = (w, amount, most) => (w.time && amount && most ? (amount / w.time) * 1e9 / most : null);
-  fill("works", element("p", { className: "soft", textContent: `Calls and time: per rank and step; waits for peers left out. Arithmetic: share of the peak of ${meta.mfu_dtype}; memory: share of the bandwidth.` }), table(rows, [
-    ["name", (w) => kernel(w.name), text], ["share", (w) => w.share, percent], ["time", (w) => w.time / each, duration], ["calls", (w) => w.count / each, amount],
+  const rows = part.details[kind].filter((w) => !cls || w.cls === cls || (kind === "classes" && w.name === cls));
+  const bandwidth = meta.extra.memory_bandwidth;
+  fill("works", element("p", { className: "soft", textContent: "Calls and time: per rank and step; waits for peers left out. Arithmetic: share of the peak of the operands' format; memory: share of the bandwidth." }), table(rows, [
+    ["name", (w) => kernel(w.name), text], ["share", (w) => w.share, percent], ["time", (w) => w.time / each(), duration], ["calls", (w) => w.count / each(), amount],
     ["shortest", (w) => w.shortest, duration], ["mean call", (w) => w.time / w.count, duration], ["longest", (w) => w.longest, duration],
-    ["arithmetic", (w) => ofPeak(w, w.flops, peak), percent], ["memory", (w) => ofPeak(w, w.bytes, bandwidth), percent],
+    ["arithmetic", (w) => (w.time && w.at_peak ? w.at_peak / w.time : null), percent],
+    ["memory", (w) => (w.time && w.bytes && bandwidth && w.cls !== "communication" ? (w.bytes / w.time) * 1e9 / bandwidth : null), percent],
     ["class", (w) => w.cls, text], ["source", (w) => w.provenance, text]], 50));
 }
 
 function showCommunication() {
-  fill("exposure", table(report.exposure, [
-    ["collective", (e) => kernel(e.collective), text], ["of", (e) => e.group, text], ["awaited by", (e) => e.waited_by, text],
-    ["exposed", (e) => e.exposed, duration], ["late rank", (e) => e.late_rank, duration]]));
-  fill("collectives", table(details.collectives, [
-    ["collective", (c) => kernel(c.name), text], ["ranks", (c) => c.group, text], ["algorithm", (c) => c.algorithm, text], ["calls", (c) => c.count, count],
+  const { collectives, links } = part.details;
+  select("communication").hidden = !collectives.length && !links.length;
+  fill("exposure", element("p", { className: "soft", textContent: "Exposed, per rank and step, and the operator that waited for it." }), table(part.exposure, [
+    ["collective", (e) => collective(e.collective), text], ["of", (e) => e.group, text], ["awaited by", (e) => e.waited_by, text],
+    ["exposed", (e) => e.exposed, duration], ["late rank", (e) => e.late_rank, duration], ["share", (e) => e.exposed / part.steady.time, percent]]));
+  fill("collectives", element("p", { className: "soft", textContent: "Calls per rank and step; mean of a call." }), table(collectives, [
+    ["collective", (c) => collective(c.name), text], ["of", (c) => c.group, text], ["algorithm", (c) => c.algorithm, text], ["calls", (c) => c.count / each(), amount],
     ["size", (c) => c.bytes, size], ["wait", (c) => c.wait, duration], ["transfer", (c) => c.transfer, duration],
     ["algorithm bw", (c) => c.algorithm_bandwidth, rate], ["bus bw", (c) => c.bus_bandwidth, rate], ["skew", (c) => c.skew, duration],
     ["last", (c) => (c.last < 0 ? "-" : `rank ${c.last}`), String]]));
-  fill("stragglers", table(details.stragglers, [
-    ["rank", (s) => s.rank, String], ["caused a step", (s) => s.caused, duration], ["waited itself", (s) => s.waited, duration], ["came last", (s) => s.last, count]]));
   const shades = { "used, mean of a step": "var(--color-transfer)", "used at most": "var(--color-end)" };
-  fill("links", ...(details.links.length ? [
+  fill("links", ...(!links.length ? [] : [
     element("p", { className: "soft", textContent: "Share of each link's bandwidth, the most used first." }), legend(Object.keys(shades), shades),
-    bars(details.links.slice(0, 12).map((l) => [l.name, { "used, mean of a step": l.utilisation, "used at most": l.peak - l.utilisation }, percent(l.utilisation)]),
+    bars(links.slice(0, 12).map((l) => [l.name, { "used, mean of a step": l.utilisation, "used at most": l.peak - l.utilisation }, percent(l.utilisation)]),
       shades, percent),
-    table(details.links, [
+    table(links, [
       ["link", (l) => l.name, text], ["bandwidth", (l) => l.bandwidth, rate], ["bytes a step", (l) => l.bytes, size], ["busy a step", (l) => l.busy, duration],
-      ["used", (l) => l.utilisation, percent], ["used at most", (l) => l.peak, percent]])]
-    : [element("p", { className: "soft", textContent: "The log does not say what links carried: phantora trace --flows and phantora replay --flows write it." })]));
-}
-
-function showStreams(rank) {
-  const rows = details.streams.filter((s) => rank === null || s.rank === rank);
-  fill("streams", element("p", { className: "soft", textContent: "Idle time of each stream as HolisticTraceAnalysis splits it; sums over all that is reported on." }), table(rows, [
-    ["rank", (s) => s.rank, String], ["stream", (s) => s.name || `stream ${s.stream}`, text], ["busy", (s) => s.busy, duration], ["host wait", (s) => s.host_wait, duration],
-    ["kernel wait", (s) => s.kernel_wait, duration], ["other", (s) => s.other, duration]]));
+      ["used", (l) => l.utilisation, percent], ["used at most", (l) => l.peak, percent]])]));
 }
 
 function showMemory(rank, step) {
-  const own = details.memory.find((m) => m.rank === rank) || details.memory[0];
+  const own = memoryOf(rank);
   if (!own?.timeline.length) return fill("memory", "The log has no memory rows.");
   select("memory-rank").textContent = own.rank;
   const steps = report.ranks.find((r) => r.rank === own.rank).steps;
@@ -193,35 +205,64 @@ function showPath(step) {
   const path = pathOf(step);
   select("path-step").textContent = path ? path.step : step;
   if (!path) return fill("path", "The report has no path of this step.");
-  const row = (values) => table(Object.entries(values).sort((a, b) => b[1] - a[1]), [
-    ["name", ([n]) => kernel(n), text], ["on the path", ([, v]) => v, duration], ["share", ([, v]) => v / path.length, percent]], 12);
   const classes = Object.entries(path.by_class).sort((a, b) => b[1] - a[1]);
   const own = colorsOf(classes.map(([n]) => n));
+  const most = (values) => Object.entries(values).sort((a, b) => b[1] - a[1]).slice(0, 3).map(([n, v]) => `${n} ${percent(v / path.length)}`).join(", ");
+  const named = (words, values) => (Object.keys(values).length ? [element("p", { className: "soft", textContent: `${words}: ${most(values)}` })] : []);
   fill("path",
     element("p", { textContent: `${duration(path.length)}, from rank ${path.start_rank} to rank ${path.end_rank}; ${count(path.segments)} segments.` }),
     legend(classes.map(([n]) => n), own), bars([["", path.by_class, duration(path.length)]], own, duration),
+    ...named("Ranks", path.by_rank), ...named("Host", path.by_host),
     table(classes, [["class", ([n]) => n, text], ["on the path", ([, v]) => v, duration], ["share", ([, v]) => v / path.length, percent],
       ["gain if free", ([n]) => (path.gain && n in path.gain ? path.gain[n] : null), (x) => (x === null ? "-" : duration(x))]]),
-    ...(path.gain ? [] : [element("p", { className: "soft", textContent: "Gains are computed for the step of median length, and for a step asked for alone (--steps)." })]),
-    element("h2", { textContent: "By rank", style: "margin-top:.8rem" }), row(path.by_rank),
-    ...(Object.keys(path.by_collective).length ? [element("h2", { textContent: "By collective", style: "margin-top:.8rem" }), row(path.by_collective)] : []),
-    ...(Object.keys(path.by_host).length ? [element("h2", { textContent: "By host", style: "margin-top:.8rem" }), row(path.by_host)] : []));
+    ...(path.gain ? [] : [element("p", { className: "soft", textContent: "Gains are computed for the step of median length, and for a step asked for alone (--steps)." })]));
 }
 
-function show() {
-  const number = (id) => (select(id).value === "" ? null : Number(select(id).value));
-  const [rank, step] = [number("rank"), number("step")];
-  showTimes(rank, step);
-  showStalls(rank, step);
-  showWaterfall(timesOf(rank, step), `${step === null ? "mean of the steady steps" : `step ${step}`}, ${rank === null ? "mean over ranks" : `rank ${rank}`}`, report);
-  showBars(rank, step);
-  showClasses(rank);
+const choice = (id) => (select(id).value === "" ? null : Number(select(id).value));
+
+// The terminal's tables of the chosen rank and step; a page without a server has those of all.
+async function showTables() {
+  const [rank, step] = [choice("rank"), choice("step")], wanted = `${rank}:${step}`;
+  const whole = rank === null && step === null, of = `${rank === null ? "all ranks" : `rank ${rank}`}, ${step === null ? "steady steps" : `step ${step}`}`;
+  showTables.wanted = wanted;
+  part = report;
+  select("scope").textContent = whole || !data.served ? "" : `Reading ${of} …`;
+  if (!whole && data.served) {
+    const query = new URLSearchParams({ run: data.served.run, ...(rank === null ? {} : { rank }), ...(step === null ? {} : { step }) });
+    const found = await fetch(`/part.json?${query}`).then(async (answer) => (answer.ok ? answer.json() : Promise.reject(new Error(await answer.text())))).catch((error) => error);
+    if (showTables.wanted !== wanted) return;
+    if (!(found instanceof Error)) part = found;
+    select("scope").textContent = found instanceof Error ? found.message : "";
+  } else if (!whole) select("scope").textContent = "Tables of kernels and collectives: all ranks, steady steps.";
+  drawTables();
+}
+
+function drawTables() {
   showWork();
-  showStreams(rank);
-  showMemory(rank, step);
-  showModules(details, details.memory.find((m) => m.rank === rank) || details.memory[0]);
-  showPath(step);
-  if (chart) chart.show(step ?? typicalStep(), rank, select("class").value);
+  showClasses();
+  showCommunication();
+  showRoofline(report, part.details.operators);
+  showModules(part.details, memoryOf(choice("rank")), each());
+}
+
+const memoryOf = (rank) => details.memory.find((m) => m.rank === rank) || details.memory[0];
+
+// What a part of the page draws, when it opens (charts are as wide as there is room) and when a choice changes.
+const PARTS = {
+  verdict: () => { showHeldUp(); showLost(report); },
+  time: () => {
+    const [rank, step] = [choice("rank"), choice("step")];
+    showTimes(rank, step);
+    showBars(rank, step);
+    showPath(step);
+    chart?.show(step ?? typicalStep(), rank, select("class").value, report.ranks.length > FEW ? equalRanks(step ?? typicalStep()) : null);
+  },
+  kernels: drawTables,
+  memory: () => showMemory(choice("rank"), choice("step")),
+};
+
+function show() {
+  for (const draw of Object.values(PARTS)) draw();
 }
 
 const chart = data.served ? new Timeline(data.served.run, "", classColors) : null;
@@ -237,11 +278,14 @@ options(select("rank"), [["", "mean over ranks"], ...report.ranks.map((r) => [r.
 options(select("class"), [["", "all"], ...classNames.map((name) => [name, name || "none"])]);
 options(select("work"), Object.entries(WORK));
 navigation("report");
-if (data.served?.what_if) new WhatIf(data.served, report.steady);
+if (data.served?.what_if) new WhatIf(data.served);
 showOutOfMemory(details.fit);
-showCommunication();
-showRoofline(report, details);
-for (const id of ["step", "rank", "class", "memory-time"]) select(id).addEventListener("change", show);
+for (const id of ["step", "rank"]) select(id).addEventListener("change", () => { show(); showTables(); });
+select("class").addEventListener("change", () => { PARTS.time(); showWork(); });
+select("memory-time").addEventListener("change", PARTS.memory);
 select("work").addEventListener("change", showWork);
 show();
-contents();
+stories({ verdict: "Verdict", time: "Time", kernels: "Kernels", memory: "Memory" }, (name) => {
+  select("choices").hidden = name === "verdict";
+  PARTS[name]();
+});

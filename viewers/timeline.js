@@ -18,8 +18,10 @@ function loadArrow() {
   return arrow;
 }
 
-async function loadRows(run, step) {
-  const [answer] = await Promise.all([fetch(`/rows.arrow?run=${run}&step=${step}`), loadArrow()]);
+// `ranks`: those to load, null for all.
+async function loadRows(run, step, ranks) {
+  const some = ranks ? `&ranks=${ranks.join(",")}` : "";
+  const [answer] = await Promise.all([fetch(`/rows.arrow?run=${run}&step=${step}${some}`), loadArrow()]);
   if (!answer.ok) throw new Error(await answer.text());
   return readRows(await answer.arrayBuffer());
 }
@@ -35,7 +37,12 @@ function ink(color, back, share) {
 const variable = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 // The digits behind `var(--a, var(--b))`: the first name that style.css has.
 const digits = (color) => (color.startsWith("#") ? color : digits((color.match(/--[\w-]+/g) || []).map(variable).find(Boolean) || "#888"));
-const leftOf = (width) => (width < 500 ? 44 : width < 900 ? 92 : 244); // labels of tracks
+// Black or white, whichever is seen on a colour.
+function readable(color) {
+  const [, red, green, blue] = digits(color).match(/^#(..)(..)(..)$/)?.map((part) => parseInt(part, 16)) ?? [0, 255, 255, 255];
+  return 0.3 * red + 0.6 * green + 0.1 * blue > 110 ? "#000" : "#fff";
+}
+const leftOf = (width) => (width < 500 ? 44 : width < 900 ? 160 : 244); // labels of tracks
 
 // The least of 1, 2, 5, 10, 20, ... that is `least` or more.
 function roundStep(least) {
@@ -49,15 +56,21 @@ function moment(ns, every) {
   return `${(ns / scale).toLocaleString("en", { maximumFractionDigits: every >= scale ? 0 : 1 })} ${unit}`;
 }
 
+const HELP = [["wheel, W, S", "zoom"], ["drag, A, D", "move"], ["double click, 0", "the whole step"], ["click, arrows", "a row's price, error bar and source"],
+  ["pale", "a collective waits for its last rank"], ["underlined", "the critical path"]];
+
 // The timeline of `run`, whose classes of work have `colors`. `looked` is called with (from, to) when the user moves it.
+// With `legends` it shows the colours of its classes.
 class Timeline {
-  constructor(run, prefix, colors, looked = () => {}) {
-    Object.assign(this, { run, prefix, colors: { ...colors, ...colorsOf(PHASES) }, looked });
+  constructor(run, prefix, colors, looked = () => {}, legends = true) {
+    Object.assign(this, { run, prefix, colors: { ...colors, ...colorsOf(PHASES) }, looked, legends });
     // `least`: ns that are shown at least, so that two timelines can share a scale.
-    this.view = { rows: null, step: null, rank: null, cls: "", from: 0, to: 1, least: 0, tracks: [], height: 14, image: null };
+    this.view = { rows: null, loaded: "", step: null, rank: null, cls: "", from: 0, to: 1, least: 0, tracks: [], height: 14, image: null };
+    this.groups = null; // of equal ranks, the first of which is shown
     this.asked = false; // a frame is asked for
     this.chosen = -1; // the row whose details are open
     this.listen();
+    this.closeDetails();
     this.pointer = new Pointer(this);
   }
 
@@ -65,32 +78,38 @@ class Timeline {
 
   whole() { return Math.max(this.view.rows.length, this.view.least); }
 
-  async show(step, rank, cls) {
+  // `groups`: of equal ranks, of which one each is shown unless the user wants all; null: every rank.
+  async show(step, rank, cls, groups = null) {
     const view = this.view;
+    this.asks = { step, rank, cls, groups };
     this.$("timeline").hidden = false;
     this.$("timeline-step").textContent = `step ${step}${rank === null ? "" : `, rank ${rank}`}`;
-    const changed = step !== view.step;
     Object.assign(view, { step, rank, cls });
-    if (changed && !(await this.load(step))) return;
+    const fewer = groups && groups.some((g) => g.ranks.length > 1);
+    this.$("fold-label").hidden = !fewer || rank !== null;
+    this.groups = fewer && rank === null && this.$("fold").checked ? groups : null;
+    const ranks = rank !== null && groups ? [rank] : this.groups && this.groups.map((g) => g.ranks[0]); // few ranks are loaded at once
+    if (`${step}:${ranks}` !== view.loaded && !(await this.load(step, ranks))) return;
     if (!view.rows) return;
     view.tracks = view.rows.tracks.filter((t) => view.rank === null || t.rank === view.rank);
     this.fitHeight();
-    fill(`${this.prefix}timeline-legend`, ...legend(view.rows.classes, this.colors).children);
+    if (this.legends) fill(`${this.prefix}timeline-legend`, ...legend(view.rows.classes, this.colors).children);
     this.redraw();
   }
 
-  // The rows of a step; false if there are none, or if the user wants another step by now.
-  async load(step) {
-    const view = this.view;
+  // The rows of a step; false if there are none, or if the user wants others by now.
+  async load(step, ranks) {
+    const view = this.view, same = view.loaded.startsWith(`${step}:`), wanted = `${step}:${ranks}`;
+    view.loaded = wanted;
     this.say("Loading …");
     this.closeDetails();
     view.rows = null;
-    const rows = await loadRows(this.run, step).catch((error) => error);
-    if (view.step !== step) return false;
+    const rows = await loadRows(this.run, step, ranks).catch((error) => error);
+    if (view.loaded !== wanted) return false;
     this.say(rows instanceof Error ? rows.message : `${count(rows.count)} rows`);
     if (rows instanceof Error) return false;
     view.rows = rows;
-    [view.from, view.to] = [0, this.whole()];
+    if (!same) [view.from, view.to] = [0, this.whole()];
     return true;
   }
 
@@ -176,7 +195,7 @@ class Timeline {
   drawNames(pen, { x, scale, top, first, last, width }) {
     const view = this.view, rows = view.rows, op = rows.words.op, name = rows.words.name;
     pen.font = "10px system-ui, sans-serif";
-    pen.fillStyle = "#000";
+    const inks = rows.words.cls.map((name) => readable(digits(this.colors[name] || "")));
     for (let t = first; t < last; t++) {
       const track = view.tracks[t], y = MARGIN + (t + 0.5) * view.height - top + 3;
       let row = firstAfter(rows.end, view.from, track.first, track.last);
@@ -188,6 +207,7 @@ class Timeline {
         }
         const text = (op[rows.op[row]] || name[rows.name[row]]).replace(/^aten::|^ncclDevKernel_|\(.*$/g, "");
         const most = Math.floor((b - a - 6) / 5.5);
+        pen.fillStyle = inks[rows.cls[row]];
         pen.fillText(text.length > most ? `${text.slice(0, Math.max(1, most - 1))}…` : text, a + 3, y);
         row++;
       }
@@ -226,12 +246,15 @@ class Timeline {
     }
   }
 
+  // "rank 0 / compute", "ranks 0-7 / all_gather dp_shard": a stream by what runs on it.
   label(track, width) {
     const name = this.view.rows.streams[`${track.rank}:${track.stream}`] || `stream ${track.stream}`;
-    const short = track.stream < 0 ? name.replace("host, ", "").slice(0, 8) : track.stream;
-    if (width < 500) return `${track.rank}:${String(short).slice(0, 5)}`;
-    if (width < 900) return `rank ${track.rank} : ${short}`;
-    return `rank ${track.rank} / ${name.length > 30 ? `${name.slice(0, 29)}…` : name}`;
+    const role = track.stream < 0 ? name : name.match(/\((.*)\)/)?.[1] ?? name;
+    const ranks = this.groups?.find((g) => g.ranks[0] === track.rank)?.ranks ?? [track.rank];
+    if (width < 500) return `${track.rank}:${role.replace("host, ", "").slice(0, 5)}`;
+    const who = ranks.length > 1 ? `ranks ${rangesOf(ranks).slice(0, 12)}` : `rank ${track.rank}`;
+    const text = `${who} / ${role}`, most = width < 900 ? 26 : 40;
+    return text.length > most ? `${text.slice(0, most - 1)}…` : text;
   }
 
   drawScale(pen, { left, width }) {
@@ -265,29 +288,75 @@ class Timeline {
     return [
       ["operator", word("op")], ["kernel", track.stream < 0 ? "" : kernel(word("name"))], ["shapes", word("shape")], [track.stream < 0 ? "phase" : "class", word("cls")], ["module", word("module")],
       ["where", `rank ${track.rank}, ${rows.streams[`${track.rank}:${track.stream}`] || `stream ${track.stream}`}`],
-      ["duration", duration(took) + (Number.isNaN(error) ? "" : ` ± ${percent(error)}`)], ["waits", wait ? duration(wait) : ""],
+      ["duration", duration(took)], ["waits", wait ? duration(wait) : ""],
+      ["price", track.stream < 0 || word("provenance") === "real" ? "" : this.price(took - wait, error)],
+      ["source", word("provenance")],
       ["begins", duration(rows.start[row])], ["launched", rows.launch[row] + rows.origin >= 0 ? `${duration(rows.start[row] - rows.launch[row])} before` : ""],
       ["flops", flops ? `${flops.toExponential(2)}, ${(flops / took / 1e3).toFixed(1)} TFLOP/s` : ""],
-      ["bytes", rows.bytes[row] ? `${size(rows.bytes[row])}, ${rate((rows.bytes[row] / took) * 1e9)}` : ""], ["source", word("provenance")],
+      ["bytes", rows.bytes[row] ? `${size(rows.bytes[row])}, ${rate((rows.bytes[row] / took) * 1e9)}` : ""],
     ];
+  }
+
+  price(ns, error) {
+    return duration(ns) + (Number.isNaN(error) ? "" : ` ± ${percent(error)} (${duration(ns * (1 - error))} to ${duration(ns * (1 + error))})`);
   }
 
   // The facts of a row, docked next to the chart, or under it where the page is narrow.
   openDetails(found) {
-    const lines = this.facts(found).filter(([, value]) => value).map(([name, value]) =>
-      element("tr", {}, element("th", { className: "text", textContent: name }), element("td", { className: "text", textContent: value })));
     const button = element("button", { textContent: "×", title: "close (Esc)", className: "close" });
     button.addEventListener("click", () => this.closeDetails());
-    this.$("details").replaceChildren(button, element("table", {}, element("tbody", {}, ...lines)));
-    this.$("details").hidden = false;
+    this.$("details").className = "details";
+    this.$("details").replaceChildren(button, this.listOf(this.facts(found).filter(([, value]) => value)));
     this.chosen = found.row;
     this.redraw();
   }
 
+  // Then the dock says what keys and pointer do.
   closeDetails() {
-    this.$("details").hidden = true;
+    this.$("details").className = "details soft";
+    this.$("details").replaceChildren(this.listOf(HELP));
     this.chosen = -1;
     this.redraw();
+  }
+
+  listOf(lines) {
+    return element("table", {}, element("tbody", {}, ...lines.map(([name, value]) =>
+      element("tr", {}, element("th", { className: "text", textContent: name }), element("td", { className: "text", textContent: value })))));
+  }
+
+  // The next row on the track, the one before, or the one at the same time on another track.
+  step(along, across) {
+    const { view, chosen } = this, { rows, tracks } = view;
+    let t = tracks.findIndex((track) => track.first <= chosen && chosen < track.last), row = chosen;
+    if (t < 0) [t, row] = [0, firstAfter(rows.end, view.from, tracks[0].first, tracks[0].last)];
+    else if (along) row += along;
+    else if (tracks[t + across]) {
+      t += across;
+      row = firstAfter(rows.end, rows.start[chosen], tracks[t].first, tracks[t].last);
+    }
+    const track = tracks[t];
+    row = Math.min(track.last - 1, Math.max(track.first, row));
+    if (rows.start[row] < view.from || rows.end[row] > view.to) this.look((rows.start[row] + rows.end[row] - view.to + view.from) / 2, view.to - view.from);
+    const box = this.$("timeline-box"), y = MARGIN + t * view.height;
+    if (y < box.scrollTop + MARGIN || y + view.height > box.scrollTop + box.clientHeight) box.scrollTop = y - box.clientHeight / 2;
+    this.openDetails({ row, track });
+    this.say(this.describe({ row, track }));
+  }
+
+  // Keys of Perfetto's timeline, and arrows from row to row.
+  key(event) {
+    const { from, to } = this.view, span = to - from;
+    const does = {
+      w: () => this.zoom(0.7, (from + to) / 2), s: () => this.zoom(1 / 0.7, (from + to) / 2),
+      a: () => this.look(from - span / 5, span), d: () => this.look(from + span / 5, span), 0: () => this.look(0, this.whole()),
+      ArrowLeft: () => this.step(-1, 0), ArrowRight: () => this.step(1, 0), ArrowUp: () => this.step(0, -1), ArrowDown: () => this.step(0, 1),
+      Enter: () => this.step(0, 0), Escape: () => this.closeDetails(),
+    }[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+    if (!does || !this.view.rows || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    event.stopPropagation();
+    does();
+    this.looked(this.view.from, this.view.to);
   }
 
   // Shows the time from `from` on for `span` ns, as far as the step has it.
@@ -307,6 +376,8 @@ class Timeline {
   listen() {
     const redraw = () => this.redraw();
     this.$("height").addEventListener("change", () => { if (this.view.rows) { this.fitHeight(); this.redraw(); } });
+    this.$("fold").addEventListener("change", () => this.show(...Object.values(this.asks)));
+    this.$("canvas").addEventListener("keydown", (event) => this.key(event));
     this.$("timeline-box").addEventListener("scroll", redraw);
     addEventListener("resize", redraw);
     addEventListener("keydown", (event) => { if (event.key === "Escape") this.closeDetails(); });

@@ -3,8 +3,8 @@
 
 // The form of the section; sliders are exponents of 2.
 class WhatIf {
-  constructor(served, before) {
-    Object.assign(this, { run: served.run, before, form: document.getElementById("what-if-form"), found: [] });
+  constructor(served) {
+    Object.assign(this, { run: served.run, before: served.recorded, form: document.getElementById("what-if-form"), found: [] });
     document.getElementById("what-if").hidden = false;
     options(this.form.gpu, [["", "as recorded"], ...served.what_if.map((name) => [name, name])]);
     for (const slider of this.form.querySelectorAll("[type=range]")) slider.addEventListener("input", () => this.label(slider));
@@ -43,10 +43,17 @@ class WhatIf {
     }
   }
 
-  // The recorded step and those of all changes so far, on one scale.
+  // The recorded step and those of all changes so far, on one scale; then error bar, memory and cost.
   say(words) {
-    const rows = [["as recorded", this.before], ...this.found].map(([name, times]) =>
-      [name, parts(times), `${duration(times.time)} ${times === this.before ? "" : signed(percent)(times.time / this.before.time - 1)}`]);
-    fill("what-if-result", ...(words ? [element("p", { textContent: words })] : []), ...(this.found.length ? [causes(), bars(rows, stallColors, duration)] : []));
+    const rows = [["as recorded", this.before], ...this.found], { before } = this;
+    const bar = ({ times, error, error_above: above }) => (error === null ? "-" : `${duration(times.time * (1 - error))} to ${duration(times.time * (1 + above))}`);
+    fill("what-if-result", ...(words ? [element("p", { textContent: words })] : []), ...(this.found.length ? [
+      causes(), bars(rows.map(([name, found]) => [name, parts(found.times), duration(found.times.time)]), stallColors, duration),
+      table(rows, [
+        ["change", ([name]) => name, text], ["step", ([, found]) => found.times.time, duration],
+        ["against recorded", ([, found]) => (found === before ? null : found.times.time / before.times.time - 1), (x) => (x === null ? "-" : signed(percent)(x))],
+        ["error bar", ([, found]) => bar(found), text], ["memory", ([, found]) => (found.memory ? `${size(found.memory)} of ${size(found.capacity)}${found.memory > found.capacity ? ": does not fit" : ""}` : "-"), text],
+        [before.tokens ? "$ per million tokens" : "$ per 1,000 steps", ([, found]) => found.dollars, (x) => (x === null ? "no price" : amount(x))],
+      ])] : []));
   }
 }

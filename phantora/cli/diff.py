@@ -108,12 +108,6 @@ def _gate(differences: list[Difference], verdicts: list[Verdict]) -> int:
     return int(any(verdict.result == "fail" for verdict in verdicts))
 
 
-def difference_of(a: Log, b: Log, chosen: Filters) -> tuple[list[Report], Difference]:
-    """The reports of both runs and what differs, with its causes."""
-    reports, differences = differences_of([a, b], chosen)
-    return reports, differences[0]
-
-
 def differences_of(logs: Sequence[Log], chosen: Filters) -> tuple[list[Report], list[Difference]]:
     """The reports of all runs, and what differs between the first and each other; a simulated run before a real one."""
     from phantora.trace.diff.between import between, sides_of

@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from phantora.cli.analyze import filters, report_of
-from phantora.cli.diff import difference_of
+from phantora.cli.analyze import filters
 from phantora.cli.opening import log_of
 from phantora.cli.selection import marked_options
 from phantora.errors import PhantoraError
-from phantora.trace.export.selection import Selection
 
 if TYPE_CHECKING:
     from phantora.trace.analysis.analyze import Filters
     from phantora.trace.analysis.report import Report
+    from phantora.trace.diff.compare import Difference
     from phantora.trace.reader import Log
-    from phantora.view.server import Site
+    from phantora.view.site import Reading, Run, Site
     from phantora.view.what_if import Change, Simulations
+
+_PATIENCE = 1.0  # seconds until the address is given, whether the logs are read or not
 
 
 @click.command(
@@ -47,13 +48,18 @@ def view(log: str, other: str | None, ranks: str | None, steps: str | None, port
     """
     from phantora.view.server import Server
 
-    site = site_of(log, other, filters(ranks, steps, None))
+    site = reading_site(log, other, filters(ranks, steps, None))
     try:
+        site.start(_PATIENCE)
         with Server(site, port) as server:
+            assert site.reading is not None
+            site.reading.failed = server.shutdown
             print(f"phantora: {server.first_page}\nphantora: Ctrl-C ends it", file=sys.stderr)
             if not no_browser:
                 webbrowser.open(server.first_page)
+            site.check()
             server.serve_forever()
+        site.check()
     except KeyboardInterrupt:
         print(file=sys.stderr)
     finally:
@@ -62,25 +68,42 @@ def view(log: str, other: str | None, ranks: str | None, steps: str | None, port
 
 
 def site_of(log: str, other: str | None, chosen: Filters) -> Site:
-    """The site of one run, or of two and their difference."""
-    from phantora.view.server import Run, Site
+    """The site of one run, or of two and their difference, read to its end."""
+    site = reading_site(log, other, chosen)
+    site.start(None)
+    return site
 
-    selection = Selection(ranks=chosen.ranks, steps=chosen.steps)
-    if other is None:
-        read = log_of(log)
-        return Site({"a": Run(read, report_of(read.path, chosen), simulations_of(read, chosen))}, selection=selection)
-    logs = log_of(log), log_of(other)
-    reports, difference = difference_of(*logs, chosen)
-    runs = {
-        name: Run(own, report, simulations_of(own, chosen))
-        for name, own, report in zip("ab", logs, reports, strict=True)
-    }
-    return Site(runs, difference, selection)
+
+def reading_site(log: str, other: str | None, chosen: Filters) -> Site:
+    """The same, not read yet."""
+    from phantora.view.site import Reading, Site
+
+    paths = [log] if other is None else [log, other]
+    logs = {name: log_of(path) for name, path in zip("ab", paths, strict=False)}
+    return Site(chosen=chosen, reading=Reading(logs, lambda reading: _read(reading, chosen)))
+
+
+def _read(reading: Reading, chosen: Filters) -> tuple[dict[str, Run], Difference | None]:
+    from phantora.trace.analysis.analyze import analyze
+    from phantora.trace.diff.between import between, sides_of
+    from phantora.view.site import Run
+
+    logs = list(reading.logs.values())
+    if len(logs) == 1:
+        with reading.watched(logs[0].path) as progress:
+            reports = [analyze(logs[0], chosen, progress=progress)]
+        difference = None
+    else:
+        sides = sides_of(logs, chosen, reading.watched)
+        reports, difference = [side.report for side in sides], between(sides)[0]
+    named = zip(reading.logs.items(), reports, strict=True)
+    return {name: Run(log, report, simulations_of(log, chosen)) for (name, log), report in named}, difference
 
 
 def simulations_of(log: Log, chosen: Filters) -> Simulations | None:
     """The simulations that the page may run on `log`; None without a recording."""
     from phantora.hardware import gpu_names
+    from phantora.hardware.prices import SHIPPED, rate_of, rental_prices
     from phantora.runs.replay import whole_recording
     from phantora.view.what_if import Simulations
 
@@ -88,7 +111,13 @@ def simulations_of(log: Log, chosen: Filters) -> Simulations | None:
         whole_recording(log)
     except PhantoraError:
         return None
-    return Simulations(tuple(gpu_names()), lambda change: _simulated(log, change, chosen))
+    prices = rental_prices(SHIPPED)
+
+    def price(gpu: str) -> float | None:
+        found = rate_of(gpu, prices)
+        return found.dollars if found is not None else None
+
+    return Simulations(tuple(gpu_names()), lambda change: _simulated(log, change, chosen), price)
 
 
 def _simulated(log: Log, change: Change, chosen: Filters) -> Report:

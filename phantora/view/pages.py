@@ -70,6 +70,11 @@ def diff_page(difference: Difference, served: dict[str, Any] | None = None) -> s
     return assemble("diff.html", f"{difference.path_a} and {difference.path_b}", data)
 
 
+def reading_page(logs: list[str]) -> str:
+    """The page that is shown until `logs` are read."""
+    return assemble("reading.html", "phantora view", {"logs": logs})
+
+
 def perfetto_page(title: str, served: dict[str, Any]) -> str:
     """Perfetto's UI in a frame, with the run handed over; or what to install."""
     return assemble("perfetto.html", title, {"title": title, "served": served})

@@ -9,6 +9,7 @@ its `path`: (rank, stream, start, end) of each piece on a GPU.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -27,17 +28,21 @@ from phantora.view.host_rows import BACKWARD, PHASES, host_rows, thread_name
 
 METADATA_KEY = "phantora.step"
 _TEXTS = ("name", "op", "cls", "shape", "provenance")
-MOST_HOSTS = 16  # ranks whose host threads are shown: with more, the page shows streams alone
+MOST_HOSTS = 16  # ranks whose host threads are shown: of more, the first
 _COLUMNS = ("rank", "stream", "start", "end", "ready", "launch", "error", "flops", "bytes", *_TEXTS)
 
 
-def step_rows(log: Log, report: Report, number: int) -> bytes:
-    """Rows of `report`'s ranks that lie in step `number` at least in part.
+def step_rows(log: Log, report: Report, number: int, ranks: Collection[int] = ()) -> bytes:
+    """Rows of `ranks`, or of all of `report`'s, that lie in step `number` at least in part.
 
     Raises PhantoraError for a step that the report does not have."""
     bounds = {rank.rank: (s.start, s.end) for rank in report.ranks for s in rank.steps if s.number == number}
     if not bounds:
         raise PhantoraError(f"{report.path}: no step {number}")
+    if ranks:
+        bounds = {rank: own for rank, own in bounds.items() if rank in ranks}
+        if not bounds:
+            raise PhantoraError(f"{report.path}: no such ranks in step {number}")
     begin, end = (np.zeros(max(bounds) + 1, np.int64) for _ in range(2))
     for rank, (first, last) in bounds.items():
         begin[rank], end[rank] = first, last
@@ -62,8 +67,7 @@ def step_rows(log: Log, report: Report, number: int) -> bytes:
     segments = [segment for path in paths if path.step == number for segment in path.segments if segment.stream >= 0]
     rows["module"], words = _modules(log, sorted(bounds), rows)
     streams = {f"{r}:{s}": name for (r, s), name in stream_names(log, bounds).items()}
-    if len(bounds) <= MOST_HOSTS:
-        streams |= _add_hosts(log, bounds, rows)
+    streams |= _add_hosts(log, dict(sorted(bounds.items())[:MOST_HOSTS]), rows)
     about = {
         "streams": streams,
         "step": number,

@@ -11,27 +11,21 @@ from __future__ import annotations
 
 import hmac
 import os
-import secrets
-import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import orjson
 
 from phantora.errors import PhantoraError, cause_of
-from phantora.trace.analysis.report import Report, to_json
+from phantora.trace.analysis.report import to_json
 from phantora.trace.diff.compare import Difference
 from phantora.trace.diff.compare import to_json as difference_json
-from phantora.trace.export.selection import Selection
-from phantora.trace.reader import Log
-from phantora.view import pages, perfetto_ui
-from phantora.view.rows import step_rows
-from phantora.view.what_if import Simulations, parse_change
+from phantora.view import pages
+from phantora.view.site import Site
 
 ADDRESS = "127.0.0.1"
 _NAMES = (ADDRESS, "localhost")
@@ -63,76 +57,6 @@ _UI_POLICY = (
 )
 
 
-@dataclass
-class Run:
-    """A log and its report."""
-
-    log: Log
-    report: Report
-    simulations: Simulations | None = None
-    """None: the log contains no recording."""
-
-
-@dataclass
-class Site:
-    """The served runs and pages."""
-
-    runs: dict[str, Run]
-    """Runs by ``a`` and, if there are two, ``b``."""
-    difference: Difference | None = None
-    selection: Selection = field(default_factory=Selection)
-    token: str = field(default_factory=lambda: secrets.token_urlsafe(24))
-
-    def __post_init__(self) -> None:
-        self.ui = perfetto_ui.ui_files()
-        self._reading = threading.Lock()  # a Log has one position in its file
-        self._traces: dict[str, IO[bytes]] = {}
-
-    def offers(self, run: str) -> dict[str, Any]:
-        """Links that a page may have."""
-        return {
-            "run": run,
-            "runs": {name: other.log.path for name, other in self.runs.items()},
-            "ui": bool(self.ui),
-            "missing": perfetto_ui.MISSING,
-            "typical": {name: _typical(other.report) for name, other in self.runs.items()},
-            "what_if": simulations.gpus if (simulations := self.runs[run].simulations) else None,
-        }
-
-    def rows(self, run: str, step: int) -> bytes:
-        """Rows of a step as an Arrow stream."""
-        with self._reading:
-            return step_rows(self.runs[run].log, self.runs[run].report, step)
-
-    def what_if(self, run: str, query: dict[str, str]) -> bytes:
-        """The times of a steady step after the change that `query` asks for, as JSON."""
-        simulations = self.runs[run].simulations
-        if simulations is None:
-            raise PhantoraError("the log contains no recording: run phantora trace without --no-recording")
-        with self._reading:
-            return orjson.dumps(asdict(simulations.simulate(parse_change(query)).steady))
-
-    def trace(self, run: str) -> IO[bytes]:
-        """The run as a Perfetto trace, made when it is first asked for."""
-        with self._reading:
-            if run not in self._traces:
-                self._traces[run] = perfetto_ui.trace_file(self.runs[run].log, self.selection)
-            return self._traces[run]
-
-    def close(self) -> None:
-        """Deletes the timelines that were written for the browser."""
-        for trace in self._traces.values():
-            trace.close()
-
-
-def _typical(report: Report) -> dict[str, int]:
-    """The steady step of median time: its number, and from when to when it lasts (ns)."""
-    steady = [step for step in report.steps if not step.note] or report.steps
-    step = sorted(steady, key=lambda s: (s.times.time, s.number))[(len(steady) - 1) // 2]
-    own = [s for rank in report.ranks for s in rank.steps if s.number == step.number]
-    return {"number": step.number, "start": min(s.start for s in own), "end": max(s.end for s in own)}
-
-
 class Server(ThreadingHTTPServer):
     """Gives a site's pages on the local address; one thread a request."""
 
@@ -156,7 +80,7 @@ class Server(ThreadingHTTPServer):
     @property
     def first_page(self) -> str:
         """Address to open: of two runs the difference, else the report."""
-        return self._address("/" if self.site.difference is None else "/diff")
+        return self._address("/diff" if self.site.two else "/")
 
     def _address(self, path: str) -> str:
         return f"http://{ADDRESS}:{self.server_port}{path}?token={self.site.token}"
@@ -182,8 +106,10 @@ class _Handler(BaseHTTPRequestHandler):
             return self._refuse(HTTPStatus.FORBIDDEN, "this server answers on this machine only")
         if not self._may(query):
             return self._refuse(HTTPStatus.FORBIDDEN, "open the address of phantora view: it contains the token")
-        run = query.get("run", "a")
-        if run not in self.server.site.runs:
+        run, site = query.get("run", "a"), self.server.site
+        if not site.runs and site.reading is not None:
+            return self._wait(url.path)
+        if run not in site.runs:
             return self._refuse(HTTPStatus.NOT_FOUND, "no such run")
         answer = _PATHS.get(url.path)
         try:
@@ -213,7 +139,22 @@ class _Handler(BaseHTTPRequestHandler):
     def _cookie(self) -> str:
         return f"phantora-{self.server.server_port}"  # cookies are shared by all ports
 
+    def _wait(self, path: str) -> None:
+        """The answer while the logs are read."""
+        reading = self.server.site.reading
+        assert reading is not None
+        if path == "/state.json":
+            state = {"done": reading.done, "error": str(reading.error or "")}
+            self._send(orjson.dumps(state), _TYPES[".json"])
+        elif path in ("/", "/diff"):
+            self._page(pages.reading_page(reading.facts()))
+        else:
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "the log is still read")
+
     # ------------------------------------------------------------------ paths
+
+    def _state(self, run: str, query: dict[str, str]) -> None:
+        self._send(orjson.dumps({"done": 1.0, "error": "", "ready": True}), _TYPES[".json"])
 
     def _report(self, run: str, query: dict[str, str]) -> None:
         site = self.server.site
@@ -234,10 +175,15 @@ class _Handler(BaseHTTPRequestHandler):
         return self.server.site.difference
 
     def _rows(self, run: str, query: dict[str, str]) -> None:
-        step = query.get("step", "")
-        if not step.isdecimal() or len(step) > _MOST_DIGITS:
+        step, ranks = _number(query, "step"), query.get("ranks", "")
+        if step is None:
             raise PhantoraError("say which step: step=2")
-        self._send(self.server.site.rows(run, int(step)), _ARROW)
+        own = [_number({"ranks": rank}, "ranks") for rank in ranks.split(",")] if ranks else []
+        self._send(self.server.site.rows(run, step, {rank for rank in own if rank is not None}), _ARROW)
+
+    def _part(self, run: str, query: dict[str, str]) -> None:
+        rank, step = _number(query, "rank"), _number(query, "step")
+        self._send(self.server.site.part(run, rank, step), _TYPES[".json"])
 
     def _what_if(self, run: str, query: dict[str, str]) -> None:
         self._send(self.server.site.what_if(run, query), _TYPES[".json"])
@@ -292,6 +238,16 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing: requests hold the token."""
 
 
+def _number(query: dict[str, str], name: str) -> int | None:
+    """None if the query does not have it. Raises PhantoraError."""
+    text = query.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdecimal()) or len(text) > _MOST_DIGITS:
+        raise PhantoraError(f"{name}: a number, as {name}=2")
+    return int(text)
+
+
 def _equal(given: str, token: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), token.encode())
 
@@ -301,7 +257,9 @@ _PATHS: dict[str, Callable[[_Handler, str, dict[str, str]], None]] = {
     "/report.json": _Handler._report_json,
     "/diff": _Handler._diff,
     "/diff.json": _Handler._diff_json,
+    "/state.json": _Handler._state,
     "/rows.arrow": _Handler._rows,
+    "/part.json": _Handler._part,
     "/what-if.json": _Handler._what_if,
     "/arrow.js": _Handler._arrow,
     "/perfetto": _Handler._perfetto,

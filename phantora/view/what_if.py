@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from phantora.errors import PhantoraError
-from phantora.trace.analysis.report import Report
+from phantora.trace.analysis.energy import priced
+from phantora.trace.analysis.report import Report, Times
 
 _MOST_CHARACTERS = 64
 
@@ -32,6 +33,41 @@ class Simulations:
     gpus: tuple[str, ...]
     simulate: Callable[[Change], Report]
     """Raises PhantoraError."""
+    price: Callable[[str], float | None]
+    """Dollars per hour of a GPU by its model; None without a price."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a change gives, or the recorded run."""
+
+    times: Times
+    error: float | None
+    """Relative error bar of the step, below and above."""
+    error_above: float | None
+    memory: int
+    """Bytes of the fullest GPU; 0 if unknown."""
+    capacity: int
+    dollars: float | None
+    """Per million tokens, else per 1,000 steps; None without a price."""
+    tokens: bool
+    """`dollars` are per million tokens."""
+
+
+def outcome(report: Report, price: Callable[[str], float | None]) -> Outcome:
+    """Step, memory and cost of a run."""
+    headline = priced(report, price(str(report.metadata.get("gpu", "")))).headline
+    cost, reserved = headline.cost, max((rank.gpu.peak_reserved for rank in report.ranks), default=0)
+    tokens = cost is not None and cost.dollars_per_million_tokens is not None
+    return Outcome(
+        times=report.steady,
+        error=headline.error,
+        error_above=headline.error_above,
+        memory=int(report.trailer.get("device_memory_bytes", 0)) or int(reserved),
+        capacity=int(report.metadata["memory_bytes"]),
+        dollars=(cost.dollars_per_million_tokens if tokens else 1000 * cost.dollars_per_step) if cost else None,
+        tokens=tokens,
+    )
 
 
 def parse_change(query: Mapping[str, str]) -> Change:

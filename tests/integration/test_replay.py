@@ -69,9 +69,9 @@ def test_on_another_cluster_it_agrees_with_a_fresh_run(run: Run, tmp_path: Path,
 
 
 def test_what_if_of_the_page_is_a_replay(run: Run, tmp_path: Path) -> None:
-    times = orjson.loads(site_of(str(run.log), None, Filters()).what_if("a", {"straggler": "1.5"}))
+    found = orjson.loads(site_of(str(run.log), None, Filters()).what_if("a", {"straggler": "1.5"}))
     slow = again(run, tmp_path, "--straggler", "rank=0:1.5")
-    assert times["time"] == analyze(open_log(slow), details=False).steady.time
+    assert found["times"]["time"] == analyze(open_log(slow), details=False).steady.time
 
 
 def test_what_cannot_be_replayed_is_said_in_one_line(run: Run, tmp_path: Path) -> None:

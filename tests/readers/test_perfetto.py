@@ -72,7 +72,7 @@ def test_small_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert Counter((s[0], s[2], s[3], s[4]) for s in slices if s[0] in drawn) == expected
     tracks = {(s[0], s[5]) for s in slices}
-    assert ("kernel", "stream 0 (default)") in tracks and ("collective", "stream 1 (NCCL default_pg)") in tracks
+    assert ("kernel", "stream 0 (compute)") in tracks and ("collective", "stream 1 (all_reduce default_pg)") in tracks
     assert ("transfer", "default_pg (ranks 0-1)") in tracks
     assert ("operator", "main") in tracks and ("operator", "thread 1") in tracks
     assert {s[1] for s in slices if s[5] == "steps"} == {"step 1", "step 2", "step 3"}
@@ -160,7 +160,7 @@ def test_slices_that_cross_go_to_tracks_of_their_own(
     expected = Counter((KINDS[row["kind"]], row["start"], row["end"] - row["start"]) for row in run.rows)
     assert Counter((s[0], s[2], s[3]) for s in slices) == expected
     names = {track for (track,) in tracks}
-    assert {"link 0", "link 0 (overlap 1)", "stream 1 (overlap 1)", "main (overlap 1)"} <= names
+    assert {"link 0", "link 0 (overlap 1)", "stream 1 (compute) (overlap 1)", "main (overlap 1)"} <= names
     assert {s[4] for s in slices if s[0] == "flow"} == {"network"}
 
 

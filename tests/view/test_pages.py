@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,12 @@ from typing import Any
 import playwright.sync_api as playwright
 import pytest
 
+from phantora.cli.analyze import filters
+from phantora.cli.view import reading_site, site_of
 from phantora.sweeps.page import sweep_page
 from phantora.view.pages import report_page
 from phantora.view.server import Server
+from tests.support.fakelog import small_run
 from tests.support.sweeps import small_answer
 
 REMEDY = "no Chromium: install the system's package `chromium`, or run `playwright install chromium`"
@@ -51,8 +55,10 @@ def open_page(browser: Any, width: int = 1280, scheme: str = "light") -> tuple[A
 def test_report(server: Server, browser: Any, width: int, scheme: str) -> None:
     page, complaints = open_page(browser, width, scheme)
     page.goto(server.url)
-    page.locator("#timeline-text", has_text="8 rows").wait_for()
+    page.locator("#verdict", has_text="HELD UP").wait_for()
     assert "token" not in page.url  # not for the history
+    page.click("#tab-time")
+    page.locator("#timeline-text", has_text="8 rows").wait_for()
     tiles = {name: page.locator(f"#tile-{name}").inner_text() for name in ("time", "compute", "overlap", "peak")}
     assert tiles == {"time": "1.00 ms", "compute": "40.0%", "overlap": "57.1%", "peak": "3.00 GiB"}
     page.select_option("#rank", "1")
@@ -61,14 +67,16 @@ def test_report(server: Server, browser: Any, width: int, scheme: str) -> None:
     page.locator("#timeline-step", has_text="step 2, rank 1").wait_for()
     assert page.locator("#tiles-title").inner_text() == "Step 2, rank 1"
     page.select_option("#class", "communication")
+    page.click("#tab-kernels")
     assert "ncclDevKernel_AllReduce" in page.locator("#works").inner_text()
     assert "nvjet" not in page.locator("#works").inner_text()
+    page.click("#tab-time")
     page.locator("#canvas").scroll_into_view_if_needed()
     box = page.locator("#canvas").bounding_box()
-    left = 44 if box["width"] < 500 else 244
+    left = 44 if box["width"] < 500 else 160 if box["width"] < 900 else 244
     gemm = left + 0.45 * (box["width"] - left), 22 + 2.5 * 14  # from 400 to 600 us, under two host threads
     page.mouse.move(box["x"] + gemm[0], box["y"] + gemm[1])
-    page.locator("#timeline-text", has_text="rank 1 / stream 0 · aten::mm · gemm · 200.00 us · at 400.00 us").wait_for()
+    page.locator("#timeline-text", has_text="rank 1 / compute · aten::mm · gemm · 200.00 us · at 400.00 us").wait_for()
     drawn = page.locator("#canvas").evaluate(
         "c => new Set(new Uint32Array(c.getContext('2d').getImageData(0, 0, c.width, c.height).data.buffer)).size"
     )
@@ -88,10 +96,15 @@ def test_difference(server: Server, browser: Any, width: int, scheme: str) -> No
     reported = "The runs do the same work: no cause to name."
     page.locator("#causes", has_text=reported).wait_for()
     assert page.locator("#headline").inner_text()
+    assert page.locator("#waterfall .bar").count() >= 2 and page.locator("#waterfall .number").first.inner_text() == "a"
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.click("#tab-time")
+    assert page.locator("#a-timeline-step").inner_text() == page.locator("#b-timeline-step").inner_text()
     for run in "ab":  # both timelines
         page.locator(f"#{run}-timeline-text", has_text="rows").wait_for()
+    assert page.locator("#timelines-legend span").count() > 3 and page.locator("#a-timeline-legend span").count() == 0
     page.get_by_role("link", name="Report b").click()
+    page.click("#tab-time")
     page.locator("#timeline-text", has_text="rows").wait_for()
     assert page.locator("#step option").count() == 5
     assert complaints == []
@@ -101,9 +114,10 @@ def test_difference(server: Server, browser: Any, width: int, scheme: str) -> No
 def test_tables_are_sorted_and_searched(server: Server, browser: Any) -> None:
     page, complaints = open_page(browser)
     page.goto(server.url)
-    first = page.locator("#overlap tbody tr").last
+    page.click("#tab-time")
+    first = page.locator("#by-rank tbody tr").last
     assert first.inner_text().startswith("1\t")
-    page.locator("#overlap th button", has_text="rank").click()
+    page.locator("#by-rank th button", has_text="rank").first.click()
     assert first.inner_text().startswith("0\t")
     found = page.evaluate("matching([{n: 'a b'}, {n: 'b'}], [['', (r) => r.n, text]], 'B a').length")
     assert found == 1
@@ -111,9 +125,88 @@ def test_tables_are_sorted_and_searched(server: Server, browser: Any) -> None:
     assert complaints == []
 
 
+def test_keyboard(server: Server, browser: Any) -> None:
+    """Parts by number and Tab; the timeline's keys are those of Perfetto's, arrows go from row to row."""
+    page, complaints = open_page(browser)
+    page.goto(server.url)
+    page.keyboard.press("2")
+    page.locator("#timeline-text", has_text="rows").wait_for()
+    assert page.locator("#tab-time").get_attribute("aria-selected") == "true"
+    reached = []
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.id"))
+        if reached[-1] == "canvas":
+            break
+    order = ["tab-verdict", "tab-time", "tab-kernels", "tab-memory", "step", "rank", "class", "height", "canvas"]
+    assert [name for name in reached if name in order] == order
+    span = "Math.round(chart.view.to - chart.view.from)"
+    for key, expected in (("w", 700_000), ("s", 1_000_000), ("w", 700_000), ("0", 1_000_000)):
+        page.keyboard.press(key)
+        assert page.evaluate(span) == expected
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    page.locator("#details", has_text="source").wait_for()
+    page.keyboard.press("Escape")
+    page.locator("#details", has_text="zoom").wait_for()
+    page.evaluate("document.activeElement.blur()")
+    page.keyboard.press("3")
+    page.evaluate("details.kernels.push(...Array(20).fill(details.kernels[0])); showWork()")  # long enough to search in
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.className") == "search"
+    page.keyboard.type("4nccl")
+    assert page.locator("#tab-kernels").get_attribute("aria-selected") == "true"
+    assert complaints == []
+    page.close()
+
+
+def test_equal_ranks_are_one(browser: Any, tmp_path: Path) -> None:
+    """Of 12 ranks 11 do the same: the timeline has two, with their host threads, and all when asked."""
+    site = site_of(str(small_run(12).write(tmp_path / "many.arrow")), None, filters(None, None, None))
+    with Server(site) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page, complaints = open_page(browser)
+        page.goto(server.url)
+        page.click("#tab-time")
+        page.locator("#timeline-text", has_text="rows").wait_for()
+        labels = "chart.view.tracks.map((track) => chart.label(track, 1000))"
+        shown = page.evaluate(labels)
+        assert {"rank 0 / host", "rank 0 / compute", "ranks 1-11 / host", "ranks 1-11 / compute"} < set(shown)
+        assert {label.split(" /")[0] for label in shown} == {"rank 0", "ranks 1-11"}
+        assert page.locator("#by-rank tbody tr").count() == 2
+        page.uncheck("#fold")
+        page.wait_for_function(f"chart.view.tracks.length === {6 * len(shown)}")
+        assert complaints == []
+        page.close()
+        server.shutdown()
+
+
+def test_a_long_log_is_waited_for(logs: tuple[Path, Path], browser: Any) -> None:
+    """The address answers before the log is read; the report follows by itself."""
+    site, go = reading_site(str(logs[0]), None, filters(None, None, None)), threading.Event()
+    assert site.reading is not None
+    read = site.reading.read
+    site.reading.read = lambda reading: (go.wait(), read(reading))[1]
+    site.start(0.01)
+    with Server(site) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page, complaints = open_page(browser)
+        page.goto(server.first_page)
+        page.locator("#logs", has_text="a.arrow: ").wait_for()
+        page.locator("#state", has_text="0 %").wait_for()
+        go.set()
+        page.locator("#verdict", has_text="STEP").wait_for()
+        assert complaints == []
+        page.close()
+        server.shutdown()
+    site.close()
+
+
 def test_memory_is_read_off(server: Server, browser: Any) -> None:
     page, complaints = open_page(browser)
     page.goto(server.url)
+    page.click("#tab-memory")
     page.locator("#memory svg").hover()
     page.locator("#memory .timeline-text", has_text="GiB allocated").wait_for()
     page.select_option("#memory-time", "run")
@@ -126,6 +219,7 @@ def test_one_file(server: Server, browser: Any, tmp_path: Path) -> None:
     (tmp_path / "report.html").write_text(report_page(server.site.runs["a"].report))
     page, complaints = open_page(browser)
     page.goto((tmp_path / "report.html").as_uri())
+    page.click("#tab-time")
     assert page.locator("#tile-time").inner_text() == "1.00 ms"
     assert page.locator("#timeline").is_hidden()  # its rows come from the server
     assert complaints == []

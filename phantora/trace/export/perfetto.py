@@ -4,6 +4,8 @@ Packets are made a batch at a time (proto.py). The order in the file decides wha
 with equal timestamps, so within what can touch on one track:
 - an end comes before the begin of the next slice: ends of a batch are written before its begins,
   and slices without length are instants;
+- records of events and the ends of waits have tracks of their own, in a group that is closed at first: many have one
+  time, and readers stack them;
 - on host threads, where slices nest, begins of parents come before begins of children that start
   with them. Parents end later, so begins are written in a pass of their own that goes backwards.
 
@@ -60,6 +62,7 @@ _TEXT_ARGS = {"op": "op", "shape": "shape", "cls": "class", "provenance": "prove
 _ARGS = (*_TEXT_ARGS.values(), "bytes", "flops", "sequence", "peer", "wait_ns")
 
 
+_EVENTS = "events"  # tracks of instants, one a stream
 _PASSES = 3  # over the log: the plan, what lies in order of end, what begins on host threads
 
 
@@ -208,6 +211,7 @@ class _Writer:
                 keys.append(_track(rank, index, lane))
                 uuids.append(uuid)
             self.uuids[layer] = np.array(keys, np.int64), np.array(uuids, np.int64)
+        self._event_tracks(streams)
         self.links = np.zeros(max(self.plan.links, default=-1) + 1, np.int64)
         for order, index in enumerate(sorted(self.plan.links, key=words.__getitem__)):
             unit = proto.blob(8, proto.blob(6, "%"))
@@ -222,6 +226,16 @@ class _Writer:
         for rank, gpu in sorted(self.plan.powered):
             unit, more = proto.blob(8, proto.blob(6, "W")), f" of GPU {gpu}" if gpu else ""
             self.power[rank, gpu] = self._track(self.process[rank], "power" + more, 12 + gpu, unit)
+
+    def _event_tracks(self, streams: dict[tuple[int, int], str]) -> None:
+        """A group in each rank, with a track for the events of each stream."""
+        keys, uuids, group = [], [], dict[int, int]()
+        for order, (rank, index) in enumerate(sorted({key[:2] for key in self.plan.tracks[STREAM]})):
+            if rank not in group:
+                group[rank] = self._track(self.process[rank], "events", 200_000)
+            keys.append(_track(rank, index, 0))
+            uuids.append(self._track(group[rank], streams.get((rank, index), f"stream {index}"), order))
+        self.uuids[_EVENTS] = np.array(keys, np.int64), np.array(uuids, np.int64)
 
     def _pid(self, rank: int) -> int:
         return FIRST_PID + self.side.ranks + rank
@@ -299,20 +313,24 @@ class _Writer:
         placed = []
         for layer, rows, (rank, index), start in layers(batch):
             track = self._uuid(layer, rank, index, self.plan.lanes(layer, batch, rows))
-            placed.append((layer, rows, track, start, batch["end"][rows]))
-        for _, _, track, start, end in placed:
+            instants = track
+            if layer == STREAM:
+                events = np.isin(kind[rows], (KIND_CODE["record"], KIND_CODE["wait"]))
+                instants = np.where(events, self._uuid(_EVENTS, rank, index, 0), track)
+            placed.append((layer, rows, track, instants, start, batch["end"][rows]))
+        for _, _, track, _, start, end in placed:
             ends = end > start
             self._event(end[ends], _END, track[ends])
-        for layer, rows, track, start, _ in placed:  # a record before what waits for it
+        for layer, rows, _, instants, start, _ in placed:  # a record before what waits for it
             if layer == STREAM:
                 records = kind[rows] == KIND_CODE["record"]
-                self._slices(batch, rows[records], _INSTANT, start[records], track[records])
+                self._slices(batch, rows[records], _INSTANT, start[records], instants[records])
         self._launches(batch)
-        for layer, rows, track, start, end in placed:
+        for layer, rows, track, instants, start, end in placed:
             if layer != COMM:
-                self._releases(batch, rows, track)
+                self._releases(batch, rows, instants)
                 points = (end == start) & (kind[rows] != KIND_CODE["record"])
-                self._slices(batch, rows[points], _INSTANT, start[points], track[points])
+                self._slices(batch, rows[points], _INSTANT, start[points], instants[points])
             if layer != THREAD:
                 begins = end > start
                 self._slices(batch, rows[begins], _BEGIN, start[begins], track[begins], transfer=layer == COMM)
