@@ -143,7 +143,12 @@ def test_where_mfu_goes(server: Server) -> None:
 def test_tables_follow_rank_and_step(server: Server) -> None:
     """As `phantora analyze --ranks 1 --steps 2` prints them."""
     every, _, _, one = visit(
-        server, "/", ("text", "exposure"), ("choose", "rank", "1"), ("choose", "step", "2"), ("wait", "exposure", "50.00 us")
+        server,
+        "/",
+        ("text", "exposure"),
+        ("choose", "rank", "1"),
+        ("choose", "step", "2"),
+        ("wait", "exposure", "50.00 us"),
     )
     part = json.loads(server.site.part("a", 1, 2))
     assert part["ranks"] == [1] and [e["exposed"] for e in part["exposure"]] == [50_000]
