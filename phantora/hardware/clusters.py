@@ -77,7 +77,7 @@ def _system(name: str, hosts: str | None, text: str) -> Cluster:
 
 
 def _with_hosts(cluster: Cluster, hosts: str | None, text: str) -> Cluster:
-    """The same with another number of hosts, where one is given."""
+    """`cluster` with `hosts` hosts, where a number is given."""
     if hosts == "0":
         raise PhantoraError(f"cluster {text!r} has no host")
     count = int(hosts or cluster.hosts)
