@@ -78,7 +78,9 @@ def test_the_table_has_both_numbers_and_predictions_only_one(tmp_path: Path) -> 
     journal = Journal(tmp_path / "journal.jsonl")
     journal.known = {" ".join(run.command(126, 8)): 1.0, " ".join(run.command(126, 16)): 1.25}
     lines = list(table([(0, ROW)], journal, predicts=False))
-    assert lines[2].endswith("| 10 | 9.75 | -2.5% |") and lines[-1].endswith("| 1 | 2.5% | -2.5% | 0 | 1 |")
+    assert lines[2].endswith("| 10 | 9.75 | -2.5% |") and "| all | 1 | 2.5% | -2.5% | 0 | 1 |" in lines
+    journal.parts = {" ".join(run.command(126, 16)): {"attention": 0.5, "idle": 0.5}}
+    assert list(table([(0, ROW)], journal, predicts=False))[-1].endswith("| 50% | 0% | 0% | 0% | 0% | 50% |")
     assert list(table([(0, ROW)], journal, predicts=True))[2].endswith("| 9.75 |")
     assert [number for number, _ in chosen([ROW, ROW | {"org": "b"}], ["405b", "b"])] == [0, 1]
     assert [number for number, _ in chosen([ROW, ROW], ["1"])] == [1]

@@ -27,11 +27,13 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from phantora.run_process import PHANTORA
 from validation.published.bridge_rows import Run, expressed
+from validation.published.parts import parts_of
 
 ROOT = Path(__file__).resolve().parents[2]
 STEP = re.compile(r"elapsed time per iteration \(ms\): ([0-9.]+)")
@@ -42,13 +44,23 @@ ENVIRONMENT = {"NCCL_NVLS_ENABLE": "0", "TORCH_NCCL_HIGH_PRIORITY": "1"}
 DOMAIN = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"
 
 
+@dataclass(frozen=True)
+class Step:
+    """What a command gave: seconds of its last step, and where they went on rank 0."""
+
+    seconds: float
+    parts: dict[str, float]
+
+
 class Journal:
     """Seconds by command: nothing is simulated twice."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         lines = file.read_text().splitlines() if file.exists() else []
-        self.known: dict[str, float | str] = {entry["command"]: entry["seconds"] for entry in map(json.loads, lines)}
+        entries = [json.loads(line) for line in lines]
+        self.known: dict[str, float | str] = {entry["command"]: entry["seconds"] for entry in entries}
+        self.parts: dict[str, dict[str, float]] = {entry["command"]: entry.get("parts", {}) for entry in entries}
 
     def fill(self, runs: list[Run], jobs: int) -> None:
         """Simulates what is missing of `runs`, `jobs` commands at a time."""
@@ -57,10 +69,13 @@ class Journal:
         with ThreadPoolExecutor(jobs) as pool:
             pending = {pool.submit(_simulated, command): shlex.join(command) for command in missing}
             for done in as_completed(pending):
-                self.known[pending[done]] = seconds = done.result()
-                if isinstance(seconds, float):
-                    with self.file.open("a") as out:
-                        out.write(json.dumps({"command": pending[done], "seconds": seconds}) + "\n")
+                command, found = pending[done], done.result()
+                if isinstance(found, str):
+                    self.known[command] = found
+                    continue
+                self.known[command], self.parts[command] = found.seconds, found.parts
+                with self.file.open("a") as out:
+                    out.write(json.dumps({"command": command, "seconds": found.seconds, "parts": found.parts}) + "\n")
 
     def seconds(self, command: tuple[str, ...]) -> float:
         """Raises RuntimeError with the last line of a run that failed, or if it is not simulated."""
@@ -83,8 +98,8 @@ def _environment(command: tuple[str, ...]) -> dict[str, str]:
     return ENVIRONMENT | {DOMAIN: str(ranks if rack else min(8, ranks))}
 
 
-def _simulated(command: tuple[str, ...]) -> float | str:
-    """Seconds of the last step, or why there are none."""
+def _simulated(command: tuple[str, ...]) -> Step | str:
+    """The last step, or why there is none."""
     with tempfile.TemporaryDirectory() as folder:
         words = [*PHANTORA, "trace", "--no-summary", "-o", f"{folder}/run.arrow", *command]
         try:
@@ -99,11 +114,13 @@ def _simulated(command: tuple[str, ...]) -> float | str:
             )
         except subprocess.TimeoutExpired:
             return f"more than {LIMIT_S} s"
-    steps = STEP.findall(done.stdout + done.stderr)
-    if done.returncode or not steps:
-        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        return next((line for line in lines if line.startswith("FAILED")), lines[-1])[:150]
-    return float(steps[-1]) / 1e3
+        steps = STEP.findall(done.stdout + done.stderr)
+        if done.returncode or not steps:
+            lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+            return next((line for line in lines if line.startswith("FAILED")), lines[-1])[:150]
+        seconds = float(steps[-1]) / 1e3
+        parts = parts_of(Path(folder) / "run.arrow", seconds)
+    return Step(seconds, {kind: round(part, 6) for kind, part in parts.items()})
 
 
 def _line(places: tuple[int, ...], values: list[float], at: int) -> float:

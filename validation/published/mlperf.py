@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from validation.published.bridge import Journal, step_seconds
+from validation.published.bridge import Journal, commands_of, step_seconds
 from validation.published.bridge_rows import Run
 from validation.published.mlperf_rows import expressed, gpu_of, named
+from validation.published.parts import KINDS, shares
 
 JOURNAL = "journal.jsonl"
 
@@ -56,6 +58,7 @@ def table(rows: list[tuple[int, dict[str, Any]]], journal: Journal, predicts: bo
         errors[gpu_of(row)].append(off)
         yield f"| {named(row, number)} | {row['step_time_s']:.4g} | {seconds:.4g} | {off:+.1%} |"
     yield from _summary(errors)
+    yield from _parts(rows, journal)
     yield from (f"- left out, {count}: {reason}" for reason, count in reasons.most_common())
 
 
@@ -65,6 +68,17 @@ def _seconds(row: Mapping[str, Any], journal: Journal) -> float:
     if isinstance(run, str):
         raise RuntimeError(run)
     return step_seconds(run, journal)
+
+
+def _parts(rows: list[tuple[int, dict[str, Any]]], journal: Journal) -> Iterator[str]:
+    """Where the time of each row's largest simulated step went."""
+    yield f"\n| row | {' | '.join(KINDS)} |"
+    yield f"| --- |{' --- |' * len(KINDS)}"
+    for number, row in rows:
+        run = expressed(row)
+        found = [journal.parts.get(shlex.join(command)) for command in commands_of(run)] if isinstance(run, Run) else []
+        if found and found[-1]:
+            yield f"| {named(row, number)} | {shares(found[-1])} |"
 
 
 def _summary(errors: Mapping[str, list[float]]) -> Iterator[str]:
