@@ -18,6 +18,7 @@ from phantora.spec import COMPARE
 from phantora.units import COUNT, SHARE, TIME
 
 if TYPE_CHECKING:
+    from phantora.cli.printed import Compared
     from phantora.sweeps.compare import Choice, Comparison
 
 _MARGIN = "4%"
@@ -116,7 +117,7 @@ def compare(target: tuple[str, ...], **options: Any) -> int:
     run = run_spec(COMPARE, target, options)
     found = answer(run, Path(options["output"]), question, progress_of(options["quiet"]))
     if options["as_json"]:
-        click.echo(orjson.dumps(encode(_printed(found)), option=orjson.OPT_INDENT_2))
+        click.echo(orjson.dumps(encode(printed(found)), option=orjson.OPT_INDENT_2))
     else:
         _print(found, question.vary)
     return 0 if found.best else 1
@@ -128,7 +129,8 @@ def _counts(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(int(part) for part in text.split(",")))
 
 
-def _printed(found: Comparison) -> Any:
+def printed(found: Comparison) -> Compared:
+    """The data of ``--json``."""
     from phantora.cli.printed import Compared, ComparedRow
 
     rows = [

@@ -43,6 +43,7 @@ COMMANDS = {
     "cluster": "phantora.cli.cluster",
     "doctor": "phantora.cli.doctor",
     "schema": "phantora.cli.schema",
+    "mcp": "phantora.cli.mcp",
     "completion": "phantora.cli.completion",
 }
 INTERNAL_ERROR = 70  # EX_SOFTWARE

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from phantora.cli.script_needs import Need
 from phantora.hardware.topology import NetworkLink
 from phantora.hardware.types import Fabric, Wiring
 from phantora.jobs.answer import Answer as Goodput
@@ -115,6 +116,24 @@ class Compared:
 
 
 @dataclass(frozen=True)
+class WhyLine:
+    """A line of an answer."""
+
+    word: str
+    """``HANG``, ``OOM``, ``STEP``, ``NEXT``."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Why:
+    """Output of ``phantora why``."""
+
+    question: str
+    """``hang``, ``memory`` or ``speed``."""
+    lines: list[WhyLine]
+
+
+@dataclass(frozen=True)
 class Machine:
     """Output of ``phantora doctor``, without the report of the stubs."""
 
@@ -132,7 +151,7 @@ def schema(command: str) -> dict[str, Any]:
         "cluster-show": lambda: schemas.object(ShownCluster),
         "compare": lambda: schemas.object(Compared),
         "diff": lambda: _diff(schemas),
-        "doctor": lambda: _joined(schemas.object(Stubs), schemas.object(Machine)),
+        "doctor": lambda: _doctor(schemas),
         "fits": lambda: schemas.object(Fits),
         "goodput": lambda: schemas.object(Goodput),
         "plan": lambda: schemas.object(Plan),
@@ -141,6 +160,7 @@ def schema(command: str) -> dict[str, Any]:
         "sweep": lambda: {"type": "array", "items": schemas.object(Record, more=True)},
         "sweep-dry-run": lambda: _dry_run(schemas),
         "trace": lambda: _trace(schemas),
+        "why": lambda: schemas.object(Why),
     }
     return schemas.whole(f"phantora {command.replace('-', ' ', 1)} --json", of[command]())
 
@@ -148,6 +168,12 @@ def schema(command: str) -> dict[str, Any]:
 def _joined(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
     """An object with the keys of both."""
     return {**a, "properties": {**a["properties"], **b["properties"]}, "required": [*a["required"], *b["required"]]}
+
+
+def _doctor(schemas: Schemas) -> dict[str, Any]:
+    """The report on a machine; with a script, a list of packages."""
+    machine = _joined(schemas.object(Stubs), schemas.object(Machine))
+    return {"anyOf": [machine, {"type": "array", "items": schemas.of(Need)}]}
 
 
 def _diff(schemas: Schemas) -> dict[str, Any]:

@@ -20,6 +20,7 @@ COMMANDS = (
     "sweep",
     "sweep-dry-run",
     "trace",
+    "why",
 )
 
 

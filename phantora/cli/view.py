@@ -75,7 +75,7 @@ def site_of(log: str, other: str | None, chosen: Filters) -> Site:
 
 
 def reading_site(log: str, other: str | None, chosen: Filters) -> Site:
-    """The same, not read yet."""
+    """The opened file, not read yet."""
     from phantora.view.site import Reading, Site
 
     paths = [log] if other is None else [log, other]

@@ -33,14 +33,17 @@ def why(files: tuple[str, ...], as_json: bool) -> None:
 
     Files are read without unpickling objects.
     """
+    from dataclasses import asdict
+
     import orjson
 
+    from phantora.cli.printed import Why, WhyLine
     from phantora.dumps.why import why as answer
 
     found = answer(files)
     if as_json:
-        lines = [{"word": word, "text": text} for word, text in found.lines]
-        click.echo(orjson.dumps({"question": found.question, "lines": lines}, option=orjson.OPT_INDENT_2))
+        shown = Why(found.question, [WhyLine(word, text) for word, text in found.lines])
+        click.echo(orjson.dumps(asdict(shown), option=orjson.OPT_INDENT_2))
         return
     for word, text in found.lines:
         first, *more = wrap(text, _WIDTH - _INDENT, break_long_words=False, break_on_hyphens=False) or [""]

@@ -139,7 +139,7 @@ def largest_that_fits(run: Callable[[int], Tried], capacity: int, option: str, s
     number, runs = 1, 0
     while number <= MOST:
         found = run(number)
-        if before is not None and _same(before.result, found.result):
+        if before is not None and before.fits and found.fits and _same(before.result, found.result):
             raise ChangesNothing(f"{option} changes nothing: does {script} read it?")
         before = found
         yield found

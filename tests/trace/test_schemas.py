@@ -29,6 +29,8 @@ from tests.support.sweeps import measured, small_answer
 
 SPACE = 'target = ["train.py"]\n[matrix]\nbatch = [1, 2]\n[arguments]\nbatch = "--batch={batch}"\n'
 
+DUMP = Path(__file__).resolve().parents[1] / "golden" / "dumps" / "leak" / "oom.pickle"
+
 
 def said(*words: str) -> Any:
     return json.loads(CliRunner().invoke(cli, words, catch_exceptions=False).stdout)
@@ -93,6 +95,7 @@ def test_schemas_validate_what_commands_print(
         "cluster-show": ("cluster", "show", "2x2xH100", "--json"),
         "diff": ("diff", log, longer, "--json", "--fail-above", "2%"),
         "doctor": ("doctor", "--json"),
+        "why": ("why", str(DUMP), "--json"),
         "goodput": ("goodput", log, "--trials", "10", "--steps", "1000", "--json", "--price", "2"),
     }
     if command in ("trace", "replay"):

@@ -1,0 +1,87 @@
+"""An agent with the tools of `phantora mcp` answers the questions of docs/howto, over the SDK's own client."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema  # type: ignore[import-untyped]
+import pytest
+from mcp import Client
+
+from phantora.cli.mcp import TOOLS, server
+from tests.support.runs import SAMPLES
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+LOG = str(GOLDEN / "small.arrow")
+
+
+def with_client(talk: Callable[[Any], Awaitable[None]]) -> None:
+    async def connected() -> None:
+        async with Client(server()) as client:
+            await talk(client)
+
+    asyncio.run(connected())
+
+
+def test_every_tool_has_the_schemas_of_its_command() -> None:
+    async def talk(client: Any) -> None:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert tuple(tools) == TOOLS
+        for tool in tools.values():
+            jsonschema.Draft202012Validator.check_schema(tool.input_schema)
+            jsonschema.Draft202012Validator.check_schema(tool.output_schema)
+            assert tool.description and not {"help", "as_json"} & set(tool.input_schema["properties"])
+        trace = tools["trace"].input_schema
+        assert trace["required"] == ["target"] and trace["properties"]["target"]["type"] == "array"
+        assert trace["properties"]["host_time"]["enum"] == ["modelled", "measured", "none"]
+
+    with_client(talk)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        ("analyze", {"log": LOG}, "a step, with start-up"),
+        ("why", {"files": [str(GOLDEN / "dumps" / "leak" / "oom.pickle")]}, "train.py:64 keeps 28 blocks"),
+        ("diff", {"logs": [LOG, LOG]}, "No difference"),
+        ("doctor", {"script": str(SAMPLES / "llama_ddp.py")}, "all run"),
+    ],
+)
+def test_tools_answer_in_text_and_in_json(tool: str, arguments: dict[str, Any], said: str) -> None:
+    async def talk(client: Any) -> None:
+        text = await client.call_tool(tool, arguments)
+        assert said in text.content[0].text and text.structured_content == {"text": text.content[0].text}
+        numbers = await client.call_tool(tool, {**arguments, "json": True})
+        assert json.loads(numbers.content[0].text) == numbers.structured_content["result"]
+
+    with_client(talk)
+
+
+def test_a_run_tells_its_progress_and_a_failure_its_line(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import sys, torch\ntorch.ones(4, device='cuda')\nassert sys.argv[1:] == ['1']\n"
+    )
+    said: list[str] = []
+
+    async def progress(_: float, __: float | None, message: str | None) -> None:
+        said.append(message or "")
+
+    async def talk(client: Any) -> None:
+        run = {"target": ["train.py", "1"], "cluster": "1x1xH100", "output": ["run.arrow"], "folder": str(tmp_path)}
+        found = await client.call_tool("trace", run, progress_callback=progress)
+        assert not found.is_error and (tmp_path / "run.arrow").exists() and said
+        failed = await client.call_tool("trace", {**run, "target": ["train.py", "2"]})
+        assert "AssertionError" in failed.content[0].text
+        for tool, arguments, line in (
+            ("analyze", {"log": "none.arrow"}, "none.arrow: cannot open the log"),
+            ("analyze", {"lag": "none.arrow"}, "analyze has no argument 'lag'; it has log"),
+            ("guess", {}, "no tool 'guess'; there are trace, fits"),
+        ):
+            wrong = await client.call_tool(tool, arguments)
+            assert wrong.is_error and line in wrong.content[0].text and "\n" not in wrong.content[0].text
+
+    with_client(talk)
