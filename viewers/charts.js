@@ -20,14 +20,6 @@ function showLost(report) {
     waterfall(["peak", 1, "var(--color-end)"], changes, ["MFU", mfu, "var(--better)"], percent));
 }
 
-const SVG = "http://www.w3.org/2000/svg";
-function svg(tag, attributes, content = "") {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.textContent = content;
-  return made;
-}
-
 // Operators by flops per byte and FLOP/s, both logarithmic, under the GPU's roofs; areas by time. Operators without
 // flops stand at the left, as far below the slope as they are from the memory's bandwidth.
 function showRoofline(report, operators) {

@@ -51,6 +51,14 @@ function element(tag, properties = {}, ...children) {
   return made;
 }
 
+const SVG = "http://www.w3.org/2000/svg";
+function svg(tag, attributes, content = "") {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.textContent = content;
+  return made;
+}
+
 function fill(id, ...children) {
   document.getElementById(id).replaceChildren(...children);
 }

@@ -3,24 +3,26 @@
 
 const ran = data.rows.filter((row) => row.rank !== null);
 const rest = data.rows.filter((row) => row.rank === null);
-const SVG = "http://www.w3.org/2000/svg";
 const fine = (x) => (x === null ? "-" : x >= 100 ? count(x) : Number(x).toPrecision(3));
 const unit = `${data.unit}/s`;
+const one = data.unit.replace(/s$/, "");
+const dollars = [`$ per million ${data.unit}${data.public ? " (public prices)" : ""}`, (row) => row.cost, fine];
+// What points are ranked by: a title, its value, its text.
+const asked = {
+  speed: [unit, (row) => row.rate, fine], cost: dollars, energy: [`J per ${one}`, (row) => row.joules, fine],
+  "per-gpu": [`${unit} a GPU`, (row) => row.rate / row.world, fine], step: ["step", (row) => row.step, duration],
+}[data.by];
 const numbers = [
-  [unit, (row) => row.rate, fine],
+  asked,
+  ...(["speed", "step"].includes(data.by) ? [] : [[unit, (row) => row.rate, fine]]),
   ["memory", (row) => row.memory, size],
   ["exposed", (row) => row.exposed, percent],
 ];
-if (ran.some((row) => row.cost !== null)) numbers.push([`$ per million ${data.unit}`, (row) => row.cost, fine]);
+if (data.by !== "cost" && ran.some((row) => row.cost !== null)) numbers.push(dollars);
 
 function shape(tag, attributes, title) {
-  const made = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  if (title) {
-    const text = document.createElementNS(SVG, "title");
-    text.textContent = title;
-    made.append(text);
-  }
+  const made = svg(tag, attributes);
+  if (title) made.append(svg("title", {}, title));
   return made;
 }
 
@@ -110,7 +112,8 @@ function scatter() {
   const width = Math.max(300, Math.min(1150, document.getElementById("scatter").clientWidth)), height = 320;
   const left = 70, right = width - 20, top = 15, bottom = 285;
   const made = picture(width, height, "chart fitted");
-  const xs = ran.map(value), ys = ran.map((row) => row.rate);
+  const [title, worth, worthShown] = asked;
+  const xs = ran.map(value), ys = ran.map(worth);
   const limit = name === "memory" && ran.length ? ran[0].capacity : null;
   const x = scale(limit === null ? xs : [...xs, limit], left + 12, right - 12), y = scale(ys, bottom - 10, top + 10);
   made.append(shape("path", { d: `M${left} ${top}V${bottom}H${right}`, fill: "none", stroke: "var(--line)" }));
@@ -119,30 +122,35 @@ function scatter() {
   const [least, most] = [Math.min(...known), Math.max(...known)], near = x(most) - x(least) < 70;
   made.append(
     label(x(least), bottom + 16, show(least), near ? "end" : "middle"), label(x(most), bottom + 16, show(most), near ? "start" : "middle"),
-    label((left + right) / 2, bottom + 30, name), label(left - 6, y(Math.min(...ys)) + 4, fine(Math.min(...ys)), "end"),
-    label(left - 6, y(Math.max(...ys)) + 4, fine(Math.max(...ys)), "end"), label(left, 10, unit));
+    label((left + right) / 2, bottom + 30, name), label(left - 6, y(Math.min(...ys)) + 4, worthShown(Math.min(...ys)), "end"),
+    label(left - 6, y(Math.max(...ys)) + 4, worthShown(Math.max(...ys)), "end"));
   if (limit !== null) made.append(shape("line", { x1: x(limit), x2: x(limit), y1: top, y2: bottom, stroke: "var(--worse)", "stroke-dasharray": "4 3" }));
   for (const row of ran)
     made.append(clickable(shape("circle", {
-      cx: x(value(row)), cy: y(row.rate), r: row.rank === 1 ? 7 : 5, stroke: color(row), "stroke-width": 2,
+      cx: x(value(row)), cy: y(worth(row)), r: row.rank === 1 ? 7 : 5, stroke: color(row), "stroke-width": 2,
       fill: row.pareto ? color(row) : "var(--card)",
-    }, `${row.rank}. ${row.label}: ${fine(row.rate)} ${unit}, ${show(value(row))}`), row));
+    }, `${row.rank}. ${row.label}: ${worthShown(worth(row))} (${title}), ${show(value(row))}`), row));
   fill("scatter", scrolled(made));
 }
 
 fill("title", document.title);
+fill("best-title", `The best by ${asked[0]}`);
+fill("asked", asked[0]);
+fill("ranked", `Ranked by ${asked[0]}`);
 fill("facts", `${ran.length} points ran, ${rest.filter((row) => row.status === "out of memory").length} do not fit, ` +
   `${rest.filter((row) => row.status === "failed").length} failed, ${rest.filter((row) => row.status === "skipped").length} were not run`);
 if (ran.length) {
   const best = ran[0];
   const tile = (name, words, id) => element("div", { className: "tile", id }, element("b", { textContent: words }), name);
-  fill("best", tile("step", duration(best.step), "tile-step"), tile(unit, fine(best.rate), "tile-rate"), tile("MFU", percent(best.mfu), "tile-mfu"),
+  const [title, worth, shown] = asked;
+  fill("best", ...(["speed", "step"].includes(data.by) ? [] : [tile(title, shown(worth(best)), "tile-asked")]),
+    tile("step", duration(best.step), "tile-step"), tile(unit, fine(best.rate), "tile-rate"), ...(data.by === "cost" || best.cost === null ? [] : [tile(dollars[0], fine(best.cost), "tile-cost")]), tile("MFU", percent(best.mfu), "tile-mfu"),
     tile("memory", size(best.memory), "tile-memory"), tile("exposed", percent(best.exposed), "tile-exposed"));
   const tied = ran.filter((row) => row.tie).length;
   const slower = ran.filter((row) => row.surely).length;
   const notes = [best.label];
-  if (tied > 1) notes.push(`The first ${tied} differ by less than the error bar: any of them may be the fastest`);
-  if (slower) notes.push(`${slower} are slower by more than the error bars of both, on slower hosts too`);
+  if (tied > 1) notes.push(`The first ${tied} differ by less than the error bar: any of them may be the best`);
+  if (slower) notes.push(`${slower} are worse by more than the error bars of both, on slower hosts too`);
   fill("ties", `${notes.join(". ")}.`);
   choose(best);
 }
@@ -153,8 +161,8 @@ scatter();
 const mark = (row) => `${row.rank}${row.tie ? "=" : ""}${row.pareto ? "*" : ""}`;
 fill("table", table(ran, [
   ["rank", mark, text], ...data.axes.map((name) => [name, (row) => row.values[name] ?? "-", text]), ["step", (row) => row.step, duration],
-  ["±", (row) => row.error, percent], ["slower", (row) => (row.rank > 1 ? row.behind : null), percent],
-  ["surely", (row) => (row.surely ? "yes" : ""), text], ...numbers, ["MFU", (row) => row.mfu, percent], ["held up by", (row) => row.why, text],
+  ["±", (row) => row.error, percent], ["behind", (row) => (row.rank > 1 ? row.behind : null), percent],
+  ["surely", (row) => (row.surely ? "yes" : ""), text], ...numbers.filter(([name]) => name !== "step"), ["MFU", (row) => row.mfu, percent], ["held up by", (row) => row.why, text],
   ["processes", (row) => (row.fold ? `${row.processes} of ${row.world}` : "all"), text],
 ], 1000));
 fill("rest", table(rest, [["layout", (row) => row.label, text], ["status", (row) => row.status, text], ["why", (row) => row.why, text]], 1000));

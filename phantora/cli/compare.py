@@ -94,6 +94,7 @@ def compare(target: tuple[str, ...], **options: Any) -> int:
     from phantora.json_data import encode
     from phantora.sweeps.compare import Job, Question, parse_values
     from phantora.sweeps.compare import compare as answer
+    from phantora.sweeps.compare_page import write_compare_page
     from phantora.sweeps.objective import parse_prices
 
     if options["deadline"] and not options["tokens"]:
@@ -116,10 +117,11 @@ def compare(target: tuple[str, ...], **options: Any) -> int:
     )
     run = run_spec(COMPARE, target, options)
     found = answer(run, Path(options["output"]), question, progress_of(options["quiet"]))
+    page = write_compare_page(found, question)
     if options["as_json"]:
         click.echo(orjson.dumps(encode(printed(found)), option=orjson.OPT_INDENT_2))
     else:
-        _print(found, question.vary)
+        _print(found, question.vary, page)
     return 0 if found.best else 1
 
 
@@ -160,7 +162,7 @@ def printed(found: Comparison) -> Compared:
     return Compared(list(found.verdict), [one.cluster for one in found.best], rows)
 
 
-def _print(found: Comparison, vary: str) -> None:
+def _print(found: Comparison, vary: str, page: Path) -> None:
     console = Console(width=100)
     for sentence in found.verdict:
         console.print(sentence, highlight=False, markup=False)
@@ -174,7 +176,8 @@ def _print(found: Comparison, vary: str) -> None:
     for one in found.choices:
         table.add_row(*([str(one.value)] if vary else []), *_cells(one, with_job))
     console.print(table)
-    console.print(f"runs: {found.folder}; prices: docs/howto/which-machine.md", highlight=False, style="dim")
+    where = f"page: {page}; runs: {found.folder}; prices: docs/howto/which-machine.md"
+    console.print(where, highlight=False, style="dim")
 
 
 def _cells(one: Choice, with_job: bool) -> list[str]:

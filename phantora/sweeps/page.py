@@ -6,6 +6,8 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from phantora.hardware.prices import SHIPPED, rate_of, rental_prices
+from phantora.jobs.job import HOUR
 from phantora.sweeps.answer import Answer, Row
 from phantora.sweeps.render import why
 from phantora.sweeps.space import text_of
@@ -14,13 +16,22 @@ from phantora.view.pages import assemble
 
 def sweep_page(found: Answer) -> str:
     """As one self-contained file."""
+    public = not found.objective.prices
     data = {
         "axes": found.axes,
         "unit": found.unit,
         "by": found.objective.by,
-        "rows": [_row(row, found) for row in found.rows],
+        "public": public,
+        "rows": [_row(row, found) | ({"cost": _public_cost(row)} if public else {}) for row in found.rows],
     }
     return assemble("sweep.html", f"Sweep {found.folder.name}", data)
+
+
+def _public_cost(row: Row) -> float | None:
+    """Dollars for a million of the unit at public on-demand prices; None without one."""
+    point = row.entry.point
+    price = rate_of(point.gpu, rental_prices(SHIPPED)) if row.rate else None
+    return price.dollars * point.world / HOUR / (row.rate or 1.0) * 1e6 if price is not None else None
 
 
 def _row(row: Row, found: Answer) -> dict[str, Any]:
@@ -49,6 +60,7 @@ def _row(row: Row, found: Answer) -> dict[str, Any]:
         "memory": (result.needs if result else None) or (seen.memory if seen else None),
         "capacity": entry.point.capacity,
         "cost": row.cost,
+        "joules": row.joules,
         "why": (measured.holds_up if measured else why(row)) or "",
         "command": shlex.join(map(_from_here, result.command)) if result else "",
         "log": str(log.relative_to(found.folder)) if log.exists() else "",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from phantora.sweeps.answer import Answer, answer
+from phantora.sweeps.compare import Choice, Comparison, Question
 from phantora.sweeps.objective import Objective
 from phantora.sweeps.plan import make_plan
 from phantora.sweeps.result import OUT_OF_MEMORY, RAN, Measured, Result
@@ -63,3 +64,39 @@ def small_answer(folder: Path) -> Answer:
             run = replace(run, status=OUT_OF_MEMORY, measured=measured(1, fits=False), needs=93 * GIB)
         entries.append(Entry(task, skipped="slower") if tp == 8 else Entry(task, run))
     return answer(entries, Objective("speed", {"": 2.0}), ["tp", "ac"], folder)
+
+
+def choice(
+    cluster: str, step_ms: float, price: float | None, error: float = 0.05, memory: int = 40, days: float | None = None
+) -> Choice:
+    """A machine of 8 GPUs on which a step has 8,000 tokens."""
+    table = {"target": ["train.py"], "cluster": cluster, "tokens": "8000"}
+    point = make_plan(space_of(table, "compare")).points[0]
+    found = measured(step_ms, memory, error)
+    entry = Entry(Task.of(point, Shared(Path("x"))), Result("key", {}, RAN, found))
+    row = answer([entry], Objective(), [], Path("x")).rows[0]
+    return Choice(
+        cluster=cluster,
+        gpu=point.gpu,
+        gpus=point.world,
+        value=None,
+        row=row,
+        unit="tokens",
+        dollars_per_hour=None if price is None else point.world * price,
+        time=None if days is None else days * 86400,
+    )
+
+
+def small_comparison(folder: Path) -> tuple[Comparison, Question]:
+    """H100 and B200, 8 and 64 of each; 64 H100 are dominated."""
+    machines = [
+        ("1x8xH100", 100, 3.0, 40),
+        ("1x8xB200", 40, 5.0, 16),
+        ("8x8xH100", 100, 3.0, 5.1),
+        ("8x8xB200", 41, 5.0, 2.1),
+    ]
+    found = [choice(cluster, step, price, days=days) for cluster, step, price, days in machines]
+    choices = tuple(replace(one, dollars=(one.dollars_per_hour or 0) * (one.time or 0) / 3600) for one in found)
+    verdict = ("1x8xB200 is the cheapest <b>",)
+    comparison = Comparison(choices=choices, best=choices[1:2], verdict=verdict, folder=folder)
+    return comparison, Question(gpus=("H100", "B200"), counts=(8, 64))

@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from phantora.errors import PhantoraError
-from phantora.sweeps.answer import answer
-from phantora.sweeps.compare import Choice, Job, clusters, decide, duration_of, parse_values
-from phantora.sweeps.objective import Objective
-from phantora.sweeps.plan import make_plan
-from phantora.sweeps.result import RAN, Result
-from phantora.sweeps.runner import Entry
-from phantora.sweeps.space import space_of
-from phantora.sweeps.task import Shared, Task
-from tests.support.sweeps import measured
+from phantora.sweeps.compare import Job, clusters, decide, duration_of, parse_values
+from tests.support.sweeps import choice, measured
 
 
 def test_machines_have_whole_hosts() -> None:
@@ -34,27 +26,6 @@ def test_values_of_an_option() -> None:
     for wrong in ("seq", "seq=", "seq=8k:4k", "seq=a:b"):
         with pytest.raises(PhantoraError, match="--vary"):
             parse_values(wrong)
-
-
-def choice(
-    cluster: str, step_ms: float, price: float | None, error: float = 0.05, memory: int = 40, days: float | None = None
-) -> Choice:
-    """A machine of 8 GPUs on which a step has 8,000 tokens."""
-    table = {"target": ["train.py"], "cluster": cluster, "tokens": "8000"}
-    point = make_plan(space_of(table, "compare")).points[0]
-    found = measured(step_ms, memory, error)
-    entry = Entry(Task.of(point, Shared(Path("x"))), Result("key", {}, RAN, found))
-    row = answer([entry], Objective(), [], Path("x")).rows[0]
-    return Choice(
-        cluster=cluster,
-        gpu=point.gpu,
-        gpus=point.world,
-        value=None,
-        row=row,
-        unit="tokens",
-        dollars_per_hour=None if price is None else 8 * price,
-        time=None if days is None else days * 86400,
-    )
 
 
 H100 = choice("1x8xH100", 100, 3.0)

@@ -15,11 +15,12 @@ import pytest
 
 from phantora.cli.analyze import filters
 from phantora.cli.view import reading_site, site_of
+from phantora.sweeps.compare_page import write_compare_page
 from phantora.sweeps.page import sweep_page
 from phantora.view.pages import report_page
 from phantora.view.server import Server
 from tests.support.fakelog import small_run
-from tests.support.sweeps import small_answer
+from tests.support.sweeps import small_answer, small_comparison
 
 REMEDY = "no Chromium: install the system's package `chromium`, or run `playwright install chromium`"
 LOOKS = [(width, scheme) for width in (1440, 1024, 390) for scheme in ("light", "dark")]
@@ -175,8 +176,9 @@ def test_equal_ranks_are_one(browser: Any, tmp_path: Path) -> None:
         assert {"rank 0 / host", "rank 0 / compute", "ranks 1-11 / host", "ranks 1-11 / compute"} < set(shown)
         assert {label.split(" /")[0] for label in shown} == {"rank 0", "ranks 1-11"}
         assert page.locator("#by-rank tbody tr").count() == 2
+        rows = int(page.locator("#timeline-text").inner_text().split()[0])  # of two ranks
         page.uncheck("#fold")
-        page.wait_for_function(f"chart.view.tracks.length === {6 * len(shown)}")
+        page.locator("#timeline-text", has_text=f"{6 * rows} rows").wait_for()
         assert complaints == []
         page.close()
         server.shutdown()
@@ -242,6 +244,24 @@ def test_sweep(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
     assert "1 of 8 ranks ran as processes" in page.locator("#folded").inner_text()
     assert "100.0%\tyes" in re.sub(r"\s+", "\t", page.locator("#table tr").nth(3).inner_text())  # slower, and surely
     assert "needs 93.00 GiB of 80.00 GiB" in page.locator("#rest").inner_text()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert complaints == []
+    page.close()
+
+
+@pytest.mark.parametrize(("width", "scheme"), LOOKS)
+def test_comparison(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
+    path = write_compare_page(*small_comparison(tmp_path))
+    page, complaints = open_page(browser, width, scheme)
+    page.goto(path.as_uri())
+    assert page.locator("#verdict").inner_text() == "1x8xB200 is the cheapest <b>"
+    assert page.locator("#speed-title").inner_text() == "Speed against the number of GPUs"
+    assert page.locator("#speed circle").count() == 4 and page.locator("#speed polyline").count() == 4
+    filled = page.locator("#cost circle").evaluate_all(
+        "all => all.map((c) => c.getAttribute('fill') !== 'var(--card)')"
+    )
+    assert filled == [False, True, False, True]  # a B200 is faster and cheaper than each H100
+    assert page.locator("#table tr").nth(2).inner_text().startswith("1x8xB200 ← chosen")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert complaints == []
     page.close()
