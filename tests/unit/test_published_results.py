@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from phantora.hardware import load_cluster
-from validation.published import golden
+from validation.published import golden, upgrade
 from validation.published.bridge import Journal
 from validation.published.bridge_rows import Run
 from validation.published.mlperf import chosen, table
@@ -110,3 +110,17 @@ def test_a_golden_test_runs_its_own_arguments_on_random_tokens() -> None:
     assert words[:6] == ["--cluster", "1x8xH100", "--fold", "off", "-m", "validation.workloads.megatron_script"]
     assert words[6:10] == ["/lm/pretrain_gpt.py", "--num-layers", "12", "--bf16"] and "--data-path" not in words
     assert "no memory" in golden.refused(row | {"mem_max_allocated_bytes": None})
+
+
+def test_the_study_of_two_gpus_reads_both_of_its_scripts() -> None:
+    row = {"gpu": "B200", "zero": 3, "seq": 8192, "software": {"torch": "2.13.0"}, "step_time_s": 2.0}
+    lines = [
+        '{"step": 1, "exec_time_ms": "1900.00", "peak_mem_gib": "16.3"}',
+        "# wall step=914.60 ms   peak_mem=99.0 GiB",
+    ]
+    assert [tuple(filter(None, upgrade.STEP.findall(line)[0])) for line in lines] == [
+        ("1900.00", "16.3"),
+        ("914.60", "99.0"),
+    ]
+    known: dict[str, upgrade.Found | str] = {upgrade.named(row, 1): (1.9, 16.3)}
+    assert list(upgrade.table([(1, row)], known))[2].endswith("torch 2.13.0 | 2.000 | 1.900 | -5.0% | - | 16.3 |")

@@ -80,10 +80,10 @@ def spec(config: TransformerConfig, vp_stage: int | None, sdpa: bool) -> Transfo
             attends.core_attention = NarrowAttention
         if Kernels.finetune in ("sft", "lora"):
             attends.core_attention = finetune.PackedAttention
-        if Kernels.finetune in ("lora", "adapters"):
+        if Kernels.finetune == "lora":
             attends.linear_qkv = finetune.AdaptedColumn
         if Kernels.finetune == "adapters":
-            attends.linear_proj = finetune.AdaptedRow
+            attends.linear_qkv, attends.linear_proj = finetune.DroppedColumn, finetune.AdaptedRow
         if WindowAttention.window and index % 2 == 0:
             attends.core_attention = NarrowWindowAttention if Kernels.narrow_attention else WindowAttention
         if config.context_parallel_size > 1:

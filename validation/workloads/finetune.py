@@ -1,7 +1,8 @@
 """Fine-tuning: packed sequences, and low-rank adapters next to frozen weights.
 
 `sft` and `lora` are those of Megatron-Bridge's recipes. `adapters` is that of MLPerf's Llama 2 70B: tokens attend to all
-earlier ones of a sequence, and both of attention's linear layers have adapters.
+earlier ones of a sequence, and both of attention's linear layers have adapters with dropout (`--lora_dropout 0.1` of
+mlcommons/training, llama2_70b_lora).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import copy
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 from megatron.core.tensor_parallel.mappings import gather_from_sequence_parallel_region
 from megatron.core.transformer.transformer_config import TransformerConfig
@@ -21,6 +23,8 @@ SAMPLE = 256
 """Tokens of a packed sample. Those of the recipes' data (SQuAD) have 206, weighted by tokens: a tile of attention."""
 RANK, SCALE = 16, 2.0
 """Of an adapter."""
+DROPOUT = 0.1
+"""Of the inputs of `adapters`."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "sft": {"defer_embedding_wgrad_compute": True, "wgrad_deferral_limit": 22},
     "lora": {"cross_entropy_loss_fusion": False},
@@ -44,6 +48,8 @@ class PackedAttention(SDPACoreAttention):
 class AdaptedColumn(NarrowColumn):
     """Adds the product with two thin matrices in bfloat16."""
 
+    dropout = 0.0
+
     def __init__(self, input_size: int, output_size: int, *, config: TransformerConfig, **kwargs: Any) -> None:
         super().__init__(input_size, output_size, config=config, **kwargs)
         alone = copy.copy(config)
@@ -58,13 +64,21 @@ class AdaptedColumn(NarrowColumn):
         out, bias = super().forward(input_, *args, **kwargs)
         if self.config.sequence_parallel:
             input_ = gather_from_sequence_parallel_region(input_, group=self.tp_group)
+        if self.dropout:
+            input_ = F.dropout(input_, self.dropout)
         for layer in self.adapter:
             input_, _ = layer(input_)
         return out + input_ * SCALE, bias
 
 
+class DroppedColumn(AdaptedColumn):
+    """With dropout."""
+
+    dropout = DROPOUT
+
+
 class AdaptedRow(NarrowRow):
-    """Adds the product with two thin matrices in bfloat16 to that of a row-parallel layer."""
+    """Adds the product with two thin matrices in bfloat16 to that of a row-parallel layer, with dropout."""
 
     def __init__(self, input_size: int, output_size: int, *, config: TransformerConfig, **kwargs: Any) -> None:
         super().__init__(input_size, output_size, config=config, **kwargs)
@@ -80,7 +94,7 @@ class AdaptedRow(NarrowRow):
 
     def forward(self, input_: torch.Tensor) -> tuple[torch.Tensor, None]:
         out, bias = super().forward(input_)
-        low, _ = self.adapter[0](input_)
+        low, _ = self.adapter[0](F.dropout(input_, DROPOUT))
         return out + self.adapter[1](low) * SCALE, bias
 
 
