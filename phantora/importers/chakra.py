@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 
 from phantora.errors import PhantoraError, cause_of
 from phantora.importers.rank import CODES, Group, RankTrace, Record, RowBuilder, Vocabulary
+from phantora.importers.reader import Reader, Report
 from phantora.trace.export.chakra import COLLECTIVE, COMPUTE
 
-SUFFIX = ".et"
+_SUFFIX = ".et"
 _NAME = re.compile(r"(.*?)\.(\d+)\.et$")
 _SEND, _RECEIVE = 5, 6
 _KINDS = {COMPUTE: "kernel", _SEND: "sendrecv", _RECEIVE: "sendrecv", COLLECTIVE: "collective"}
@@ -39,7 +40,7 @@ class _Node:
     attributes: dict[str, int | str] = field(default_factory=dict)
 
 
-def read_chakra(path: str, words: Vocabulary, position: int = 0) -> list[RankTrace]:
+def _read(path: str, words: Vocabulary, position: int, _: Report | None) -> list[RankTrace]:
     """The work of a rank's GPU in the file `path`. Raises PhantoraError for a file that is no Chakra trace."""
     try:
         with open(path, "rb") as file:
@@ -212,3 +213,6 @@ def _attribute(data: bytes) -> dict[str, int | str]:
         elif number in (28, 29):
             found = value.decode()
     return {name: found} if found is not None else {}
+
+
+READER = Reader(reads=lambda path: path.endswith(_SUFFIX), read=_read, suffixes=(_SUFFIX,))

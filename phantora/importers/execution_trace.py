@@ -18,6 +18,7 @@ from phantora.cost.tensors import contiguous_strides
 from phantora.cost.types import OperatorSignature, TensorSpec
 from phantora.errors import PhantoraError
 from phantora.importers.rank import CODES, Operator, RankTrace, Record, RowBuilder, Vocabulary
+from phantora.importers.reader import Reader, Report
 from phantora.importers.signatures import operator_dtype
 
 _GZIP_HEAD = b"\x1f\x8b"
@@ -29,7 +30,7 @@ _TIMES = "times"
 _LEAST_JOINED = 0.5  # of the operators must be in the profiler's trace
 
 
-def is_execution_trace(path: str) -> bool:
+def _is_trace(path: str) -> bool:
     """True if the file `path` begins as an execution trace does."""
     try:
         return _SCHEMA.search(_unpacked(path, _HEAD_BYTES)) is not None
@@ -45,10 +46,10 @@ def _unpacked(path: str, most: int = -1) -> bytes:
         return data
 
 
-def join_execution_trace(path: str, words: Vocabulary, traces: Sequence[RankTrace]) -> None:
+def _join(path: str, words: Vocabulary, traces: Sequence[RankTrace]) -> None:
     """Gives operators of that of `traces` which is of the same run and process the arguments in the file `path`: those
     of one record function id. Raises PhantoraError if there is none."""
-    nodes, _ = _read(path, words)
+    nodes, _ = _operators(path, words)
     described = {number: node for node in nodes if (number := _function(node)) > 0}
     best, most = None, 0
     for trace in traces:
@@ -79,7 +80,7 @@ def _function(node: dict[str, Any]) -> int:
     return number if isinstance(number, int) else 0
 
 
-def _read(path: str, words: Vocabulary) -> tuple[list[dict[str, Any]], RowBuilder]:
+def _operators(path: str, words: Vocabulary) -> tuple[list[dict[str, Any]], RowBuilder]:
     """The operators in the file `path`, and a row for each."""
     try:
         nodes = [node for node in orjson.loads(_unpacked(path))["nodes"] if _OPERATOR.match(str(node["name"]))]
@@ -90,17 +91,19 @@ def _read(path: str, words: Vocabulary) -> tuple[list[dict[str, Any]], RowBuilde
     return nodes, rows
 
 
-def read_execution_trace(path: str, words: Vocabulary, position: int = 0) -> RankTrace:
+def _read(path: str, words: Vocabulary, position: int, _: Report | None) -> list[RankTrace]:
     """The operators in the file `path`. Raises PhantoraError for a file that cannot be read."""
-    _, rows = _read(path, words)
-    return RankTrace(
-        rank=position,
-        source=path,
-        rows=rows.rows(),
-        world_size=position + 1,
-        missing={_TIMES: "torch.profiler next to ExecutionTraceObserver", "kernels": "torch.profiler"},
-        notes=[f"{os.path.basename(path)}: an execution trace has no times; its operators are in order, 1 ns apart"],
-    )
+    rows = _operators(path, words)[1]
+    return [
+        RankTrace(
+            rank=position,
+            source=path,
+            rows=rows.rows(),
+            world_size=position + 1,
+            missing={_TIMES: "torch.profiler next to ExecutionTraceObserver", "kernels": "torch.profiler"},
+            notes=[f"{os.path.basename(path)}: an execution trace has no times; its operators are in order, 1 ns each"],
+        )
+    ]
 
 
 def _record(place: int, node: dict[str, Any], words: Vocabulary) -> Record:
@@ -134,3 +137,6 @@ def _argument(value: Any, shape: Any, kind: Any) -> Any:
             for i, item in enumerate(value)
         )
     return value if isinstance(value, int | float | str | bool) else None
+
+
+READER = Reader(reads=_is_trace, read=_read, join=_join)

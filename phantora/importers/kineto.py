@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -28,6 +27,7 @@ from phantora.importers.rank import (
     Vocabulary,
     is_device,
 )
+from phantora.importers.reader import Reader, Report
 from phantora.importers.signatures import SHAPE, collective_dtype, key, signature
 from phantora.importers.spelling import (
     COLLECTIVES,
@@ -344,9 +344,7 @@ def _collective_bytes(args: Event) -> int:
     return most * item_bytes(collective_dtype(str(args.get("dtype", "")))) if most else 0
 
 
-def read_kineto(
-    path: str, words: Vocabulary, position: int = 0, progress: Callable[[int], None] | None = None
-) -> list[RankTrace]:
+def _read(path: str, words: Vocabulary, position: int, progress: Report | None) -> list[RankTrace]:
     """The traces in the file `path`: one, or one for each GPU of a process that uses several. The first rank is what
     the file has, else the one in its name, else `position`. `progress` gets the bytes of the file that are read.
 
@@ -446,3 +444,6 @@ def _missing(reader: _Reader) -> dict[str, str]:
     if not reader.memory:
         found["memory"] = "profile_memory=True"
     return found
+
+
+READER = Reader(reads=lambda path: True, read=_read, suffixes=(".json", ".json.gz"))

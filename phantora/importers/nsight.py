@@ -30,11 +30,12 @@ from phantora.importers.rank import (
     Rows,
     Vocabulary,
 )
+from phantora.importers.reader import Reader, Report
 from phantora.importers.signatures import UNKNOWN_DTYPE
 from phantora.importers.spelling import communicates, number_streams, synchronizes
 from phantora.trace.schema import COPY_NAMES
 
-SUFFIXES = (".sqlite", ".sqlite3", ".db")
+_SUFFIXES = (".sqlite", ".sqlite3", ".db")
 _BATCH = 50_000
 _PROCESS = ~0xFFFFFF  # of a global thread id
 _PUSH_POP, _START_END = 59, 60  # NVTX ranges
@@ -90,7 +91,7 @@ class _Database:
             yield from batch
 
 
-def read_nsight(path: str, words: Vocabulary) -> list[RankTrace]:
+def _read(path: str, words: Vocabulary, _: int, _report: Report | None) -> list[RankTrace]:
     """The traces of all ranks in the file `path`. Raises PhantoraError for a file that is no export of Nsight."""
     with closing(_Database(path)) as database:
         if "StringIds" not in database.tables:
@@ -289,3 +290,6 @@ def _one_group(ranks: list[Rows], words: Vocabulary) -> None:
     group = words.groups.number(Group("nccl", "nccl", tuple(range(len(ranks)))))
     for rows, found in zip(ranks, own, strict=True):
         rows["comm"][found] = group
+
+
+READER = Reader(reads=lambda path: path.endswith(_SUFFIXES), read=_read, suffixes=_SUFFIXES)

@@ -30,6 +30,7 @@ import pyarrow.parquet as pq
 from phantora.cost.types import OperatorSignature
 from phantora.errors import PhantoraError
 from phantora.importers.rank import CODES, Group, Operator, RankTrace, Record, RowBuilder, Vocabulary
+from phantora.importers.reader import Reader, Report
 from phantora.importers.schedule import LEAST_NS, Joint, Part, Schedule, Sync, Timeline, Wait
 from phantora.wire.layout import Coll
 
@@ -86,14 +87,9 @@ class _Rank:
     steps: dict[int, list[_Op]] = field(default_factory=dict)
 
 
-def is_operator_table(path: str) -> bool:
-    """True if the file `path` is a Parquet file."""
-    return path.endswith(_PARQUET)
-
-
-def read_operator_table(path: str, words: Vocabulary) -> list[RankTrace]:
+def _read(path: str, words: Vocabulary, _: int, _report: Report | None) -> list[RankTrace]:
     """The ranks of the table `path`. Raises PhantoraError for a file that is none."""
-    ranks = _read(path)
+    ranks = _ranks(path)
     stages = 1 + max(rank.stage for rank in ranks.values())
     chunks = stages * (1 + max(op.chunk for rank in ranks.values() for ops in rank.steps.values() for op in ops))
     steps = sorted({step for rank in ranks.values() for step in rank.steps})
@@ -112,7 +108,7 @@ def read_operator_table(path: str, words: Vocabulary) -> list[RankTrace]:
     ]
 
 
-def _read(path: str) -> dict[int, _Rank]:
+def _ranks(path: str) -> dict[int, _Rank]:
     try:
         table = pq.read_table(path)
         missing = [name for name in _COLUMNS if name not in table.column_names]
@@ -338,3 +334,6 @@ def _record(op: _Op, begin: int, words: Vocabulary) -> Record:
 def _annotation(step: int, begin: int, end: int, words: Vocabulary) -> Record:
     name = words.names.number(f"ProfilerStep#{step}")
     return CODES["annotation"], 0, name, -1, -1, begin, end, 0, -1, -1, -1, -1, -1
+
+
+READER = Reader(reads=lambda path: path.endswith(_PARQUET), read=_read, suffixes=(_PARQUET,))

@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 from click.testing import CliRunner
 
-from phantora import options, spec
+from phantora import importers, options, spec
 from phantora.cli.main import cli
 from phantora.cost import KernelLaunch, OperatorSignature, TensorSpec, model_for
 from phantora.errors import PhantoraError
@@ -25,6 +25,7 @@ from phantora.rank.routing import FRAMEWORK, parse_routing
 from phantora.spec import VARIABLE, RankSpec
 from phantora.stubs.build import StubSet
 from phantora.trace.export import registry
+from phantora.trace.reader import open_log
 
 ROOT = Path(__file__).parents[2]
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text()
@@ -155,6 +156,19 @@ def test_a_patch_acts_at_its_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             del sys.modules["toybars"]
     assert importlib.import_module("toybars").monitor_interval == 0
     del sys.modules["toybars"]
+
+
+# ---------------------------------------------------------------- an importer
+
+
+def test_an_importer_is_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = module_of("Add an importer").READER
+    monkeypatch.setattr(importers, "READERS", (reader, *importers.READERS))
+    (tmp_path / "run.kernels").write_text("0 4000 copy it\n5000 9000 add\n")
+    importers.import_traces([str(tmp_path / "run.kernels")], str(tmp_path / "run.arrow"))
+    rows = [row for batch in open_log(tmp_path / "run.arrow").record_batches() for row in batch.to_pylist()]
+    kernels = [(row["name"], row["start"], row["end"]) for row in rows if row["kind"] == "kernel"]
+    assert kernels == [("copy it", 0, 4000), ("add", 5000, 9000)]
 
 
 # ---------------------------------------------------------------- an export

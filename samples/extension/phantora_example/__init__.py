@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 from types import ModuleType
 
-from phantora.importers import Reader
+from phantora.importers import Reader, Report
 from phantora.importers.rank import CODES, ROW, RankTrace, RowBuilder, Vocabulary
 from phantora.rank.routing import Routing
 from phantora.rank.shims import Shim
@@ -31,7 +31,7 @@ def write(log: Log, path: str, selection: Selection, progress: Progress | None =
 CSV = Format("csv", (".csv",), "the time of each step", write)
 
 
-def read(path: str, words: Vocabulary, position: int) -> list[RankTrace]:
+def read(path: str, words: Vocabulary, position: int, report: Report | None) -> list[RankTrace]:
     """``phantora import trace.csv``: lines START,END,NAME of the kernels of one rank, in ns."""
     rows = RowBuilder()
     with open(path, newline="") as file:
@@ -42,7 +42,7 @@ def read(path: str, words: Vocabulary, position: int) -> list[RankTrace]:
     return [RankTrace(rank=position, source=path, rows=rows.rows(), world_size=position + 1)]
 
 
-READER = Reader(lambda path: path.endswith(".csv"), read)
+READER = Reader(reads=lambda path: path.endswith(".csv"), read=read, suffixes=(".csv",))
 
 
 def apply(module: ModuleType, routing: Routing) -> None:
