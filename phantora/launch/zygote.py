@@ -52,15 +52,21 @@ class Zygote:
             )
 
     def start(
-        self, module: str, arguments: Sequence[str], environment: Mapping[str, str], out: int, err: int
+        self,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        out: int,
+        err: int,
+        folder: str | None = None,
     ) -> Forked:
-        """``python -m module arguments`` in this process' folder, with its environment and `environment`; `out` and
-        `err` are descriptors. Raises PhantoraError if the zygote was ended."""
+        """``python -m module arguments`` in `folder` (None: this process') with all variables of `environment`; `out`
+        and `err` are descriptors. Raises PhantoraError if the zygote was ended."""
         message = {
             "module": module,
             "arguments": list(arguments),
-            "folder": os.getcwd(),
-            "environment": {**os.environ, **environment},
+            "folder": folder or os.getcwd(),
+            "environment": dict(environment),
         }
         read, report = os.pipe()
         try:

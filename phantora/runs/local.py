@@ -286,8 +286,8 @@ class _Run:
 
 
 def _which_gpu(spec: RunSpec) -> str:
-    """A note where the cluster's GPU is one of several of that name."""
-    asked = spec.cluster.rpartition("x")[2]
+    """A note where the GPU of a cluster that was given is one of several of that name."""
+    asked = "" if spec.cluster == RunSpec.cluster else spec.cluster.rpartition("x")[2]
     chosen = memory_chosen(asked)
     return f"{asked} is {chosen} here" if chosen else ""
 

@@ -144,7 +144,8 @@ class Pool:
             none = os.open(os.devnull, os.O_WRONLY)
             try:
                 err = output.fileno() if command.errors_too else none
-                return self._zygote.start(*command.module, self._with_server(), output.fileno(), err)
+                environment = {**os.environ, **self._with_server()}
+                return self._zygote.start(*command.module, environment, output.fileno(), err)
             finally:
                 os.close(none)
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from pathlib import Path
 
 import pyarrow as pa
 
-from phantora.run_process import PHANTORA
-from tests.support.runs import trace
+from tests.support.runs import phantora, trace
 
 # Rank 2 receives from 0 and 1 in one batch, rank 1 sends only after it has received. Rank 0's batch waits for rank 2.
 PROGRAM = """
@@ -48,6 +46,6 @@ def test_a_skip_connection_in_one_batch_hangs_and_connections_replay(tmp_path: P
     (tmp_path / "apart.py").write_text('import os\nos.environ["APART"] = "1"\n' + PROGRAM)
     run = trace(tmp_path, "--cluster", "1x3xH100", "apart.py", recording=True)
     again = tmp_path / "again.arrow"
-    command = [*PHANTORA, "replay", str(run.log), "-q", "--no-summary", "-o", str(again)]
-    assert subprocess.run(command, timeout=120, check=False).returncode == 0
+    done = phantora("replay", str(run.log), "-q", "--no-summary", "-o", str(again), cwd=again.parent, timeout=120)
+    assert done.returncode == 0, done.stderr
     assert pa.ipc.open_file(again).read_all() == pa.ipc.open_file(run.log).read_all()

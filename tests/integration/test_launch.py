@@ -53,7 +53,9 @@ class Workplace:
         return process
 
     def trace(self, *arguments: str, shared: bool = False) -> subprocess.CompletedProcess[str]:
-        process = self.start(*arguments, shared=shared)
+        if shared:
+            return runs.phantora("trace", *arguments, cwd=self.path, timeout=TIMEOUT)
+        process = self.start(*arguments)
         out, err = process.communicate(timeout=TIMEOUT)
         return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 

@@ -32,11 +32,13 @@ def run(
     directory: Path, *arguments: str, before: Callable[[], None] | None = None, packages: str = "", shared: bool = False
 ) -> subprocess.CompletedProcess[str]:
     """`shared`: the fork server of all tests is taken."""
+    if shared:
+        return runs.phantora("trace", *arguments, cwd=directory, timeout=120)
     own = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), packages)))}
     return subprocess.run(
         [*PHANTORA, "trace", *arguments],
         cwd=directory,
-        env=runs.environment(shared=True) if shared else own,
+        env=own,
         capture_output=True,
         text=True,
         timeout=120,

@@ -10,7 +10,7 @@ import pytest
 from phantora.errors import PhantoraError
 from phantora.hardware import load_host
 from phantora.profile import script
-from tests.support.runs import command, environment
+from tests.support.runs import phantora
 
 STEPS = 8
 READ_BACK = """
@@ -67,15 +67,7 @@ for step in range({STEPS}):
 
 def run(folder: Path, text: str, cluster: str) -> subprocess.CompletedProcess[str]:
     (folder / "train.py").write_text(text)
-    return subprocess.run(
-        [*command("--null"), "--cluster", cluster, "train.py"],
-        cwd=folder,
-        env=environment(shared=True),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return phantora("trace", "--null", "--cluster", cluster, "train.py", cwd=folder, timeout=120)
 
 
 def output(folder: Path, text: str, cluster: str) -> str:

@@ -8,23 +8,21 @@ from __future__ import annotations
 import gzip
 import json
 import re
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from phantora.cli.diff import difference_of
+from phantora.cli.diff import differences_of
 from phantora.importers import import_traces
-from phantora.run_process import PHANTORA
 from phantora.trace.analysis.analyze import Filters
 from phantora.trace.diff.compare import Difference
 from phantora.trace.diff.render import headline
 from phantora.trace.export import export
-from phantora.trace.reader import open_log
+from phantora.trace.reader import Log, open_log
 from tests.support import reality_program
 from tests.support.kineto_files import as_a_profiler_writes
-from tests.support.runs import Run, trace
+from tests.support.runs import Run, phantora, trace
 
 
 @dataclass(frozen=True)
@@ -76,8 +74,9 @@ def real(folder: Path, name: str, pair: Pair) -> Path:
         source = simulate(folder, pair.variant, pair.options)
     elif pair.replayed:
         source = folder / f"{name}.arrow"
-        command = [*PHANTORA, "replay", str(folder / "simulated" / "run.arrow"), "-q"]
-        subprocess.run([*command, "-o", str(source), *pair.replayed], check=True, timeout=120)
+        recorded = str(folder / "simulated" / "run.arrow")
+        done = phantora("replay", recorded, "-q", "-o", str(source), *pair.replayed, cwd=folder, timeout=120)
+        assert done.returncode == 0, done.stderr
     paths = export(source, str(folder / name) + "/")
     for path in map(Path, paths):
         data = json.loads(gzip.decompress(path.read_bytes()))
@@ -88,9 +87,13 @@ def real(folder: Path, name: str, pair: Pair) -> Path:
     return log
 
 
+def difference_of(a: Log, b: Log) -> Difference:
+    return differences_of([a, b], Filters())[1][0]
+
+
 def compared(folder: Path, name: str) -> Difference:
     logs = (open_log(folder / "simulated" / "run.arrow"), open_log(real(folder, name, PAIRS[name])))
-    return difference_of(*logs, Filters())[1]
+    return difference_of(*logs)
 
 
 @pytest.mark.parametrize("name", list(PAIRS))
@@ -100,7 +103,7 @@ def test_the_first_line_says_why(place: Path, name: str) -> None:
     assert difference.reality == "b"
     if name == "attention":
         assert not difference.inconclusive and difference.step.change > 0
-        typed = difference_of(open_log(difference.path_b), open_log(difference.path_a), Filters())[1]
+        typed = difference_of(open_log(difference.path_b), open_log(difference.path_a))
         assert (typed.path_a, typed.reality) == (difference.path_b, "a")
         assert headline(typed).startswith("The simulation is faster by ")
         assert "attention by another operator: products" in headline(typed)
@@ -110,7 +113,7 @@ def test_what_lies_within_the_error_bars_is_inconclusive(place: Path) -> None:
     """The default host is not measured: the simulation's bar reaches to one that is several times as slow."""
     log = place / "real-slow host.arrow"
     log = log if log.exists() else real(place, "slow host", PAIRS["slow host"])
-    difference = difference_of(open_log(place / "simulated" / "run.arrow"), open_log(log), Filters())[1]
+    difference = difference_of(open_log(place / "simulated" / "run.arrow"), open_log(log))
     assert difference.inconclusive == headline(difference).startswith("Inconclusive")
 
 

@@ -14,11 +14,10 @@ from click.testing import CliRunner
 
 from phantora.cli.diff import diff
 from phantora.cli.view import site_of
-from phantora.run_process import PHANTORA
 from phantora.trace.analysis.analyze import Filters, analyze
 from phantora.trace.reader import open_log
 from phantora.trace.schema import METADATA_KEY
-from tests.support.runs import SAMPLES, Run, trace
+from tests.support.runs import SAMPLES, Run, phantora, trace
 
 SCRIPT = [str(SAMPLES / "llama_fsdp2.py"), "--dim", "4096", "--layers", "4", "--heads", "32", "--kv-heads", "8"]
 SCRIPT += ["--ffn", "14336", "--vocab", "8000", "--seq", "4096", "--steps", "3", "--warmup", "0"]
@@ -30,8 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def replay(*arguments: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    command = [*PHANTORA, "replay", *arguments]
-    return subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=240, check=False)
+    return phantora("replay", *arguments, cwd=directory)
 
 
 def again(run: Run, directory: Path, *arguments: str) -> Path:

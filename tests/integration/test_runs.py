@@ -24,7 +24,7 @@ from phantora.trace.export import export
 from phantora.trace.reader import open_log
 from tests.support import trace_processor
 from tests.support.agreement import holistic, paths_fill_steps, same_as_hta, same_in_sql
-from tests.support.runs import SAMPLES, Run, command, environment, records, rows, trace
+from tests.support.runs import SAMPLES, Run, command, phantora, records, rows, trace
 
 TINY = ["--dim", "256", "--layers", "2", "--heads", "16", "--kv-heads", "16", "--ffn", "512", "--vocab", "1000"]
 TINY += ["--seq", "128", "--steps", "2", "--warmup", "1"]
@@ -454,14 +454,6 @@ def test_readme_commands(tmp_path: Path) -> None:
 def test_whose_arguments_are_whose(tmp_path: Path, arguments: list[str], seen: list[str]) -> None:
     """--cluster and -o may stand behind the script; what follows ``--`` is the script's alone."""
     (tmp_path / "trainer.py").write_text("import os, sys\nprint(os.environ['WORLD_SIZE'], sys.argv[1:])\n")
-    done = subprocess.run(
-        [*command("--null"), *arguments],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=environment(shared=True),
-    )
+    done = phantora("trace", "--null", *arguments, cwd=tmp_path, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count(f"2 {seen}") == 2

@@ -72,12 +72,13 @@ def free_port() -> int:
 
 def trace(directory: Path, *arguments: str, shared: bool = False) -> subprocess.CompletedProcess[str]:
     """`shared`: a run whose ranks Phantora forks takes the fork server of all tests."""
+    if shared:
+        return runs.phantora("trace", "--no-summary", *arguments, cwd=directory, timeout=300)
     own = {"PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))}
-    environment = runs.environment(shared=True) if shared else {**os.environ, **own}
     return subprocess.run(
         [*PHANTORA, "trace", "--no-summary", *arguments],
         cwd=directory,
-        env=environment,
+        env={**os.environ, **own},
         capture_output=True,
         text=True,
         timeout=300,

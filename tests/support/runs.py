@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import atexit
+import io
 import json
 import os
 import re
+import signal
 import subprocess
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from phantora.launch.shared_forkserver import VARIABLE
+from phantora.launch.zygote import Zygote
 from phantora.run_process import PHANTORA
 from phantora.trace.reader import open_log
 
@@ -59,19 +66,47 @@ def trace(
     `test_runs.py` shows that the logs are the same. Only a run with a `recording` can be replayed, and has settled
     steps and an error bar: it is simulated four times more for them.
     """
-    done = subprocess.run(
-        command("-o", "run.arrow", "--no-summary", *(() if recording else ("--no-recording",)), *arguments),
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        preexec_fn=before,
-        check=False,
-        env=environment(shared=not alone and before is None),
-    )
+    words = ("-o", "run.arrow", "--no-summary", *(() if recording else ("--no-recording",)), *arguments)
+    if alone or before is not None:
+        own = environment(shared=False)
+        options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": timeout, "check": False}
+        done = subprocess.run(command(*words), cwd=directory, env=own, preexec_fn=before, **options)
+    else:
+        done = phantora("trace", *words, cwd=directory, timeout=timeout)
     if check:
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return Run(done.returncode, done.stdout, done.stderr, directory)
+
+
+def phantora(
+    *arguments: str, cwd: Path, timeout: float = 240, more: Mapping[str, str] = MappingProxyType({})
+) -> subprocess.CompletedProcess[str]:
+    """``phantora ARGUMENTS`` on the fork server of all tests, with `more` variables.
+
+    Its process is forked from one that has imported its modules, which takes a second.
+    """
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        own = {**environment(shared=True), **more}
+        process = _zygote().start("phantora", arguments, own, out.fileno(), err.fileno(), str(cwd))
+        try:
+            status = process.wait(timeout)
+        except subprocess.TimeoutExpired as late:
+            process.send_signal(signal.SIGKILL)
+            raise subprocess.TimeoutExpired(list(arguments), timeout, _text(out), _text(err)) from late
+        return subprocess.CompletedProcess(list(arguments), status, _text(out), _text(err))
+
+
+@cache
+def _zygote() -> Zygote:
+    """That of this worker."""
+    made = Zygote(("phantora.cli.report", "phantora.cli.trace", "phantora.runs.preload"))
+    atexit.register(made.close)
+    return made
+
+
+def _text(file: BinaryIO) -> str:
+    file.seek(0)
+    return io.TextIOWrapper(io.BytesIO(file.read())).read()  # whose ends of lines are \n
 
 
 def environment(*, shared: bool) -> dict[str, str]:
