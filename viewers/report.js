@@ -43,9 +43,10 @@ function showTimes(rank, step) {
   const typical = rank === null && step === null && report.step_source !== "run";
   const tiles = [
     tile(typical ? "settled step" : report.step_source === "run" ? "first to last" : "step time", duration(typical ? report.headline.step_time : times.time), "time"), tile("compute", percent(times.compute / times.time), "compute"),
-    tile("communication hidden", percent(times.overlap), "overlap"), tile("exposed", duration(times.exposed), "exposed"),
-    tile("idle", percent(times.idle / times.time), "idle"), tile(`MFU (${report.metadata.mfu_dtype})`, percent(typical ? report.headline.mfu : times.mfu), "mfu"),
-    tile("peak allocated", size(times.peak_allocated), "peak"), tile("peak reserved", size(times.peak_reserved), "reserved"),
+    ...(times.communication ? [tile("communication hidden", percent(times.overlap), "overlap"), tile("exposed", duration(times.exposed), "exposed")] : []),
+    tile("idle", percent(times.idle / times.time), "idle"),
+    ...(times.mfu === null ? [] : [tile(`MFU (${report.metadata.mfu_dtype})`, percent(typical ? report.headline.mfu : times.mfu), "mfu")]),
+    ...(times.peak_reserved ? [tile("peak allocated", size(times.peak_allocated), "peak"), tile("peak reserved", size(times.peak_reserved), "reserved")] : []),
   ];
   const { throughput } = report.headline;
   if (throughput && step === null) {
@@ -72,6 +73,7 @@ const causes = () => legend(Object.keys(stallColors).filter((name) => name === "
 
 // The terminal's rows of time without compute, and its sentences.
 function showHeldUp() {
+  select("held-up-part").hidden = details.fit?.fits === false; // what ran until then is no step of a training
   const all = report.steady.time || 1, found = report.delays.filter((delay) => delay.time > 0.0005 * all).slice(0, 8);
   const colors = Object.fromEntries(found.map((delay) => [delay.name, stallColors[delay.cause]]));
   fill("held-up", found.length ? bars(found.map((delay) => [delay.name, { [delay.name]: delay.time }, `${percent(delay.time / all)}  ${duration(delay.time)}`]), colors, duration, all)
@@ -97,6 +99,7 @@ function equalRanks(step) {
 }
 
 function showBars(rank, step) {
+  select("by-rank-part").hidden = report.ranks.length < 2;
   const groups = report.ranks.length > FEW ? equalRanks(step)
     : report.ranks.map((r) => ({ ranks: [r.rank], times: timesOf(r.rank, step) })).filter((g) => g.times);
   const label = (g) => `rank${g.ranks.length > 1 ? "s" : ""} ${rangesOf(g.ranks)}`;
@@ -166,7 +169,7 @@ function showCommunication() {
 
 function showMemory(rank, step) {
   const own = memoryOf(rank);
-  if (!own?.timeline.length) return fill("memory", "The log has no memory rows.");
+  if (!own?.timeline.length) return;
   select("memory-rank").textContent = own.rank;
   const steps = report.ranks.find((r) => r.rank === own.rank).steps;
   const number = select("memory-time").value === "run" ? null : step ?? typicalStep();
@@ -187,7 +190,7 @@ function memoryIs(own, number) {
   return `Step ${number}, from its beginning. Dashed: the least and the most that the steady steps have allocated at the same share of a step.`;
 }
 
-const typicalStep = () => pathOf(null)?.step ?? report.steps.at(-1)?.number ?? null;
+const typicalStep = () => data.served?.typical[data.served.run].number ?? pathOf(null)?.step ?? report.steps.at(-1)?.number ?? null;
 
 // A run that did not fit begins with it.
 function showOutOfMemory(fit) {
@@ -205,7 +208,7 @@ function showPath(step) {
   const path = pathOf(step);
   select("path-step").textContent = path ? path.step : step;
   if (!path) return fill("path", "The report has no path of this step.");
-  const classes = Object.entries(path.by_class).sort((a, b) => b[1] - a[1]);
+  const classes = Object.entries(path.by_class).filter(([, ns]) => ns >= 0.0005 * path.length).sort((a, b) => b[1] - a[1]);
   const own = colorsOf(classes.map(([n]) => n));
   const most = (values) => Object.entries(values).sort((a, b) => b[1] - a[1]).slice(0, 3).map(([n, v]) => `${n} ${percent(v / path.length)}`).join(", ");
   const named = (words, values) => (Object.keys(values).length ? [element("p", { className: "soft", textContent: `${words}: ${most(values)}` })] : []);
@@ -245,7 +248,7 @@ function drawTables() {
   showModules(part.details, memoryOf(choice("rank")), each());
 }
 
-const memoryOf = (rank) => details.memory.find((m) => m.rank === rank) || details.memory[0];
+const memoryOf = (rank) => details.memory.find((own) => own.rank === rank) || details.memory[0];
 
 // What a part of the page draws, when it opens (charts are as wide as there is room) and when a choice changes.
 const PARTS = {
@@ -285,7 +288,8 @@ select("class").addEventListener("change", () => { PARTS.time(); showWork(); });
 select("memory-time").addEventListener("change", PARTS.memory);
 select("work").addEventListener("change", showWork);
 show();
-stories({ verdict: "Verdict", time: "Time", kernels: "Kernels", memory: "Memory" }, (name) => {
+const remembered = details.memory.some((own) => own.timeline.length);
+stories({ verdict: "Verdict", time: "Time", kernels: "Kernels", ...(remembered ? { memory: "Memory" } : {}) }, (name) => {
   select("choices").hidden = name === "verdict";
   PARTS[name]();
 });

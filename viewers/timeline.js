@@ -107,6 +107,7 @@ class Timeline {
     const rows = await loadRows(this.run, step, ranks).catch((error) => error);
     if (view.loaded !== wanted) return false;
     this.say(rows instanceof Error ? rows.message : `${count(rows.count)} rows`);
+    if (rows instanceof Error) this.$("timeline-box").style.height = "3rem";
     if (rows instanceof Error) return false;
     view.rows = rows;
     if (!same) [view.from, view.to] = [0, this.whole()];
@@ -345,9 +346,10 @@ class Timeline {
 
   // Keys of Perfetto's timeline, and arrows from row to row.
   key(event) {
-    const { from, to } = this.view, span = to - from;
+    const { from, to, rows } = this.view, span = to - from, { chosen } = this;
+    const middle = chosen < 0 || !rows ? (from + to) / 2 : (rows.start[chosen] + rows.end[chosen]) / 2;
     const does = {
-      w: () => this.zoom(0.7, (from + to) / 2), s: () => this.zoom(1 / 0.7, (from + to) / 2),
+      w: () => this.zoom(0.7, middle), s: () => this.zoom(1 / 0.7, middle),
       a: () => this.look(from - span / 5, span), d: () => this.look(from + span / 5, span), 0: () => this.look(0, this.whole()),
       ArrowLeft: () => this.step(-1, 0), ArrowRight: () => this.step(1, 0), ArrowUp: () => this.step(0, -1), ArrowDown: () => this.step(0, 1),
       Enter: () => this.step(0, 0), Escape: () => this.closeDetails(),

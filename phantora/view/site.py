@@ -187,8 +187,11 @@ def _tables(report: Report) -> bytes:
 
 
 def _typical(report: Report) -> dict[str, int]:
-    """The steady step of median time: its number, and from when to when it lasts (ns)."""
+    """The steady step of median time, or of about the mean where many wait for the host: its number, and from when to
+    when it lasts (ns)."""
     steady = [step for step in report.steps if not step.note] or report.steps
     step = sorted(steady, key=lambda s: (s.times.time, s.number))[(len(steady) - 1) // 2]
+    if report.headline.waits is not None:
+        step = min(steady, key=lambda s: (abs(s.times.time - report.steady.time), s.number))
     own = [s for rank in report.ranks for s in rank.steps if s.number == step.number]
     return {"number": step.number, "start": min(s.start for s in own), "end": max(s.end for s in own)}
