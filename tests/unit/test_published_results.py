@@ -65,7 +65,8 @@ def test_experts_of_a_rack_are_on_segments_of_racks_and_another_batch_is_refused
         "parallelism": {"tp": 2, "pp": 4, "cp": 1, "ep": 32, "vp": 4},
         "precision": "mxfp8",
     }
-    words = words_of(**deep, config_env={"PIPELINE_LAYOUT": "Et*4|(t*4|)*14tmL"})
+    words = words_of(**deep, config_env={"PIPELINE_LAYOUT": "Et*4|(t*4|)*14tmL", "CUDA_GRAPH_SCOPE": "full_iteration"})
+    assert "--host-time none" in words and "--cuda-graphs" not in words
     cluster = load_cluster(words.split()[1])
     assert (cluster.hosts, cluster.wiring.nvlink_hosts) == (128, 16)
     assert "no multiple" in str(expressed(ROW | {"global_batch": 1151}))

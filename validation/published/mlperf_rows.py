@@ -104,6 +104,7 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
     rounds = (micro,) if micro <= 2 * first else (first, first + pp)
     fold = ["--fold", ",".join(axes)] if axes else []
     options = ["--cluster", _cluster(row, gpu), *fold, "--gpu-memory", "2000"]
+    options += ["--host-time", "none"] if _graphed_experts(env) else []
     tokens = int(row["global_batch"]) * sequence // gpus
     points = (layers,) if pp > 1 else (2, 4)
     return Run(
@@ -117,9 +118,14 @@ def _chunks(row: Mapping[str, Any], n: Mapping[str, int]) -> int:
     return 12 if row["benchmark"] == "gpt3" and not given and n["pp"] == 8 else given or 1
 
 
+def _graphed_experts(env: Mapping[str, str]) -> bool:
+    """Whether the passes of a step with experts are one CUDA graph: it leaves the host no work."""
+    return env.get("CUDA_GRAPH_SCOPE") == "full_iteration" or "CUDA_GRAPH" in env
+
+
 def _whole_graph(env: Mapping[str, str], row: Mapping[str, Any]) -> bool:
-    """Whether a step's passes are one CUDA graph. Experts read the counts of their tokens, so theirs are none here."""
-    if "ep" in row["parallelism"] and (row["parallelism"]["ep"] or 1) > 1:
+    """Whether a step's passes are one CUDA graph. Experts here read the counts of their tokens: `_graphed_experts`."""
+    if _graphed_experts(env):
         return False
     named = any(env.get(name) in ("1", "True") for name in ("FULL_CUDA_GRAPH", "MCORE_CUDA_GRAPH", "LAYER_CUDA_GRAPH"))
     unsaid = row["benchmark"] in ("llama31_8b", "llama31_405b") and row["round"] >= "v5.1"
