@@ -4,9 +4,8 @@ python -m validation.published.golden FILE CHECKOUT ROW|all [--out FOLDER] [--jo
 FILE has tests as JSON lines, CHECKOUT is Megatron-LM at their commit; ROW is the number of a line from 0, or words of
 its label. Each row runs Megatron-LM's own script with the arguments of the test, on random tokens and without
 checkpoints, all ranks as processes. It prints bytes of memory and seconds of an iteration, as recorded and as
-simulated, or the reason why it does not run. Local layers have torch's LayerNorm in place of Apex's. Rows with
-Transformer Engine need it (docs/frameworks/megatron.md). FOLDER keeps what a row gave (journal.jsonl) and the table
-(table.md); a row that is known is not simulated again.
+simulated, or the reason why it does not run. Rows with Transformer Engine need it (docs/frameworks/megatron.md).
+FOLDER keeps what a row gave (journal.jsonl) and the table (table.md); a row that is known is not simulated again.
 """
 
 from __future__ import annotations
@@ -94,6 +93,8 @@ def refused(row: Mapping[str, Any]) -> str:
     """Why a row does not run; empty if it does."""
     if row["script"] not in SCRIPTS:
         return f"{row['script']}: it has no random data"
+    if row["args"].get("--transformer-impl") == "local":
+        return "local layers: nvcc compiles their norms (Apex) and softmax (Megatron-LM)"
     if "mem_max_allocated_bytes" not in row or row["mem_max_allocated_bytes"] is None:
         return "no memory recorded"
     return ""
@@ -104,8 +105,6 @@ def command(row: Mapping[str, Any], checkout: Path) -> list[str]:
     given = {name: value for name, value in row["args"].items() if not name.startswith(DROPPED)}
     vocabulary = row["args"].get("--vocab-size", str(VOCABULARY))
     given |= HERE | {"--vocab-size": vocabulary, "--log-memory-to-tensorboard": ""}
-    if given.get("--transformer-impl") == "local":  # torch's LayerNorm in place of Apex's
-        given["--no-persist-layer-norm"] = "true"
     words = [word for name, value in given.items() for word in (name, *_values(value))]
     cluster = f"{row['hosts']}x{row['gpus_per_host']}x{row['gpu']}"
     if row["gpu"] == "A100":

@@ -39,7 +39,7 @@ class RingAttention(torch.nn.Module):
 
 
 class NarrowRing(RingAttention):
-    """In MXFP8 or FP8; sums over the steps are bfloat16."""
+    """In MXFP8 or FP8; outputs, gradients and their sums over the steps are bfloat16, as in `narrow_attention`."""
 
     narrows = True
 
@@ -75,10 +75,11 @@ class _Ring(torch.autograd.Function):
             q, k, v = query[:, :, queries], pair[0][:, :, keys], pair[1][:, :, keys]
             made = _forward(q, k, v, None, True, 0.0, causal)
             steps.append((q, k, v, made))
+            own = torch.empty_like(made[0], dtype=wide) if narrows else made[0]
             if step:
-                out[:, :, queries].add_(made[0].to(wide))
+                out[:, :, queries].add_(own)
             else:
-                out = made[0].to(wide, copy=ranks > 1)
+                out = own.clone() if ranks > 1 else own
             for work in works:
                 work.wait()
             pair = coming
@@ -99,7 +100,8 @@ class _Ring(torch.autograd.Function):
             found = _backward(
                 given, q, k, v, out, lse, seed, offset, None, cum_q, cum_k, max_q, max_k, 0.0, causal
             )
-            found = [each.to(wide) for each in found]
+            if ctx.narrows:
+                found = [torch.empty_like(each, dtype=wide) for each in found[:3]]
             for work in works:
                 work.wait()
             if step:
