@@ -21,7 +21,9 @@ from phantora.errors import PhantoraError
 VARIABLE = "PHANTORA_RANK"
 """The :class:`RankSpec` of a rank, of what it starts, and of the processes of a command."""
 SCRIPT, MODULE, COMMAND = "script", "module", "command"
-AUTO, OFF = "auto", "off"
+AUTO, ALWAYS, OFF = "auto", "always", "off"
+FOUND = (AUTO, ALWAYS)
+"""Folds over the process groups of rank 0."""
 Spec = TypeVar("Spec", bound="_Json")
 Default = TypeVar("Default")
 
@@ -239,10 +241,10 @@ class FoldSpec(_Json):
         "Run some ranks of a mesh as processes; they represent the others. AXES: the axes of the mesh with their "
         "sizes, largest stride first (pp=4,dp=64,tp=8). A pipeline (pp) runs all its stages. After a size, :all runs "
         "all ranks (tp=8:all), :first runs the first rank, :uneven compares communication only. auto: fold over rank "
-        "0's process groups if the ranks do not fit this machine's memory.",
+        "0's process groups if the ranks do not fit this machine's memory. always: fold a mesh of more than 8 ranks.",
         _FOLD,
         name="fold",
-        metavar="auto|off|AXES",
+        metavar="auto|always|off|AXES",
         commands=_ONE_LAYOUT,
     )
     real_ranks: tuple[int, ...] = option(

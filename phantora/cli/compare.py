@@ -168,7 +168,7 @@ def _print(found: Comparison, vary: str, page: Path) -> None:
         console.print(sentence, highlight=False, markup=False)
     unit = next((one.unit for one in found.choices if one.rate), "tokens")
     with_job = any(one.time is not None for one in found.choices)
-    names = [*([vary] if vary else []), "machine", "memory", "step", f"{unit}/s", "MFU", "speed", "$/h", f"$/M {unit}"]
+    names = [*([vary] if vary else []), "machine", "GiB", "step", f"{unit}/s", "MFU", "speed", "$/h", "$/M"]
     names += ["time", "cost"] if with_job else []
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for name in (*names, "limited by"):
@@ -180,6 +180,12 @@ def _print(found: Comparison, vary: str, page: Path) -> None:
     console.print(where, highlight=False, style="dim")
 
 
+def _dollars(amount: float | None) -> str:
+    if amount is None:
+        return "-"
+    return f"${amount:,.0f}" if amount < 1e5 else f"${amount / 1e3:,.0f}k" if amount < 1e8 else f"${amount / 1e6:,.0f}M"
+
+
 def _cells(one: Choice, with_job: bool) -> list[str]:
     from phantora.cli.plan import days
     from phantora.trace.analysis.summary import counted, rounded
@@ -189,13 +195,13 @@ def _cells(one: Choice, with_job: bool) -> list[str]:
     measured = one.measured
     if measured is None or not one.rate:
         needs = one.row.entry.result.needs if one.row.entry.result else None
-        memory = f"{needs / GIB:.0f} of {one.row.entry.point.capacity / GIB:.0f}" if needs else "-"
+        memory = f"{needs / GIB:.0f}/{one.row.entry.point.capacity / GIB:.0f}" if needs else "-"
         return [one.cluster, memory, "-", "-", "-", "-", hourly, "-", *(["-", "-"] if with_job else []), one.row.status]
     error = f" ±{one.speedup_error:.0%}" if one.speedup_error else ""
-    job = [days(one.time) if one.time else "-", f"${one.dollars:,.0f}" if one.dollars is not None else "-"]
+    job = [days(one.time).replace(" days", " d") if one.time else "-", _dollars(one.dollars)]
     return [
         one.cluster,
-        f"{measured.memory / GIB:.0f} of {measured.capacity / GIB:.0f}",
+        f"{measured.memory / GIB:.0f}/{measured.capacity / GIB:.0f}",
         rounded(measured.step_time, measured.error),
         counted(one.rate, measured.error),
         f"{measured.mfu:.0%}" if measured.mfu else "-",

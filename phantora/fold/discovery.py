@@ -9,6 +9,9 @@ from math import prod
 
 from phantora.errors import PhantoraError
 
+FEW = 8
+"""Up to this number, all ranks are processes."""
+
 
 def mesh_of(groups: Iterable[tuple[Sequence[int], str]], world_size: int) -> str:
     """The axes, as :func:`parse_fold` reads them, of which all `groups` of rank 0 (their ranks and names) consist.

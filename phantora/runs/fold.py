@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from phantora.errors import PhantoraError
-from phantora.fold.discovery import mesh_of, splits_of
+from phantora.fold.discovery import FEW, mesh_of, splits_of
 from phantora.fold.mesh import Fold
 from phantora.fold.ranges import format_ranks
 from phantora.fold.syntax import parse_fold
@@ -19,7 +19,7 @@ from phantora.outputs import unnamed
 from phantora.runs.assemble import create_session
 from phantora.runs.preflight import OF_RANK, free_memory
 from phantora.runs.setup import Setup
-from phantora.spec import AUTO, OFF, FoldSpec
+from phantora.spec import ALWAYS, AUTO, FOUND, OFF, FoldSpec
 
 if TYPE_CHECKING:
     from phantora.stubs import StubSet
@@ -27,18 +27,21 @@ if TYPE_CHECKING:
 
 def choose(spec: FoldSpec, world_size: int, *, is_command: bool) -> Fold | None:
     """The fold that a spec names; None: none, or one that is still to be found. Raises PhantoraError."""
-    if is_command and spec.axes not in (AUTO, OFF):
+    if is_command and spec.axes not in (*FOUND, OFF):
         raise PhantoraError(
             "--fold: a command starts its ranks itself, all of them; run the script with `phantora trace SCRIPT`"
         )
     if spec.axes == OFF and spec.real_ranks:
         raise PhantoraError("--real-ranks names ranks of a folded run; give --fold its axes, as --fold dp=64")
-    return None if spec.axes in (AUTO, OFF) else parse_fold(spec.axes, world_size, spec.real_ranks)
+    return None if spec.axes in (*FOUND, OFF) else parse_fold(spec.axes, world_size, spec.real_ranks)
 
 
-def too_many(world_size: int) -> bool:
-    """Would the ranks of a large model take more memory than this machine has left?"""
-    return 0 < free_memory() < world_size * OF_RANK
+def is_wanted(spec: FoldSpec, world_size: int) -> bool:
+    """True if a fold is to be found: by `spec`, or since the ranks of a large model would take more memory than this
+    machine has left."""
+    if spec.axes == ALWAYS:
+        return world_size > FEW
+    return spec.axes == AUTO and (bool(spec.real_ranks) or 0 < free_memory() < world_size * OF_RANK)
 
 
 def find(plan: Plan, setup: Setup, console: Console, stubs: StubSet) -> Fold | None:

@@ -25,7 +25,7 @@ from phantora.runs.assemble import About, Recorded, Simulation, assemble, host_f
 from phantora.runs.outputs import Logged, with_timeline
 from phantora.runs.preflight import preflight
 from phantora.runs.prepare import Prepared, prepare
-from phantora.spec import AUTO, COMMAND, RunSpec
+from phantora.spec import COMMAND, FOUND, RunSpec
 from phantora.units import MIB
 
 if TYPE_CHECKING:
@@ -85,8 +85,9 @@ class _Run:
 
     def _processes(self) -> int:
         """Number of processes that start, as far as known."""
-        to_be_found = self.prepared.spec.fold.axes == AUTO and self.prepared.spec.kind != COMMAND
-        return 1 if to_be_found and folding.too_many(self.plan.world_size) else len(self.plan.processes)
+        spec = self.prepared.spec
+        to_be_found = spec.kind != COMMAND and folding.is_wanted(spec.fold, self.plan.world_size)
+        return 1 if to_be_found else len(self.plan.processes)
 
     # ------------------------------------------------------------------ running
 
@@ -94,7 +95,7 @@ class _Run:
         """Finds the fold if the user gives none and the ranks need one, and reports it."""
         spec = self.prepared.spec.fold
         fold = self.setup.fold
-        if spec.axes == AUTO and (spec.real_ranks or folding.too_many(self.plan.world_size)):
+        if folding.is_wanted(spec, self.plan.world_size):
             fold = self._found(stub_set)
             self._set_fold(fold)
         if fold and any(axis.uneven for axis in fold.axes):
@@ -129,7 +130,7 @@ class _Run:
     def _split(self, outcome: Outcome, simulation: Simulation) -> Fold | None:
         """The fold with a further kind of ranks, if automatic folding met one; None: none to be split."""
         unlike = simulation.simulator.unlike if simulation.simulator is not None else None
-        if unlike is None or self.setup.fold is None or self.prepared.spec.fold.axes != AUTO:
+        if unlike is None or self.setup.fold is None or self.prepared.spec.fold.axes not in FOUND:
             return None
         fold = split_at(self.setup.fold, unlike)
         if fold is not None:

@@ -20,7 +20,7 @@ from phantora.runs.outputs import Outputs
 from phantora.runs.preflight import preflight
 from phantora.runs.setup import Setup
 from phantora.sim.whatif import parse_what_if
-from phantora.spec import AUTO, COMMAND, OFF, SCRIPT, FoldSpec, LaunchSpec, RunSpec
+from phantora.spec import COMMAND, FOUND, OFF, SCRIPT, FoldSpec, LaunchSpec, RunSpec
 from phantora.units import GIB
 from phantora.wire.layout import MAX_DEVICES
 
@@ -70,7 +70,7 @@ def prepare(spec: RunSpec) -> Prepared:
     if here > cluster.gpus_per_host:
         spec = _not_folded(spec)
     fold = folding.choose(spec.fold, hosts * here, is_command=spec.kind == COMMAND)
-    to_be_found = spec.fold.axes == AUTO and spec.kind != COMMAND
+    to_be_found = spec.fold.axes in FOUND and spec.kind != COMMAND
     preflight(len(fold.real) if fold else 1 if to_be_found else hosts * here)
     what_if = parse_what_if(spec.what_if.degrade, spec.what_if.straggler, spec.what_if.background)
     outputs = Outputs.nowhere() if spec.null else Outputs.of(spec)
@@ -97,7 +97,7 @@ def _ranks_per_host(spec: RunSpec, cluster: Cluster) -> int:
 
 
 def _not_folded(spec: RunSpec) -> RunSpec:
-    if spec.fold.axes not in (AUTO, OFF):
+    if spec.fold.axes not in (*FOUND, OFF):
         raise PhantoraError(
             f"--fold {spec.fold.axes}: a folded run has one process on each GPU; leave out --fold or "
             "--processes-per-gpu"

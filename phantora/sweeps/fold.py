@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from phantora.fold.discovery import FEW
 from phantora.fold.mesh import Fold
 from phantora.fold.syntax import ALL, FIRST, NEVER_FOLDED, describe, format_axis, parse_fold, split_axis
-from phantora.spec import OFF
+from phantora.spec import ALWAYS, OFF
 
 ONE, ENDS = "one", "ends"
 MODES = (ONE, ENDS, OFF)
 """Modes from the fewest processes to all ranks; if one is refused, the next is tried."""
-FEW = 8
-"""Points of at most this many ranks are not folded."""
 
 
 @dataclass(frozen=True)
@@ -20,16 +19,20 @@ class Folding:
     """Fold of a point."""
 
     axes: str
-    """The value of ``--fold``; "": all ranks run."""
+    """The value of ``--fold``; "": that of the point."""
     processes: int
+    """How many ranks are processes; of a fold that is still to be found, how many may be."""
     described: str = ""
 
 
 def folding(axes: str, mode: str, world: int) -> Folding:
-    """For a point whose mesh has `axes` (``pp=4,dp=8,tp=2``; "": unknown). Raises PhantoraError."""
+    """For a point whose mesh has `axes` (``pp=4,dp=8,tp=2``; "": unknown, so the run finds them). Raises
+    PhantoraError."""
     all_ranks = Folding("", world)
-    if not axes or mode == OFF or world <= FEW:
+    if mode == OFF or world <= FEW:
         return all_ranks
+    if not axes:
+        return Folding(ALWAYS, FEW)
     text = ",".join(_first_only(part) for part in axes.split(",")) if mode == ONE else axes
     fold: Fold | None = parse_fold(text, world)
     return Folding(text, len(fold.real), describe(fold)) if fold else all_ranks
@@ -45,6 +48,6 @@ def is_first_only(described: str) -> bool:
     return any(split_axis(part)[2] == FIRST for part in described.split())
 
 
-def next_mode(mode: str) -> str:
-    """The one with more processes."""
-    return MODES[MODES.index(mode) + 1]
+def next_mode(mode: str, refused: Folding) -> str:
+    """The one with more processes than the `refused` fold has."""
+    return OFF if refused.axes == ALWAYS else MODES[MODES.index(mode) + 1]

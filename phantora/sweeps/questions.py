@@ -11,9 +11,10 @@ from pathlib import Path
 
 from phantora.errors import PhantoraError
 from phantora.json_data import Bytes
-from phantora.spec import OFF, RunSpec
+from phantora.spec import RunSpec
 from phantora.sweeps.answer import Row
 from phantora.sweeps.expressions import Value
+from phantora.sweeps.fold import ENDS
 from phantora.sweeps.objective import Objective
 from phantora.sweeps.result import FAILED, OUT_OF_MEMORY, RAN, Result
 from phantora.sweeps.run import Request, plan_of, run_sweep
@@ -255,10 +256,9 @@ def clusters_of(gpu: str, most: int, per_host: int) -> list[str]:
 
 
 def one_run(run: RunSpec, folder: Path, where: str, largest: str | None = None) -> Request:
-    """A sweep of one run, with the option `largest` of its script as the axis, if any. All ranks are processes, unless
-    the run names a fold."""
+    """A sweep of one run, with the option `largest` of its script as the axis, if any."""
     axes: dict[str, tuple[Value, ...]] = {CLUSTER: (run.cluster,)}
     arguments: dict[str, Spelling] = {}
     if largest:
         axes[LARGEST], arguments[LARGEST] = (1,), largest
-    return Request(space=Space(where=where, run=run, axes=axes, arguments=arguments), folder=folder, fold=OFF)
+    return Request(space=Space(where=where, run=run, axes=axes, arguments=arguments), folder=folder, fold=ENDS)

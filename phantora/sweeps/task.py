@@ -22,7 +22,7 @@ from phantora.errors import PhantoraError, Reason, cause_of
 from phantora.options import target_words, words
 from phantora.result import RunResult, first_line
 from phantora.run_process import MODULE, Files
-from phantora.spec import AUTO, OFF, TRACE, OutputSpec, RunSpec
+from phantora.spec import AUTO, COMMAND, OFF, TRACE, OutputSpec, RunSpec
 from phantora.sweeps.fold import Folding, folding, is_first_only, next_mode
 from phantora.sweeps.plan import Point
 from phantora.sweeps.result import FAILED, OUT_OF_MEMORY, RAN, Measured, Result
@@ -152,7 +152,8 @@ class Task:
 
 
 def _folding(point: Point, shared: Shared) -> Folding:
-    return folding("" if is_folded_by_user(point) else point.fold, shared.fold, point.world)
+    own = is_folded_by_user(point) or point.spec.kind == COMMAND
+    return folding(point.fold, OFF if own else shared.fold, point.world)
 
 
 def is_folded_by_user(point: Point) -> bool:
@@ -181,7 +182,7 @@ def evaluate(task: Task) -> Generator[Command, int, Result]:
             result = yield from _evaluate(task)
         except _Refused as error:
             refused = refused or str(error)[:_LONGEST]
-            task = replace(task, shared=replace(task.shared, fold=next_mode(task.shared.fold)))
+            task = replace(task, shared=replace(task.shared, fold=next_mode(task.shared.fold, task.folding)))
             continue
         found, seconds = task.folding, round(time.monotonic() - begin, 3)
         return replace(result, seconds=seconds, processes=found.processes, fold=found.described, refused=refused)
