@@ -69,13 +69,19 @@ def environment(more: Mapping[str, str] = MappingProxyType({})) -> dict[str, str
     return {**os.environ, "PYTHONPATH": paths, **more}
 
 
-def run_in_process(spec: RunSpec, *, quiet: bool = True) -> RunResult:
-    """Runs `spec` and waits for its end. `quiet` discards its output. An interrupt ends the run."""
+def run_in_process(spec: RunSpec, *, quiet: bool = True, python: str = "") -> RunResult:
+    """Runs `spec` and waits for its end. `quiet` discards its output. An interrupt ends the run. The interpreter
+    `python` has a Phantora of its own."""
     with tempfile.TemporaryDirectory(prefix="phantora-run-") as folder:
         files = Files.of(Path(folder), "run", spec)
         sink = subprocess.DEVNULL if quiet else None
         with subprocess.Popen(
-            files.command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=environment(), start_new_session=True
+            [python, *files.command[1:]] if python else files.command,
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=sink,
+            env=None if python else environment(),
+            start_new_session=True,
         ) as process:
             try:
                 status = process.wait()

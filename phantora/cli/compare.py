@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +20,11 @@ from phantora.units import COUNT, SHARE, TIME
 
 if TYPE_CHECKING:
     from phantora.cli.printed import Compared
-    from phantora.sweeps.compare import Choice, Comparison
+    from phantora.spec import RunSpec
+    from phantora.sweeps.compare import Choice, Comparison, Question
 
 _MARGIN = "4%"
+_NAMED = 8  # packages
 
 
 @click.command(
@@ -36,6 +39,7 @@ _MARGIN = "4%"
   phantora compare --gpus H100,B200,GB200 --count 64 --tokens 2T --deadline 30d train.py
   phantora compare --gpus H200,B200 --count 8 --vary seq=8k:64k train.py
   phantora compare --gpus aws-p5,aws-p6-b200 --count 16 --price 'H100=3,B200=5' train.py
+  phantora compare --gpus H100 --python .venv --python /tmp/newer train.py
 """,
 )
 @click.option(
@@ -49,6 +53,13 @@ _MARGIN = "4%"
     "--vary",
     metavar="NAME=VALUES",
     help="Vary the script's option --NAME: seq=8k,32k or seq=8k:256k (doubling; k is 1,024).",
+)
+@click.option(
+    "--python",
+    "pythons",
+    multiple=True,
+    metavar="PYTHON",
+    help="An interpreter, or its virtual environment: run on one machine under each of two or more, and diff the runs.",
 )
 @click.option("--tokens", metavar="N", help="Total tokens of the job (2T): its days and dollars, with failures.")
 @click.option("--rate", metavar="N", help="Least tokens per second (200k).")
@@ -87,6 +98,8 @@ def compare(target: tuple[str, ...], **options: Any) -> int:
 
     Each machine runs a few steps of SCRIPT, folded where its ranks repeat. Prices are public on-demand prices unless
     --price or --prices gives yours (docs/howto/which-machine.md). Ends with status 1 if no machine is enough.
+
+    With --python, SCRIPT runs on one machine under several environments, and the answer is that of `phantora diff`.
     """
     import orjson
 
@@ -116,6 +129,8 @@ def compare(target: tuple[str, ...], **options: Any) -> int:
         dollars=parse_prices(options["price"]),
     )
     run = run_spec(COMPARE, target, options)
+    if options["pythons"]:
+        return _environments(run, question, options)
     found = answer(run, Path(options["output"]), question, progress_of(options["quiet"]))
     page = write_compare_page(found, question)
     if options["as_json"]:
@@ -123,6 +138,29 @@ def compare(target: tuple[str, ...], **options: Any) -> int:
     else:
         _print(found, question.vary, page)
     return 0 if found.best else 1
+
+
+def _environments(run: RunSpec, question: Question, options: dict[str, Any]) -> int:
+    """One script under several environments."""
+    from phantora.cli.diff import print_differences
+    from phantora.sweeps.compare import clusters
+    from phantora.sweeps.environments import changed, environment, run_in
+
+    machines = clusters(question.gpus, question.counts)
+    if len(options["pythons"]) < 2 or len(machines) > 1 or question.vary:
+        raise PhantoraError("give --python twice or more, with one GPU model, one --count and no --vary")
+    found = [environment(path) for path in options["pythons"]]
+    logs = run_in(found, replace(run, cluster=machines[0]), Path(options["output"]))
+    if not options["as_json"]:
+        for number, one in enumerate(found):
+            name = chr(ord("a") + number)
+            click.echo(f"{name}: torch {one.torch}, {one.python}")
+            if number:
+                differing = changed(found[0], one)
+                more = f" and {len(differing) - _NAMED} more" if len(differing) > _NAMED else ""
+                click.echo(f"a -> {name}: {', '.join(differing[:_NAMED]) or 'the same packages'}{more}")
+    print_differences([str(log) for log in logs], options["as_json"])
+    return 0
 
 
 def _counts(text: str) -> tuple[int, ...]:

@@ -84,6 +84,14 @@ def diff(
     return _gate(differences, verdicts) if limit else 0
 
 
+def print_differences(paths: Sequence[str], as_json: bool) -> None:
+    """What differs between the log of the first path and each other."""
+    from phantora.trace.analysis.analyze import Filters
+    from phantora.trace.reader import open_log
+
+    _print(*differences_of([open_log(path) for path in paths], Filters()), [], as_json)
+
+
 def _print(reports: list[Report], differences: list[Difference], verdicts: list[Verdict], as_json: bool) -> None:
     from phantora.json_data import encode
     from phantora.trace.diff.render import render
