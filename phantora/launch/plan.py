@@ -77,15 +77,16 @@ class Plan:
         """Modules for the fork server: imported once, they cost every rank neither time nor memory."""
         # What nearly every run imports, with its optimizer at the latest: 1.5 s and 70 MB.
         always = ("torch", "torch.distributed.fsdp", "torch.distributed.tensor", "torch._dynamo")
-        imported = (self.spec.target,) if self.module else self.shared
-        packages = dict.fromkeys(entry.partition(":")[0].partition(".")[0] for entry in imported)
-        known = (name for package in packages for name in PRELOADS.get(package, ()))
-        return (*always, *known, *self.spec.preload)
+        return (*always, *self.spec.preload)
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """The script's own imports that the fork server can make for all ranks."""
-        return () if self.module else shared_imports(self.spec.target)
+        """What else the fork server can import for all ranks, as far as it is installed: what the target's packages and
+        the script itself will import."""
+        imported = (self.spec.target,) if self.module else shared_imports(self.spec.target)
+        packages = dict.fromkeys(entry.partition(":")[0].partition(".")[0] for entry in imported)
+        known = (name for package in packages for name in PRELOADS.get(package, ()))
+        return (*known, *(() if self.module else imported))
 
 
 def rank_environment(plan: Plan, rank: int, store_port: int) -> dict[str, str]:

@@ -32,6 +32,7 @@ REAL_TIME = (
     "concurrent",
     "filelock",
     "http",
+    "multiprocess",  # of datasets
     "multiprocessing",
     "queue",
     "ray",

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from phantora.launch.plan import Plan
 from phantora.launch.shared_imports import shared_imports
+from phantora.spec import MODULE, RunSpec
 
 
 @pytest.mark.parametrize(
@@ -40,3 +42,8 @@ def test_a_module_next_to_the_script_is_the_one_meant(tmp_path: Path) -> None:
     assert shared_imports(str(script)) == ()
     (tmp_path / "datasets.py").rename(tmp_path / "logging.py")
     assert shared_imports(str(script)) == ()
+
+
+def test_packages_that_a_framework_may_lack_are_no_condition() -> None:
+    plan = Plan(RunSpec("torchtitan.train", kind=MODULE))
+    assert "torchdata.stateful_dataloader" in plan.shared and "torchdata.stateful_dataloader" not in plan.imports
