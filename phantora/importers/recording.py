@@ -14,7 +14,7 @@ from phantora.importers.rank import CODES, Group, KernelForm, Operator, RankTrac
 from phantora.importers.schedule import WHOLE_GPU, Joint, Part, Schedule, Sync
 from phantora.trace.schema import COPY_NAMES, RunMetadata
 from phantora.wire import layout
-from phantora.wire.records import make
+from phantora.wire.records import make, pack
 
 RECORD = layout.dtype(layout.Record)
 Records = npt.NDArray[np.void]
@@ -82,33 +82,33 @@ class _Recorder:
         self._syncs()
         order = sorted(range(len(self._keys)), key=self._keys.__getitem__)
         end = max(0, *(time for time, _ in self._keys)) if self._keys else 0
-        data = b"".join([*(self._parts[place] for place in order), self._make("RANK_EXIT", end).tobytes()])
+        data = b"".join([*(self._parts[place] for place in order), self._make("RANK_EXIT", end)])
         return np.frombuffer(bytearray(data), RECORD)
 
     # ------------------------------------------------------------------ records
 
-    def _put(self, key: tuple[int, int], *records: Records) -> None:
+    def _put(self, key: tuple[int, int], *records: bytes) -> None:
         self._keys.append(key)
-        self._parts.append(b"".join(record.tobytes() for record in records))
+        self._parts.append(b"".join(records))
 
     @staticmethod
-    def _make(kind: str, time: int, **values: Any) -> Records:
-        return make(kind, time=time, slot=_NO_SLOT, **values)
+    def _make(kind: str, time: int, **values: Any) -> bytes:
+        return pack(kind, time=time, slot=_NO_SLOT, **values)
 
     def _time(self, own: int) -> int:
         return max(0, own + self._shift)
 
-    def _text(self, kind: str, number: int, text: str) -> list[Records]:
+    def _text(self, kind: str, number: int, text: str) -> list[bytes]:
         """A definition: `text` in pieces, then the record that takes them."""
         data = text.encode()
         pieces = [data[at : at + layout.BLOB_BYTES] for at in range(0, len(data), layout.BLOB_BYTES)]
         blob = layout.dtype(layout.Blob)
-        made: list[Records] = []
+        made: list[bytes] = []
         for piece in pieces:
             record = np.zeros(1, blob)
             record["kind"], record["used"] = layout.Kind.BLOB, len(piece)
             record["data"][0, : len(piece)] = np.frombuffer(piece, np.uint8)
-            made.append(record.view(RECORD))
+            made.append(record.tobytes())
         return [*made, self._make(kind, 0, id=number)]
 
     def _name(self, text: str) -> int:
@@ -196,7 +196,7 @@ class _Recorder:
             else:
                 record = make("EVENT_SYNC", time=time, thread=thread, id=sync.item + 1)
             record.view(layout.answered())["resumes"] = resumes
-            self._put((time, _WAITS if sync.room else _SYNCS), record)
+            self._put((time, _WAITS if sync.room else _SYNCS), record.tobytes())
 
     def _behind(self, sync: Sync) -> int:
         """Commands behind a launch on its stream at the moment of a wait for room."""
@@ -214,17 +214,20 @@ class _Recorder:
         line, rows = self._line, self._trace.rows
         self._awaited = {wait.item for wait in line.waits}
         self._awaited |= {sync.item for sync in line.syncs if sync.item != WHOLE_GPU and not sync.room}
-        columns = (line.rows.tolist(), line.launch.tolist(), line.delay.tolist())
-        for place, (row, launch, delay) in enumerate(zip(*columns, strict=True)):
-            time, stream = self._time(launch), int(rows["stream"][row])
-            joint = self._joints.get(row)
-            duration = joint.duration if joint is not None else int(rows["end"][row] - rows["start"][row])
+        own = line.rows
+        length = rows["end"][own] - rows["start"][own]
+        above, signed = self._links.operator[own], rows["sig"][own] >= 0
+        columns = (own, line.launch, line.delay, rows["stream"][own], length, above, signed)
+        values = zip(*(column.tolist() for column in columns), strict=True)
+        for place, (row, launch, delay, stream, duration, parent, is_operator) in enumerate(values):
+            time, joint = self._time(launch), self._joints.get(row)
             crowd = joint.crowd if joint is not None else 1.0
+            duration = joint.duration if joint is not None else duration
             records = [self._make("TIMED", time, duration=duration, delay=delay, crowd=crowd)]
-            operator = self._operators.get(int(self._links.operator[row]), 0)
-            around = self._around(row, time) if not operator and rows["sig"][row] >= 0 else None
-            if around is not None:
-                operator = int(around[0]["op"][0])
+            operator = self._operators.get(parent, 0)
+            around: tuple[bytes, bytes] | None = None
+            if not operator and is_operator:
+                operator, around = self._around(row, time)
             if joint is None:
                 records.append(self._work(row, time, operator))
             else:
@@ -236,14 +239,14 @@ class _Recorder:
             time = self._time(wait.time)
             self._put((time, _WAITS), self._make("STREAM_WAIT", time, stream=wait.stream, id=wait.item + 1))
 
-    def _around(self, row: int, time: int) -> tuple[Records, Records]:
-        """Begin and end on the host of a row that is an operator itself."""
+    def _around(self, row: int, time: int) -> tuple[int, tuple[bytes, bytes]]:
+        """The instance of a row that is an operator itself, with its begin and end on the host."""
         signature = self._signature(int(self._trace.rows["sig"][row]))
         instance = self._operators[-2 - row] = len(self._operators) + 1
         opened = self._make("OP_BEGIN", time, op=instance, id=signature, start=time)
-        return opened, self._make("OP_END", time, op=instance, id=signature)
+        return instance, (opened, self._make("OP_END", time, op=instance, id=signature))
 
-    def _work(self, row: int, time: int, operator: int) -> Records:
+    def _work(self, row: int, time: int, operator: int) -> bytes:
         rows = self._trace.rows
         stream, kind = int(rows["stream"][row]), self._links.kind[row]
         size = int(rows["bytes"][row])
@@ -271,11 +274,11 @@ class _Recorder:
             **sizes,
         )
 
-    def _communication(self, time: int, stream: int, operator: int, joint: Joint) -> list[Records]:
+    def _communication(self, time: int, stream: int, operator: int, joint: Joint) -> list[bytes]:
         made = [self._part(time, stream, operator, part) for part in joint.parts]
         return [self._make("GROUP_BEGIN", time, records=len(made)), *made] if len(made) > 1 else made
 
-    def _part(self, time: int, stream: int, operator: int, part: Part) -> Records:
+    def _part(self, time: int, stream: int, operator: int, part: Part) -> bytes:
         dtype = _DTYPE.get(part.dtype, _BYTES)
         width = layout.NCCL_DTYPE_BYTES[dtype]
         if part.bytes % width:

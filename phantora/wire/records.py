@@ -7,8 +7,11 @@ kind: C and C++ read and write them as members of a union (``record.copy.bytes``
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +19,8 @@ import numpy.typing as npt
 from phantora.wire.schema import NUMPY, Enum, Struct, c_field, dtype, size_check
 
 WORDS = 5
+_LETTERS = {"u1": "B", "u2": "H", "u4": "I", "i4": "i", "u8": "Q", "i8": "q", "f8": "d"}
+"""Of module struct, by numpy's types."""
 HEAD = Struct(
     "ph_head",
     (
@@ -309,18 +314,27 @@ def c_record() -> list[str]:
 
 def make(kind: str, **values: float) -> npt.NDArray[np.void]:
     """One record of `kind` with these fields, all others zero, as an array of the generic dtype."""
-    form, number, generic = _form(kind)
-    record = np.zeros(1, form)
-    record["kind"] = number
-    for name, value in values.items():
-        record[name] = value
-    return record.view(generic)
+    return np.frombuffer(bytearray(pack(kind, **values)), dtype(Record))
+
+
+def pack(kind: str, **values: float) -> bytes:
+    """The bytes of one record of `kind` with these fields, all others zero."""
+    packer, order, number = _packer(kind, tuple(values))
+    return packer.pack(number, *[values[name] for name in order])
 
 
 @cache
-def _form(kind: str) -> tuple[np.dtype[np.void], int, np.dtype[np.void]]:
-    """The dtype of a kind of record, its number, and the generic dtype."""
-    return fields(kind), getattr(Kind, kind), dtype(Record)
+def _packer(kind: str, names: tuple[str, ...]) -> tuple[struct.Struct, list[str], int]:
+    """What packs the number of `kind` and the fields `names`, their order, and that number."""
+    form = fields(kind)
+    known: Mapping[str, Any] = form.fields or {}
+    order = sorted(names, key=lambda name: int(known[name][1]))
+    text, at = "<", 0
+    for name in ("kind", *order):
+        field, offset = known[name][:2]
+        text += f"{offset - at}x{_LETTERS[field.str.lstrip('|<')]}"
+        at = offset + field.itemsize
+    return struct.Struct(f"{text}{form.itemsize - at}x"), order, getattr(Kind, kind)
 
 
 def read(record: npt.NDArray[np.void]) -> dict[str, int | float]:
