@@ -105,7 +105,7 @@ def _print(reports: list[Report], differences: list[Difference], verdicts: list[
     elif len(differences) == 1:
         render(differences[0], report_console())
     else:
-        render_many(reports, differences, report_console(least=24 + 26 * len(reports)))
+        render_many(reports, differences, report_console())
 
 
 def _gate(differences: list[Difference], verdicts: list[Verdict]) -> int:

@@ -1,4 +1,4 @@
-"""Consoles for reports: as wide as the terminal, or the width at which a file is read."""
+"""Consoles for reports: as wide as the terminal; without one, as wide as the report."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import sys
 
 from rich.console import Console
 
-_PIPED = 100  # columns of what no terminal shows
+_UNLIMITED = 10_000  # columns of what no terminal shows
 
 
-def report_console(stderr: bool = False, least: int = 0) -> Console:
-    """A console on stdout or stderr. What goes into a file or a pipe has tables of at most 100 columns (or `least`);
-    sentences stay one line there, for those who search."""
+def report_console(stderr: bool = False) -> Console:
+    """A console on stdout or stderr. In a file or a pipe a row of a table, and a sentence, is one line."""
     if (sys.stderr if stderr else sys.stdout).isatty():
         return Console(stderr=stderr)
-    return Console(stderr=stderr, width=max(_PIPED, least), soft_wrap=True)
+    return Console(stderr=stderr, width=_UNLIMITED, soft_wrap=True)

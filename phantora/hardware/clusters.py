@@ -10,7 +10,7 @@ from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.hardware import builders, toml
-from phantora.hardware.gpus import DATA, gpu_names, load_gpu
+from phantora.hardware.gpus import DATA, gpu_names, is_gpu, load_gpu
 from phantora.hardware.hosts import DEFAULT_HOST, HOST_FORMS, load_host
 from phantora.hardware.topology import Topology, is_nic
 from phantora.hardware.types import Cluster, Gpu, HostProfile, Link, Wiring
@@ -32,6 +32,7 @@ CPUS = ("intel", "amd")
 ROUTINGS = ("ecmp", "adaptive")
 
 _SPEC = re.compile(r"(?:(?P<hosts>\d+)\s*[xX*]\s*)?(?P<gpus>\d+)\s*[xX*]\s*(?P<model>[A-Za-z0-9].*)")
+_TURNED = re.compile(r"(?P<model>[A-Za-z].*?)\s*[xX*:]\s*(?P<gpus>\d+)")
 _FILE = re.compile(r"(?P<path>.*\.toml)(?::(?P<hosts>\d+))?")
 _SYSTEM = re.compile(r"(?P<name>[A-Za-z][\w.-]*)(?::(?P<hosts>\d+))?")
 
@@ -54,6 +55,8 @@ def load_cluster(spec: str) -> Cluster:
         if re.fullmatch(r"\d+", model):
             raise PhantoraError(f"cluster {spec!r} names no GPU model: write {text}x{DEFAULT_GPU}; {FORMS}")
         return _make(int(match["hosts"] or 1), int(match["gpus"]), load_gpu(model), text)
+    if (turned := _TURNED.fullmatch(text)) and is_gpu(turned["model"]):
+        raise PhantoraError(f"cluster {spec!r}: write 1x{turned['gpus']}x{turned['model']}")
     system = _SYSTEM.fullmatch(text)
     if system and (system["name"].lower() in system_names() or system["hosts"]):
         return _system(system["name"], system["hosts"], text)

@@ -39,6 +39,11 @@ def gpu_names() -> list[str]:
     return sorted(_tables())
 
 
+def is_gpu(name: str) -> bool:
+    """True for the name of a GPU of the package, in any spelling that is read."""
+    return _key(name) in _index()
+
+
 def _key(name: str) -> str:
     return name.strip().upper().replace("_", "-").replace(" ", "-")
 

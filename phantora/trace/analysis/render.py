@@ -150,6 +150,8 @@ def _phases(report: Report, console: Console) -> None:
     console.print(table)
 
 
+_NAME, _NAME_IN_FILE = 44, 80  # characters of a kernel's name
+_WIDEST = 400  # columns of a terminal
 _WIDE = 95  # columns of a terminal that has room for all of a step
 _COLUMNS: dict[str, Callable[[Times], str]] = {
     "time": lambda t: duration(t.time),
@@ -496,9 +498,9 @@ def _work(title: str, rows: Sequence[Work], report: Report, console: Console) ->
         "of peak",
         "source",
     )
-    each = _each(report)
+    each, width = _each(report), _NAME if console.width <= _WIDEST else _NAME_IN_FILE
     for row in shown:
-        name = row.name if len(row.name) <= 44 else short_name(row.name, 44)
+        name = row.name if len(row.name) <= width else short_name(row.name, width)
         achieved, share = achieved_rate(row, report.metadata)
         calls = (row.shortest, row.time / row.count, row.longest) if row.count else ()
         table.add_row(
