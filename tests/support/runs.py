@@ -24,7 +24,8 @@ import pyarrow.compute as pc
 from phantora.launch.shared_forkserver import VARIABLE
 from phantora.launch.zygote import Zygote
 from phantora.run_process import PHANTORA
-from phantora.trace.reader import open_log
+from phantora.trace.reader import is_log, open_log
+from tests.support.verdicts import agrees
 
 SERVER = "TEST_SERVER"
 """The variable with the path of the fork server of all tests (conftest.py)."""
@@ -64,7 +65,8 @@ def trace(
     """One run, on the fork server of all tests: not one with something to do `before`, nor one that is `alone`.
 
     `test_runs.py` shows that the logs are the same. Only a run with a `recording` can be replayed, and has settled
-    steps and an error bar: it is simulated four times more for them.
+    steps and an error bar: it is simulated four times more for them. What is printed about its log must agree, and so
+    about those of failures and stragglers.
     """
     words = ("-o", "run.arrow", "--no-summary", *(() if recording else ("--no-recording",)), *arguments)
     if alone or before is not None:
@@ -75,7 +77,10 @@ def trace(
         done = phantora("trace", *words, cwd=directory, timeout=timeout)
     if check:
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return Run(done.returncode, done.stdout, done.stderr, directory)
+    run = Run(done.returncode, done.stdout, done.stderr, directory)
+    if (recording or done.returncode or "--straggler" in arguments) and is_log(run.log):
+        agrees(run.log)
+    return run
 
 
 def phantora(

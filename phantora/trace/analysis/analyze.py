@@ -476,6 +476,13 @@ def _middle_half(parts: list[Times]) -> list[Times]:
     return sorted(parts, key=lambda part: part.time)[cut : len(parts) - cut]
 
 
+def steps_of_mean(report: Report) -> set[int]:
+    """Numbers of the steps whose mean is the step of `report`."""
+    steady = {id(step.times): step.number for step in _steady(report.steps)}
+    parts = [step.times for step in _steady(report.steps)]
+    return {steady[id(times)] for times in (_middle_half(parts) if report.headline.waits is None else parts)}
+
+
 def mean_times(parts: list[Times], peak: float | None) -> Times:
     """The mean of `parts`; memory is the largest."""
     total = _sum(parts)

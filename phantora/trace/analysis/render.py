@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from phantora.trace.analysis.analyze import mean_times
+from phantora.trace.analysis.analyze import mean_times, steps_of_mean
 from phantora.trace.analysis.assumptions import assumed
 from phantora.trace.analysis.communicators import collective_kind, ranges
 from phantora.trace.analysis.findings import memory_finding
@@ -312,10 +312,12 @@ def _merged(steps: Sequence[StepTimes], columns: Collection[Callable[[Times], st
 
 def _ranks(report: Report, console: Console) -> None:
     columns = _columns(console)
-    table = _table("\nRanks (per steady step; ranks that look the same are one row)", "rank", *columns)
+    run = "" if report.headline.settled else " of the run, which is not settled"
+    table = _table(f"\nRanks (per steady step{run}; ranks that look the same are one row)", "rank", *columns)
+    own = steps_of_mean(report)
     identical: dict[tuple[str, ...], list[int]] = {}
     for rank in report.ranks:
-        steady = [step.times for step in rank.steps if not step.note]
+        steady = [step.times for step in rank.steps if step.number in own]
         times = mean_times(steady or [rank.gpu], report.metadata["peak_flops"].get(report.metadata["mfu_dtype"]))
         identical.setdefault(tuple(_row(times, columns.values())), []).append(rank.rank)
     for cells, ranks in list(identical.items())[:_MOST_RANKS]:

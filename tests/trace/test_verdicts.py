@@ -1,0 +1,81 @@
+"""Numbers that are printed twice, and first causes, of many logs (tests/support/verdicts.py); those of simulated runs
+are checked where tests record them (tests/support/runs.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from phantora.importers import import_traces
+from phantora.trace.schema import REAL
+from tests.support.fakelog import METADATA, FakeRun, Kind, small_run
+from tests.support.kineto_files import Trace
+from tests.support.verdicts import agrees, names_its_cause
+from tests.trace.test_diff import PAIRS, Model, training
+
+US = 1000
+
+
+@pytest.mark.parametrize("number", range(len(PAIRS)))
+def test_pairs_of_runs(tmp_path: Path, number: int) -> None:
+    before, after, _ = PAIRS[number]
+    a, b = Model(**before).write(tmp_path / "a.arrow"), Model(**after).write(tmp_path / "b.arrow")
+    agrees(b)
+    for pair in ((a, b), (b, a)):
+        names_its_cause(*pair)
+
+
+def waiting(steps: int, every: int, first: int) -> FakeRun:
+    """A real run; each step number `every` is five times as long for its host, the first one `first` times."""
+    run = FakeRun(replace(METADATA, host_mode=REAL, world_size=1, ranks_per_host=1))
+    gemm, t = run.price("gemm", "real", 1e9), 0
+    for step in range(steps):
+        begin = t
+        t += 4000 * US * (step % every == 1)
+        length = 1000 * US * (first if step == 0 else 1)
+        run.add(Kind.KERNEL, 0, t + 10 * US, t + length, "gemm", launch=t + 5 * US, stream=0, price=gemm)
+        t += length
+        run.add(Kind.ANNOTATION, 0, begin, t, f"ProfilerStep#{step}")
+    return run
+
+
+RUNS: dict[str, Callable[[], FakeRun]] = {
+    "one rank": lambda: small_run(ranks=1),
+    "eight ranks": lambda: small_run(ranks=8),
+    "one step": lambda: small_run(steps=1),
+    "many steps": lambda: small_run(steps=40),
+    "no profiler": lambda: small_run(profiler=False),
+    "no optimizer": lambda: small_run(optimizer=False),
+    "no steps": lambda: small_run(profiler=False, optimizer=False),
+    "training": training,
+    "steps that wait": lambda: waiting(20, 2, 1),
+    "a long first step": lambda: waiting(20, 30, 60),
+    "one step waits": lambda: waiting(9, 8, 1),
+}
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_runs(tmp_path: Path, kind: str) -> None:
+    agrees(RUNS[kind]().write(tmp_path / "run.arrow"))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("late", [0, 150])
+def test_imports(tmp_path: Path, ranks: int, late: int) -> None:
+    files = []
+    for rank in range(ranks):
+        trace = Trace(rank, ranks)
+        for step in range(6):
+            t = 1000 * step
+            own = 300 + late * (rank == ranks - 1)
+            mm = trace.operator("aten::mm", t, 8, [512, 512], [512, 512])
+            trace.kernel("nvjet_tst", t + 2, t + 20, own, external=mm)
+            if ranks > 1:
+                trace.all_reduce(t + 10, t + 20 + own, 100 + late * (rank != ranks - 1))
+            trace.slice("user_annotation", f"ProfilerStep#{step}", t, 999)
+        files.append(str(trace.write(tmp_path / f"rank{rank}.json")))
+    import_traces(files, str(tmp_path / "real.arrow"))
+    agrees(tmp_path / "real.arrow")
