@@ -20,7 +20,7 @@ from phantora.wire.schema import NUMPY, Enum, Struct, c_field, dtype, size_check
 
 WORDS = 5
 _LETTERS = {"u1": "B", "u2": "H", "u4": "I", "i4": "i", "u8": "Q", "i8": "q", "f8": "d"}
-"""Of module struct, by numpy's types."""
+"""Format letters of module struct by numpy's types."""
 HEAD = Struct(
     "ph_head",
     (
