@@ -128,9 +128,10 @@ TRAINERS = (
         "openrlhf",
         ("openrlhf",),
         (
-            *("-m", "openrlhf.cli.train_sft", "--pretrain", "org/model", "--dataset", "org/chat", "--max_samples"),
-            *("16", "--train_batch_size", "4", "--micro_train_batch_size", "2", "--save_path", "out", "--max_epochs"),
-            *("1", "--input_key", "messages", "--apply_chat_template", "--max_len", "512"),
+            *("-m", "openrlhf.cli.train_sft", "--model.model_name_or_path", "org/model", "--data.dataset", "org/chat"),
+            *("--data.max_samples", "16", "--data.input_key", "messages", "--data.apply_chat_template"),
+            *("--data.max_len", "512", "--train.batch_size", "4", "--train.micro_batch_size", "2"),
+            *("--train.max_epochs", "1", "--ckpt.output_dir", "out"),
         ),
         "DeepSpeed; flash-attn without its compiled half",
         before=(_TO_BUILD,),
