@@ -386,6 +386,18 @@ def test_attention_flops(kind: str, kv_heads: int) -> None:
     assert backward.flops == sdpa_backward_flop_count(q.shape, q.shape, kv.shape, kv.shape)  # type: ignore[no-untyped-call]
 
 
+def test_gradients_of_attention_in_e5m2_have_one_scale_a_tensor_on_blackwell() -> None:
+    model = AnalyticModel(load_gpu("GB300"))
+    q, sums = tensor(1, 32, 8192, 128, dtype="float8_e4m3fn"), tensor(1, 32, 8192, 1, dtype="float32")
+
+    def ns(gradient: str) -> float:
+        given = tensor(1, 32, 8192, 128, dtype=gradient)
+        args = (given, q, q, q, q, sums, None, None, None, None, None, 8192, 8192, 0.0, True)
+        return sum(model.operator(OperatorSignature("aten::_cudnn_attention_backward", args), ()).durations)
+
+    assert ns("float8_e5m2") / ns("float8_e4m3fn") == pytest.approx(0.84 / 1.09, rel=0.01)
+
+
 def test_inner_attention_operators_are_batch_sequence_heads() -> None:
     outer = price("_scaled_dot_product_flash_attention", *[tensor(2, 8, 512, 64)] * 3, 0.0, True)
     inner = price("_flash_attention_forward", *[tensor(2, 512, 8, 64)] * 3, None, None, 512, 512, 0.0, True)

@@ -21,6 +21,8 @@ from phantora.cost.tensors import contiguous_strides
 from phantora.hardware import load_gpu
 
 DTYPES = {"bfloat16": "bfloat16", "fp8": "float8_e4m3fn", "mxfp8": "float8_e4m3fn"}
+GRADIENTS = {"fp8": "float8_e5m2"}
+"""Of outputs, where they have another type."""
 FITTED = (4096, 16384)
 NAME = "aten::_scaled_dot_product_cudnn_attention"
 
@@ -53,7 +55,8 @@ def signature(row: pd.Series) -> OperatorSignature:
     if row.way == "fwd":
         return OperatorSignature(NAME, (q, k, v, None, True, 0.0, causal, False))
     out, sums, seed = of(int(row.num_q_heads), int(row.head_dim_vo)), of(int(row.num_q_heads), 1, "float32"), None
-    args = (out, q, k, v, out, sums, seed, seed, None, None, None, length, length, 0.0, causal)
+    given = of(int(row.num_q_heads), int(row.head_dim_vo), GRADIENTS.get(row.data_type, out.dtype))
+    args = (given, q, k, v, out, sums, seed, seed, None, None, None, length, length, 0.0, causal)
     return OperatorSignature(f"{NAME}_backward", args)
 
 

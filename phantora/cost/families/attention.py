@@ -49,9 +49,11 @@ SPLIT_KEYS, LEAST_PART = 1024, 128  # keys from which they are split, and of a p
 
 # Time in FP8 relative to 16 bits, forward and backward, by elements of a head. Medians of published times of 2,048 to
 # 8,192 tokens (NVIDIA/cudnn-frontend, benchmark/sdpa_benchmark_training): cuDNN 9.22 with MXFP8 on GB200 and GB300,
-# cuDNN 9.19 with one scale a tensor on H200.
+# cuDNN 9.19 with one scale a tensor on H200. One scale a tensor on Blackwell: the backward pass of GB300. Its gradients
+# are E5M2, those of MXFP8 E4M3.
 FLOAT8_HEADS = (128, 192)
 FLOAT8_BLACKWELL = ((0.79, 0.68), (1.09, 0.79))
+FLOAT8_BLACKWELL_E5M2 = (0.84, 0.55)
 FLOAT8_HOPPER = ((0.69, 0.69), (0.95, 0.95))
 
 
@@ -75,6 +77,8 @@ class Attention:
     """Bytes of what is added to the scores, for all heads of the batch."""
     step_ns: tuple[float, float] | None = None
     """Time of a step, if it differs from FlashAttention's: a fixed part, and a part per head element, at its clock."""
+    gradient: str = ""
+    """Type of the output's gradient, in the backward pass."""
 
     @property
     def flops(self) -> float:
@@ -142,6 +146,7 @@ def from_signature(signature: OperatorSignature, name: str) -> Attention | None:
     causal = bool(args[index]) if index < len(args) and isinstance(args[index], (bool, int)) else False
     index = _dropout_index(name, backward)
     dropped = args[index] if index < len(args) else 0.0
+    given = tensor_at(args, 0) if backward else None
     bias = tensor_at(args, 8 if kind == "cudnn" and backward else first + 3) if kind != "flash" else None
     heads_second = name.startswith(("_scaled_dot_product", "_cudnn_attention"))
     batch, heads, queries = _sizes(q, heads_second)
@@ -164,6 +169,7 @@ def from_signature(signature: OperatorSignature, name: str) -> Attention | None:
         q.dtype,
         isinstance(dropped, float) and dropped > 0.0,
         batch * heads * queries * keys * item_bytes(bias.dtype) if bias is not None and len(bias.shape) == 4 else 0,
+        gradient=given.dtype if given is not None else "",
     )
 
 
@@ -307,6 +313,8 @@ def _few_queries_ns(machine: Machine, a: Attention) -> float:
 def _float8_share(machine: Machine, a: Attention) -> float:
     """Time of a step in FP8 relative to one in 16 bits."""
     shares = FLOAT8_HOPPER if machine.gpu.compute_capability < (10, 0) else FLOAT8_BLACKWELL
+    if shares is FLOAT8_BLACKWELL and a.gradient == "float8_e5m2":
+        return float(np.interp(a.head, FLOAT8_HEADS, FLOAT8_BLACKWELL_E5M2))
     return float(np.interp(a.head, FLOAT8_HEADS, shares[a.backward]))
 
 
