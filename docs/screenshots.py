@@ -1,10 +1,11 @@
 """Makes the pictures of docs/ from real runs, with Chromium.
 
-    phantora trace --modules --cluster 1x2xH100 -o a.arrow samples/llama_fsdp2.py --layers 4 --steps 5
-    phantora replay a.arrow --gpu H200 -o b.arrow
+    phantora trace --cluster 1x4xH100 -o a.arrow samples/llama_fsdp2.py
+    phantora trace --cluster 1x4xH100 --straggler rank=2:1.3 -o b.arrow samples/llama_fsdp2.py
     python -m benchmarks.large_log many.arrow 4000000 1024 4
     phantora sweep --preset fsdp2 --model small --cluster 1x4xH100 -o sweep
-    python docs/screenshots.py a.arrow b.arrow many.arrow sweep [--folder docs]
+    phantora compare --gpus H100,H200,B200 --count 1,2,4,8 --tokens 10B -o compare samples/llama_ddp.py --layers 2
+    python docs/screenshots.py a.arrow b.arrow many.arrow sweep compare [--folder docs]
 
 With --all every page at 1440, 1024 and 390 pixels, light and dark, goes to that folder for looking at.
 """
@@ -31,23 +32,27 @@ from phantora.view.server import Server
 LOOKS = [(width, scheme) for width in (1440, 1024, 390) for scheme in ("light", "dark")]
 # Name in docs/: page, width, scheme, height.
 KEPT = {
-    "view-report": ("report", 1440, "light", 1500),
+    "view-report": ("report", 1440, "light", 1250),
+    "view-time": ("time", 1440, "light", 1250),
     "view-report-390": ("report", 390, "dark", 1500),
     "view-diff": ("diff", 1024, "dark", 1100),
     "view-perfetto": ("perfetto", 1440, "light", 800),
     "view-many": ("many", 1024, "dark", 760),
     "view-sweep": ("sweep", 1440, "light", 1500),
+    "view-compare": ("compare", 1024, "light", 1100),
 }
 MOST_BYTES = 200_000
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where the pages are: two servers' addresses, with the tokens that let in, and the file of a sweep."""
+    """Where the pages are: two servers' addresses, with the tokens that let in, and the files of a sweep and of a
+    comparison."""
 
     pair: str
     many: str
     sweep: str
+    compare: str
 
 
 def at(address: str, path: str) -> str:
@@ -56,18 +61,33 @@ def at(address: str, path: str) -> str:
 
 
 def report(page: Any, site: Site) -> None:
-    """The report, its timeline zoomed in, one module opened."""
+    """The report's verdict."""
     page.goto(site.pair)
+    page.locator("#verdict", has_text="STEP").wait_for()
+
+
+def time(page: Any, site: Site) -> None:
+    """The report's part Time, the timeline zoomed in, with the details of a row."""
+    page.goto(site.pair)
+    page.click("#tab-time")
     page.locator("#timeline-text", has_text="rows").wait_for()
     page.evaluate("chart.look(chart.view.rows.length * 0.3, chart.view.rows.length * 0.1)")
-    for toggle in page.locator(".toggle:not([disabled])").all()[:1]:
-        toggle.click()
+    page.locator("#canvas").focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowDown")
 
 
 def diff(page: Any, site: Site) -> None:
-    """The difference with both timelines."""
+    """The difference from a to b."""
     page.goto(site.pair)  # its cookie lets the other addresses in
     page.goto(at(site.pair, "/diff"))
+    page.locator("#waterfall .bar").first.wait_for()
+
+
+def aligned(page: Any, site: Site) -> None:
+    """The timelines of both runs."""
+    diff(page, site)
+    page.click("#tab-time")
     for run in "ab":
         page.locator(f"#{run}-timeline-text", has_text="rows").wait_for()
 
@@ -82,10 +102,12 @@ def perfetto(page: Any, site: Site) -> None:
 
 
 def many(page: Any, site: Site) -> None:
-    """The timeline of a step of very many ranks, all streams in view, at the top of the window."""
+    """The timeline of a step of very many ranks, all streams in view."""
     page.goto(site.many)
+    page.click("#tab-time")
+    page.uncheck("#fold")
     page.locator("#timeline-text", has_text="rows").wait_for(timeout=120_000)
-    page.evaluate("document.querySelectorAll('main > *').forEach(e => e.id === 'timeline' || e.remove())")
+    page.evaluate("document.querySelectorAll('#story-time > section').forEach(e => e.id === 'timeline' || e.remove())")
 
 
 def sweep(page: Any, site: Site) -> None:
@@ -94,12 +116,21 @@ def sweep(page: Any, site: Site) -> None:
     page.locator("#table tr").first.wait_for()
 
 
+def compare(page: Any, site: Site) -> None:
+    """The page of a comparison of machines."""
+    page.goto(site.compare)
+    page.locator("#table tr").first.wait_for()
+
+
 PAGES: dict[str, Callable[[Any, Site], None]] = {
     "report": report,
+    "time": time,
     "diff": diff,
+    "aligned": aligned,
     "perfetto": perfetto,
     "many": many,
     "sweep": sweep,
+    "compare": compare,
 }
 
 
@@ -139,6 +170,7 @@ def main() -> None:
     parser.add_argument("b", help="log of another run")
     parser.add_argument("many", help="log of very many ranks")
     parser.add_argument("sweep", type=Path, help="folder of a sweep")
+    parser.add_argument("compare", type=Path, help="folder of a comparison")
     parser.add_argument("--folder", type=Path, default=Path(__file__).parent)
     parser.add_argument("--all", type=Path, help="a folder for all looks of every page")
     options = parser.parse_args()
@@ -147,8 +179,8 @@ def main() -> None:
         options.all.mkdir(parents=True, exist_ok=True)
         wanted |= {(name, *look) for name in PAGES for look in LOOKS}
     with served(options.a, options.b) as pair, served(options.many, None) as alone:
-        file = (options.sweep / "sweep.html").resolve().as_uri()
-        pictures = taken(Site(pair, alone, file), sorted(wanted))
+        files = options.sweep / "sweep.html", options.compare / "compare.html"
+        pictures = taken(Site(pair, alone, *(file.resolve().as_uri() for file in files)), sorted(wanted))
     if options.all:
         for look, picture in pictures.items():
             (options.all / f"{'-'.join(map(str, look))}.png").write_bytes(picture)

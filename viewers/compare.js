@@ -4,7 +4,7 @@
 const ran = data.machines.filter((row) => row.rate !== null);
 const unit = data.unit, each = data.vary ? ` at ${data.vary} ` : "";
 const colors = Object.fromEntries([...new Set(data.machines.map((row) => row.gpu))].map((gpu, i) => [gpu, ["var(--color-compute)", "var(--color-communication)", "var(--color-elementwise)", "var(--color-optimizer)"][i] ?? `var(--color-${1 + ((i - 4) % NUMBERED)})`]));
-const days = (seconds) => (seconds >= 172800 ? `${amount(seconds / 86400)} d` : seconds >= 3600 ? `${amount(seconds / 3600)} h` : seconds >= 1 ? `${amount(seconds)} s` : `${amount(1000 * seconds)} ms`);
+const days = (seconds) => (seconds >= 172800 ? `${amount(seconds / 86400)} d` : seconds >= 1800 ? `${amount(seconds / 3600)} h` : seconds >= 1 ? `${amount(seconds)} s` : `${amount(1000 * seconds)} ms`);
 const money = (x) => (x === null ? "-" : `$${x >= 100 ? count(x) : Number(x.toPrecision(3))}`);
 const short = (number) => (number >= 1024 && number % 1024 === 0 ? `${number / 1024}k` : String(number));
 const name = (row) => row.cluster + (data.vary ? `${each}${short(row.value)}` : "");

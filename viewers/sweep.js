@@ -6,7 +6,7 @@ const rest = data.rows.filter((row) => row.rank === null);
 const fine = (x) => (x === null ? "-" : x >= 100 ? count(x) : Number(x).toPrecision(3));
 const unit = `${data.unit}/s`;
 const one = data.unit.replace(/s$/, "");
-const dollars = [`$ per million ${data.unit}${data.public ? " (public prices)" : ""}`, (row) => row.cost, fine];
+const dollars = [`$/M ${data.unit}`, (row) => row.cost, fine];
 // What points are ranked by: a title, its value, its text.
 const asked = {
   speed: [unit, (row) => row.rate, fine], cost: dollars, energy: [`J per ${one}`, (row) => row.joules, fine],
@@ -138,7 +138,8 @@ fill("best-title", `The best by ${asked[0]}`);
 fill("asked", asked[0]);
 fill("ranked", `Ranked by ${asked[0]}`);
 fill("facts", `${ran.length} points ran, ${rest.filter((row) => row.status === "out of memory").length} do not fit, ` +
-  `${rest.filter((row) => row.status === "failed").length} failed, ${rest.filter((row) => row.status === "skipped").length} were not run`);
+  `${rest.filter((row) => row.status === "failed").length} failed, ${rest.filter((row) => row.status === "skipped").length} were not run` +
+  (data.public && ran.some((row) => row.cost !== null) ? "; dollars: public on-demand prices, the median of providers" : ""));
 if (ran.length) {
   const best = ran[0];
   const tile = (name, words, id) => element("div", { className: "tile", id }, element("b", { textContent: words }), name);
@@ -165,4 +166,5 @@ fill("table", table(ran, [
   ["surely", (row) => (row.surely ? "yes" : ""), text], ...numbers.filter(([name]) => name !== "step"), ["MFU", (row) => row.mfu, percent], ["held up by", (row) => row.why, text],
   ["processes", (row) => (row.fold ? `${row.processes} of ${row.world}` : "all"), text],
 ], 1000));
+document.getElementById("rest-part").hidden = !rest.length;
 fill("rest", table(rest, [["layout", (row) => row.label, text], ["status", (row) => row.status, text], ["why", (row) => row.why, text]], 1000));

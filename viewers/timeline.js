@@ -65,7 +65,7 @@ class Timeline {
   constructor(run, prefix, colors, looked = () => {}, legends = true) {
     Object.assign(this, { run, prefix, colors: { ...colors, ...colorsOf(PHASES) }, looked, legends });
     // `least`: ns that are shown at least, so that two timelines can share a scale.
-    this.view = { rows: null, loaded: "", step: null, rank: null, cls: "", from: 0, to: 1, least: 0, tracks: [], height: 14, image: null };
+    this.view = { rows: null, loaded: "", whole: null, step: null, rank: null, cls: "", from: 0, to: 1, least: 0, tracks: [], height: 14, image: null };
     this.groups = null; // of equal ranks, the first of which is shown
     this.asked = false; // a frame is asked for
     this.chosen = -1; // the row whose details are open
@@ -99,7 +99,7 @@ class Timeline {
 
   // The rows of a step; false if there are none, or if the user wants others by now.
   async load(step, ranks) {
-    const view = this.view, same = view.loaded.startsWith(`${step}:`), wanted = `${step}:${ranks}`;
+    const view = this.view, wanted = `${step}:${ranks}`;
     view.loaded = wanted;
     this.say("Loading …");
     this.closeDetails();
@@ -110,7 +110,7 @@ class Timeline {
     if (rows instanceof Error) this.$("timeline-box").style.height = "3rem";
     if (rows instanceof Error) return false;
     view.rows = rows;
-    if (!same) [view.from, view.to] = [0, this.whole()];
+    if (view.whole !== step) [view.from, view.to, view.whole] = [0, this.whole(), step]; // else other ranks of what is seen
     return true;
   }
 

@@ -234,3 +234,16 @@ def test_requests_that_are_none(server: Server, line: bytes) -> None:
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as connection:
         connection.sendall(line + b"\r\n\r\n")
         assert re.search(rb"\b(400|414)\b", connection.recv(4096))
+
+
+def test_rows_of_some_ranks(server: Server) -> None:
+    token = server.site.token
+    tables = [
+        pa.ipc.open_stream(get(server, f"/rows.arrow?step=2{ranks}&token={token}")[2]).read_all()
+        for ranks in ("", "&ranks=1")
+    ]
+    assert set(tables[0]["rank"].to_pylist()) == {0, 1}
+    assert set(tables[1]["rank"].to_pylist()) == {1}
+    for wrong in ("ranks=7", "ranks=x", "ranks=1,,2", "ranks=%CE%B1"):
+        assert get(server, f"/rows.arrow?step=2&{wrong}&token={token}")[0] == 404
+    assert get(server, f"/part.json?rank=9&token={token}")[0] == 404
