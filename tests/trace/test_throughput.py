@@ -91,12 +91,19 @@ def one_rank(tmp_path: Path, kernels: list[tuple[str, str]]) -> Path:
     for _ in range(3):
         begin = t
         for op, shape in kernels:
+            if op.startswith("Memcpy"):
+                made.add(Kind.MEMCPY, 0, t, t + 5 * US, op, launch=t, bytes=int(shape))
+                t += 10 * US
+                continue
             made.add(Kind.KERNEL, 0, t, t + 50 * US, op, launch=t, price=price, sig=made.signature(op, shape), link=t)
             t += 60 * US
         made.add(Kind.ANNOTATION, 0, begin, t - 1, "step")
     return made.write(tmp_path / "run.arrow")
 
 
+PAGEABLE = "Memcpy HtoD (Pageable -> Device)"
+ROWS = ("aten::embedding_dense_backward", "f32[4,512,64], i64[4,512], 256, -1, False")
+CRITIC = ("aten::convolution_backward", "f32[16,64,64,64], f32[16,3,128,128], f32[64,3,4,4], 0")
 LABELS = ("aten::index_select", "bf16[1001,1152], 0, i64[16]")
 PATCHES = ("aten::cudnn_convolution", "bf16[16,4,64,64], bf16[1152,4,2,2], 0")
 
@@ -122,6 +129,12 @@ PATCHES = ("aten::cudnn_convolution", "bf16[16,4,64,64], bf16[1152,4,2,2], 0")
             ],
             (0, 8),
         ),
+        ([(PAGEABLE, "16384"), *[ROWS] * 6], (2048, 4)),  # a network that runs six times on one batch
+        ([(PAGEABLE, "16384"), (PAGEABLE, "8192"), *[ROWS] * 2], (4096, 8)),  # two batches; of int64 and int32
+        ([(PAGEABLE, "4096"), *[ROWS] * 2], (4096, 8)),  # batches of another source
+        # Stages of one vocabulary, each with a table of its own width.
+        ([ROWS, ("aten::embedding_dense_backward", "f32[4,512,32], i64[4,512], 256, -1, False")], (2048, 4)),
+        ([(PAGEABLE, f"{16 * 3 * 128 * 128 * 4}"), *[CRITIC] * 3], (0, 16)),  # real, generated and mixed images
         ([PATCHES, LABELS], (0, 16)),  # one evaluation of a model with classes
     ],
 )

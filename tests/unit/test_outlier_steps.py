@@ -7,8 +7,8 @@ import numpy as np
 from phantora.trace.analysis.outlier_steps import Content, notes
 
 
-def content(kernels: int = 100, backward: int = 40, to_host: int = 0) -> Content:
-    values = (0, kernels, backward, 0, to_host, 0)
+def content(kernels: int = 100, backward: int = 40, to_host: int = 0, forward: int = 20) -> Content:
+    values = (0, kernels, backward, forward, 0, to_host, 0)
     return Content(*(np.array([float(value)]) for value in values))
 
 
@@ -23,7 +23,21 @@ def test_one_steady_step_stands_for_the_run() -> None:
 
 
 def test_one_evaluation() -> None:
-    assert noted((900, content()), (90, content()), (150, content(160))) == {1: "start-up", 3: "evaluation"}
+    steps = (900, content()), (90, content()), (150, content(160, forward=40))
+    assert noted(*steps) == {1: "start-up", 3: "evaluation"}
+
+
+def test_an_optimizer_that_inverts_its_preconditioners_evaluates_nothing() -> None:
+    steps = [(950.0 if k % 10 == 9 else 100.0, content(300 if k % 10 == 9 else 100)) for k in range(30)]
+    assert noted(*steps) == {1: "start-up", **dict.fromkeys((10, 20, 30), "more work")}
+
+
+def test_first_runs_of_a_compiler_are_start_up() -> None:
+    """Unless later steps have such work too."""
+    profiled = [(900.0, content()), *[(300.0, content(200, forward=40))] * 3, *[(90.0, content())] * 6]
+    assert noted(*profiled) == dict.fromkeys((1, 2, 3, 4), "start-up")
+    again = [*profiled, (300.0, content(200, forward=40))]
+    assert noted(*again) == {1: "start-up", **dict.fromkeys((2, 3, 4, 11), "evaluation")}
 
 
 def test_one_checkpoint_among_equal_steps() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
@@ -15,6 +16,7 @@ _MORE, _FEWER = 1.02, 0.9  # kernels than the typical step's
 _CHECKPOINT = 1 << 20  # bytes to the host beyond the typical step's
 _HICCUP = 1.5  # times as long with the same work
 _USUAL = 1.05  # times the shortest or longest of the others: a first step within is like them
+_WORK = ("evaluation", "more work")
 CUT = "cut"
 """The note of a real trace's first or last step that the trace does not have as a whole."""
 
@@ -28,6 +30,8 @@ class Content:
     kernels: Floats
     backward: Floats
     """Kernels of backward operators."""
+    forward: Floats
+    """Products, convolutions and attention of forward passes."""
     optimizer: Floats
     """ns of optimizers."""
     to_host: Floats
@@ -58,12 +62,13 @@ def notes(
     if len(numbers) < 2:
         return {}
     place = {number: i for i, number in enumerate(numbers)}
-    table = np.zeros((5, len(numbers)))  # time, kernels, backward, bytes to the host; ranks
+    table = np.zeros((6, len(numbers)))  # time, kernels, backward, forward, bytes to the host; ranks
     for rank, own in steps.items():
         for (number, time), content in zip(own, contents[rank], strict=True):
-            values = (time, content.kernels[0], content.backward[0], content.to_host[0], 1)
+            own_sums = (content.kernels, content.backward, content.forward, content.to_host)
+            values = (time, *(each[0] for each in own_sums), 1)
             table[:, place[number]] += values
-    means = table[:4] / np.maximum(table[4], 1)
+    means = table[:5] / np.maximum(table[5], 1)
     # Of two in the middle the lower: the mean of a steady step and one that waits is like neither.
     typical = np.percentile(means[:, 1:], 50, axis=1, method="lower").tolist()
     found: dict[int, str] = {}
@@ -73,6 +78,7 @@ def notes(
             found[number] = note
     if real and numbers[-1] in found and means[1, -1] < _FEWER * typical[1]:
         found[numbers[-1]] = CUT
+    found |= {} if real else dict.fromkeys(_first_runs(numbers[1:], found), "start-up")
     others = [time for number, time in zip(numbers[1:], means[0, 1:].tolist(), strict=True) if number not in found]
     first = _note(means[:, 0].tolist(), typical, waits=False) if real else "start-up"
     if not first and others and not min(others) / _USUAL <= means[0, 0] <= max(others) * _USUAL:
@@ -84,19 +90,27 @@ def notes(
     return found
 
 
+def _first_runs(numbers: Sequence[int], found: Mapping[int, str]) -> list[int]:
+    """Steps right behind the first with work that no later step has: TorchScript and compilers profile their first
+    runs."""
+    early = list(itertools.takewhile(lambda number: found.get(number) in _WORK, numbers))
+    later = {found[number] for number in numbers[len(early) :] if number in found}
+    return [] if later.intersection(_WORK) or len(early) == len(numbers) else early
+
+
 def _note(own: Sequence[float], typical: Sequence[float], waits: bool) -> str:
     """`waits`: a step that takes longer with the same work is an outlier."""
-    time, kernels, backward, to_host = own
+    time, kernels, backward, forward, to_host = own
     if kernels < _FEWER * typical[1]:
         return "less work"
     if time < _LONGER * typical[0]:
         return ""
     notes = []
-    if to_host > typical[3] + _CHECKPOINT:
+    if to_host > typical[4] + _CHECKPOINT:
         notes.append("checkpoint")
     if kernels > _MORE * typical[1]:
-        trains = typical[2] > 0
-        notes.append("evaluation" if trains and backward <= _MORE * typical[2] else "more work")
+        evaluates = typical[2] > 0 and backward <= _MORE * typical[2] and forward > _MORE * typical[3]
+        notes.append("evaluation" if evaluates else "more work")
     if waits and not notes and time > _HICCUP * typical[0]:
         notes.append("waits")
     return ", ".join(notes)

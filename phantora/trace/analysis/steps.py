@@ -19,6 +19,7 @@ from phantora.errors import PhantoraError
 from phantora.trace.analysis.iterations import (
     Iteration,
     Iterations,
+    Mark,
     Marks,
     by_annotation,
     by_dataloader,
@@ -31,7 +32,7 @@ from phantora.trace.analysis.outlier_steps import Content, notes
 from phantora.trace.analysis.repetition import by_repetition
 from phantora.trace.analysis.settled_steps import SETTLING, Settled, settle
 from phantora.trace.reader import Log
-from phantora.trace.schema import DEVICE_KINDS, KIND_CODE
+from phantora.trace.schema import DEVICE_KINDS, KIND_CODE, OPTIMIZER_STEP
 from phantora.wire.names import COMPILING, TUNING
 
 Ints = npt.NDArray[np.int64]
@@ -40,6 +41,7 @@ SOURCES = ("optimizer", "profiler", "dataloader", "annotation", "pattern", "run"
 _COLUMNS = ("kind", "rank", "stream", "name", "start", "end", "launch", "op", "shape", "cls", "bytes")
 _ENOUGH = 0.5  # of the GPUs' work must lie in steps, or other iterations are looked for
 _ANNOTATION = re.compile(r"annotation[ :=](.+)")
+PRODUCTS = ("gemm", "attention", "convolution")  # classes that every forward pass of a network has
 BACKWARD = re.compile(r"backward", re.IGNORECASE)
 
 
@@ -201,6 +203,15 @@ class _Launched:
         return cls(edges, np.full(size, np.iinfo(np.int64).max), np.zeros(size, np.int64), Content.empty(size))
 
 
+def _edges(marks: Sequence[Mark]) -> Ints:
+    """Starts and ends of a rank's optimizer steps, in turn."""
+    edges: list[int] = []
+    for mark in marks:
+        if mark.name.startswith(OPTIMIZER_STEP) and mark.start >= (edges[-1] if edges else mark.start):
+            edges += (mark.start, _after(mark.end))
+    return np.array(edges, np.int64)
+
+
 def _after(end: int) -> int:
     return min(end, int(np.iinfo(np.int64).max) - 1) + 1
 
@@ -208,7 +219,7 @@ def _after(end: int) -> int:
 def _steps(log: Log, iterations: Iterations, marks: Marks) -> Steps | None:
     """None if none of the iterations launched anything on the GPU of some rank."""
     launched = {rank: _Launched.of(own) for rank, own in iterations.of_rank.items()}
-    _read(log, launched)
+    _read(log, launched, marks)
     found: dict[int, list[Step]] = {}
     contents: dict[int, list[Content]] = {}
     busy = inside = optimizers = stepped = 0.0
@@ -296,8 +307,10 @@ def _host_time(begin: int, end: int, content: Content, first: int, last: int) ->
     return end - begin + 1 - int(content.waited[first : last + 1].sum())
 
 
-def _read(log: Log, launched: dict[int, _Launched]) -> None:
+def _read(log: Log, launched: dict[int, _Launched], marks: Marks) -> None:
     """Fills `launched` from the device rows."""
+    updates = {rank: _edges(own) for rank, own in marks.items()}
+    product = np.array([word in PRODUCTS for word in log.words("cls")] + [False])
     backward = np.array([bool(BACKWARD.search(word)) for word in log.words("op")] + [False])
     optimizer = np.array([word == "optimizer" for word in log.words("cls")] + [False])
     to_host = np.array(["DtoH" in word for word in log.words("name")] + [False])
@@ -324,5 +337,8 @@ def _read(log: Log, launched: dict[int, _Launched]) -> None:
             kernel = batch["kind"][rows] == KIND_CODE["kernel"]
             content.kernels += np.bincount(slot[kernel], minlength=size)
             content.backward += np.bincount(slot[kernel & backward[batch["op"][rows]]], minlength=size)
+            update = np.searchsorted(updates[rank], launch[kernel], "right") % 2 == 1
+            forward = product[batch["cls"][rows]][kernel] & ~backward[batch["op"][rows]][kernel] & ~update
+            content.forward += np.bincount(slot[kernel][forward], minlength=size)
             content.optimizer += np.bincount(slot, length * optimizer[batch["cls"][rows]], size)
             content.to_host += np.bincount(slot, batch["bytes"][rows] * to_host[batch["name"][rows]], size)

@@ -4,7 +4,8 @@ Tokens are the indices that the largest embedding table of a rank is asked for; 
 index_select or the gather that it becomes, the backward one names the table, and is read where there is one. Samples
 are their first dimension, or that of the images of convolutions with at most four channels: the fewest that any network
 takes, since others take an image more than once (a GAN's discriminator, a perceptual loss). Passes of a sampler without
-a backward pass give no samples.
+a backward pass give no samples. A batch that the host copies to the GPU counts as often as it is copied, however often
+networks run on it.
 
 Every rank's count, unless ranks share a batch: those of a group that sums activations of the embedding's size in the
 forward pass are tensor-parallel, and count once. In the backward pass gradients of weights may have that size.
@@ -13,7 +14,7 @@ forward pass are tensor-parallel, and count once. In the backward pass gradients
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -33,10 +34,11 @@ _GATHER = "aten::gather.out"
 _BACKWARD_CONVOLUTION = "aten::convolution_backward"
 _FORWARD_CONVOLUTIONS = ("aten::cudnn_convolution", "aten::convolution", "aten::_convolution")
 _ARGUMENTS = re.compile(r"\w+\[[\d,]*\], \w+\[([\d,]+)\], (\d+)")
-_LOOKUP = re.compile(r"\w+\[(\d+),\d+\], (?:0, )?i(?:64|32)\[([\d,]+)\]")
+_LOOKUP = re.compile(r"\w+\[(\d+),(\d+)\], (?:0, )?i(?:64|32)\[([\d,]+)\]")
 _GATHERED = re.compile(r"\w+\[(\d+),(\d+)\], 0, i64\[(\d+),\2\]")
-_IMAGES = re.compile(r"\w+\[(\d+),([1-4]),\d+,\d+\], (\w+\[\d+,[1-4],\d+,\d+\])")
+_IMAGES = re.compile(r"\w+\[((\d+),[1-4],\d+,\d+)\], (\w+\[\d+,[1-4],\d+,\d+\])")
 _WIDTH = re.compile(r"\w+\[(?:[\d,]+,)?(\d+)\]")
+_INTEGERS, _PIXELS = (4, 8), (1, 2, 4)  # bytes of an index and of a pixel on the host
 _LEAST_EXCHANGES = 2  # of activations in a forward pass that make a group tensor-parallel
 
 _KERNEL, _COMMUNICATION = kind_mask(("kernel",)), kind_mask(COMMUNICATION_KINDS)
@@ -46,7 +48,8 @@ _KERNEL, _COMMUNICATION = kind_mask(("kernel",)), kind_mask(COMMUNICATION_KINDS)
 class _Lookup:
     """The sizes of one call of an operator."""
 
-    table: int
+    table: tuple[int, int]
+    """Rows and width."""
     tokens: int
     samples: int
     backward: bool
@@ -59,6 +62,8 @@ class _Images:
     """The sizes of one convolution of images."""
 
     count: int
+    pixels: int
+    """Elements of all images, with their channels."""
     weights: str
     backward: bool
 
@@ -69,6 +74,8 @@ class _Seen:
 
     lookups: list[_Lookup] = field(default_factory=list)
     images: list[_Images] = field(default_factory=list)
+    copied: Counter[int] = field(default_factory=Counter)
+    """Copies from the host by their bytes."""
 
     @property
     def elements(self) -> int:
@@ -76,15 +83,19 @@ class _Seen:
 
     def volume(self) -> tuple[int, int]:
         """Tokens and samples: of the table that is asked for most, or of the images."""
-        tables: dict[tuple[bool, int], list[_Lookup]] = defaultdict(list)
+        tables: dict[tuple[bool, tuple[int, int]], list[_Lookup]] = defaultdict(list)
         for lookup in self.lookups:
             tables[lookup.backward, lookup.table].append(lookup)
         batches = {images.count for images in self.images}
-        found = [
-            (backward, sum(each.tokens for each in own), sum(each.samples for each in own))
-            for (backward, _), own in tables.items()
-            if not {each.tokens for each in own} <= batches  # an embedding of the images' classes or times
-        ]
+        found: list[tuple[bool, int, int]] = []
+        for (backward, _), own in tables.items():
+            if {each.tokens for each in own} <= batches:
+                continue  # an embedding of the images' classes or times
+            tokens = samples = 0
+            for each, times in Counter(own).items():
+                times = self._batches(times, each.tokens, _INTEGERS)
+                tokens, samples = tokens + times * each.tokens, samples + times * each.samples
+            found.append((backward, tokens, samples))
         if not found:
             return 0, self._samples()
         trained = [each for each in found if each[0]] or found
@@ -92,12 +103,20 @@ class _Seen:
 
     def _samples(self) -> int:
         trained = [images for images in self.images if images.backward]
-        networks: dict[str, list[int]] = defaultdict(list)
+        networks: dict[str, Counter[_Images]] = defaultdict(Counter)
         for images in trained or self.images:
-            networks[images.weights].append(images.count)
-        if not trained and any(len(counts) > 1 for counts in networks.values()):
+            networks[images.weights][images] += 1
+        if not trained and any(runs.total() > 1 for runs in networks.values()):
             return 0
-        return min((sum(counts) for counts in networks.values()), default=0)
+        counts = [
+            sum(each.count * self._batches(times, each.pixels, _PIXELS) for each, times in runs.items())
+            for runs in networks.values()
+        ]
+        return min(counts, default=0)
+
+    def _batches(self, times: int, elements: int, widths: Sequence[int]) -> int:
+        """Batches of so many elements, of those widths in bytes, that a network ran on `times` times."""
+        return min(times, sum(self.copied[elements * width] for width in widths) or times)
 
 
 class Volume:
@@ -121,6 +140,8 @@ class Volume:
         self._wanted = np.array([reader is not None for reader in self._readers] + [False])
         self._shapes = shapes
         self._kinds = [collective_kind(word) for word in log.words("name")]
+        from_host = {COPY_NAMES["H2D_PINNED"], COPY_NAMES["H2D_PAGEABLE"]}
+        self._from_host = np.array([word in from_host for word in log.words("name")] + [False])
         self._pulls = [word == COPY_NAMES["P2P"] for word in log.words("name")]
         self._backward = np.array(["_backward" in word for word in operators] + [False])
         self._steps: list[tuple[float, float, float]] = []  # tokens, samples of the job; tokens of a rank
@@ -140,6 +161,10 @@ class Volume:
             elif found is not None:
                 seen[r].images.append(found)
         if seen:
+            copies = own & self._from_host[window["name"]]
+            for r, size in zip(window["rank"][copies].tolist(), window["bytes"][copies].tolist(), strict=True):
+                if r in seen:
+                    seen[r].copied[size] += 1
             shared = self._shared(window, {r: s.elements for r, s in seen.items()})
             volumes = {r: s.volume() for r, s in seen.items()}
             shares = {r: self._weights[r] / shared.get(r, 1) for r in seen}
@@ -192,18 +217,23 @@ def _embedding(shape: str) -> _Lookup | None:
     table, indices = found
     tokens = prod(indices)
     samples = indices[0] if len(indices) > 1 else 0
-    return _Lookup(table, tokens, samples, True, tokens * embedding_width(shape))
+    width = embedding_width(shape)
+    return _Lookup((table, width), tokens, samples, True, tokens * width)
 
 
 def _lookup(shape: str) -> _Lookup | None:
     match = _LOOKUP.match(shape)
-    return _Lookup(int(match[1]), prod(int(n) for n in match[2].split(",")), 0, False) if match else None
+    if match is None:
+        return None
+    return _Lookup((int(match[1]), int(match[2])), prod(int(n) for n in match[3].split(",")), 0, False)
 
 
 def _gathered(shape: str) -> _Lookup | None:
     """None if it asks for more rows than there are, as the backward pass of sparse embedding bags does."""
     match = _GATHERED.match(shape)
-    return _Lookup(int(match[1]), int(match[3]), 0, False) if match and int(match[3]) <= int(match[1]) else None
+    if match is None or int(match[3]) > int(match[1]):
+        return None
+    return _Lookup((int(match[1]), int(match[2])), int(match[3]), 0, False)
 
 
 def _images(shape: str) -> _Images | None:
@@ -217,7 +247,9 @@ def _images_forward(shape: str) -> _Images | None:
 
 def _image(shape: str, backward: bool) -> _Images | None:
     match = _IMAGES.match(shape)
-    return _Images(int(match[1]), match[3], backward) if match else None
+    if match is None:
+        return None
+    return _Images(int(match[2]), prod(int(n) for n in match[1].split(",")), match[3], backward)
 
 
 def embedding(shape: str) -> tuple[int, list[int]] | None:

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
+from phantora.trace.analysis.steps import PRODUCTS
 from phantora.trace.analysis.throughput import EMBEDDING, embedding, embedding_width
 from phantora.trace.diff.compare import Side
 from phantora.trace.diff.inventory import Amount, Operation, Transfer
 
 # Whose calls tell how often the layers of a model ran: the first class of which both runs have backward operators.
 _LAYERED = ("attention", "convolution", "normalization", "gemm", "")
-_PRODUCTS = ("gemm", "attention", "convolution")
 _DTYPE = re.compile(r"\(?(bf16|fp16|fp32|fp64|fp8\w*|tf32)\[")
 _IMAGES = re.compile(r"\w+\[(\d+),[1-4],(\d+),\d+\], \w+\[\d+,[1-4],\d+,\d+\]")
 _ALL = re.compile(r"… (\d+) in all")
@@ -96,7 +96,7 @@ def traits(side: Side) -> Traits:
     elements = prod(indices) * width if lookup else 0
     gathered, scattered, reduced, (spread_out, summed) = _traffic(side.transfers, elements)
     return Traits(
-        dtype=_most(operations, lambda o: o.cls in _PRODUCTS and not o.part, _dtype, calls=True),
+        dtype=_most(operations, lambda o: o.cls in PRODUCTS and not o.part, _dtype, calls=True),
         indices=indices,
         table=(lookup[0], width) if lookup else None,
         embeddings=sum(v.count for v in embeddings) / min(1.0, max((v.share for v in embeddings), default=1.0) or 1.0),
@@ -203,7 +203,7 @@ def repeats(a: Side, b: Side, x: Traits, y: Traits) -> Repeats:
             micro = pair
             break
     passes = micro[1] / micro[0]
-    called = [_calls(side.operations, lambda o: o.cls in _PRODUCTS and not o.part) for side in (a, b)]
+    called = [_calls(side.operations, lambda o: o.cls in PRODUCTS and not o.part) for side in (a, b)]
     products = called[1] / called[0] if all(called) else passes
     for cls in _LAYERED:
 
@@ -230,7 +230,7 @@ def repeats(a: Side, b: Side, x: Traits, y: Traits) -> Repeats:
 
 def activations(side: Side) -> set[str]:
     """Shapes that follow the batch: of products, or of all operators where there are none."""
-    products = {o.shape for o in side.operations if o.cls in _PRODUCTS and not o.part}
+    products = {o.shape for o in side.operations if o.cls in PRODUCTS and not o.part}
     return products or {o.shape for o in side.operations}
 
 
