@@ -27,6 +27,12 @@ from phantora.cost.transfers import transfer_price
 from phantora.cost.types import CALIBRATED, KernelLaunch, L2State, OperatorSignature, Price, scale_to
 from phantora.hardware.types import Gpu
 
+BY_OTHERS = ("interpolated", "scaled")
+# Flops by torch's conventions over those that are computed: causal masks; transforms of images, 1.66 at most in the
+# tables. Bytes of operands over those that are read: strides, 1.15 at most.
+SHORTCUTS = {"attention": 2.0, "convolution": 2.0}
+STRIDED = 1.2
+
 TablesOfGpus = Sequence[tuple[Table, Gpu]]
 
 
@@ -129,11 +135,23 @@ class GpuCostModel:
     def _price(self, query: Query) -> Price:
         """The price of the first source that has one."""
         prices = (source.price(query) for source in self._sources)
-        price = next(price for price in prices if price is not None)
+        price = next((price for price in prices if price is not None and self._is_possible(price, query)), query.base)
         products = self.gpu.measured.products if self.gpu.measured else 1.0
         if products == 1.0 or price.cls not in COMPUTES or price.provenance == CALIBRATED:
             return price
         return replace(price, durations=scale_to(price.durations, sum(price.durations) * products))
+
+    def _is_possible(self, price: Price, query: Query) -> bool:
+        """False for a price by other operators that is below the time of its arithmetic, or of its memory, at the peak
+        of the GPU: the next source has a price then."""
+        if price.provenance not in BY_OTHERS:
+            return True
+        machine, ns = self._analytic.machine, sum(price.durations)
+        if price.cls in COMPUTES and price.format:
+            dtype = "tfloat32" if query.compute else price.format
+            if price.flops / machine.peak(dtype) > ns * SHORTCUTS.get(price.cls, 1.0):
+                return False
+        return price.bytes - 2.0 * self.gpu.l2_bytes <= ns * self.gpu.hbm_bandwidth / 1e9 * STRIDED
 
     def _after_reads(self, price: Price, query: Query, signature: OperatorSignature, l2: L2State) -> Price:
         """`price` with less write-back: operators before this one left less than the most dirty lines in L2."""

@@ -21,12 +21,13 @@ _PARTS = ("convolution", "conv2d", "conv3d", "conv_depthwise")
 
 def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
     """Estimate from the arguments; a pass over memory if these are not as expected."""
-    found = convolution_ns(machine, signature, name)
+    image = tensor_at(signature.args, 0)
+    compute = arithmetic(image, kernels) if image else ""
+    found = convolution_ns(machine, signature, name, compute)
     if found is None:
         return passes_memory(machine, signature, name, kernels)
     ns, flops, moved = found
-    image = tensor_at(signature.args, 0)
-    return Estimate(ns, moved, flops, arithmetic(image) if image else "")
+    return Estimate(ns, moved, flops, compute)
 
 
 def cores(there: Machine, here: Machine, signature: OperatorSignature) -> float:

@@ -11,8 +11,9 @@ from typing import Protocol, TypeVar
 from phantora.cost import flops
 from phantora.cost.families.gemm import STEP_BYTES
 from phantora.cost.machine import Machine
+from phantora.cost.parse import compute_of
 from phantora.cost.tensors import ints_at, item_bytes, nbytes, tensor_at
-from phantora.cost.types import OperatorSignature, TensorSpec
+from phantora.cost.types import KernelLaunch, OperatorSignature, TensorSpec
 
 LAYOUT_SHARE = 0.83  # of a vectorised stream: nchwToNhwc and its inverse on H200
 LAYOUT_ROW, LAYOUT_CYCLES = 32, 0.37  # pixels of a channel fill rows of that many; SM cycles of an element of these
@@ -25,10 +26,12 @@ MEMORY_SHARE = 0.90  # of a vectorised stream, when bound by memory
 TILES = ((256, 128, 1.05), (128, 256, 1.05), (128, 128, 1.0), (128, 64, 0.75), (64, 128, 0.75), (64, 64, 0.6))
 
 
-def convolution_ns(machine: Machine, signature: OperatorSignature, name: str) -> tuple[float, float, float] | None:
-    """Time in ns, flops and bytes; None when the arguments are not as expected."""
+def convolution_ns(
+    machine: Machine, signature: OperatorSignature, name: str, compute: str
+) -> tuple[float, float, float] | None:
+    """Time in ns, flops and bytes; None when the arguments are not as expected. It multiplies in `compute`."""
     if "backward" in name:
-        return _backward(machine, signature)
+        return _backward(machine, signature, compute)
     x, weight = tensor_at(signature.args, 0), tensor_at(signature.args, 1)
     if x is None or weight is None or len(x.shape) < 3 or len(weight.shape) != len(x.shape):
         return None
@@ -45,7 +48,7 @@ def convolution_ns(machine: Machine, signature: OperatorSignature, name: str) ->
     else:
         groups, pack = _packed(weight, groups)
         share, channels = _channels(weight.shape[1] * pack)
-        ns = _product(machine, x, prod(big[2:]) * x.shape[0], weight.shape[0], channels * taps, groups) / share
+        ns = _product(machine, x, compute, prod(big[2:]) * x.shape[0], weight.shape[0], channels * taps, groups) / share
     pointwise = taps == 1 and big[2:] == small[2:]
     ns = max(ns, machine.memory_ns(moved, MEMORY_SHARE))
     return ns + _around(machine, x, (x.shape, out, weight.shape), pointwise), count, moved
@@ -71,7 +74,7 @@ def _channels(channels: int) -> tuple[float, int]:
     return (FEW_CHANNELS_SHARE, FEW_CHANNELS) if channels < FEW_CHANNELS else (1.0, channels)
 
 
-def _backward(machine: Machine, signature: OperatorSignature) -> tuple[float, float, float] | None:
+def _backward(machine: Machine, signature: OperatorSignature, compute: str) -> tuple[float, float, float] | None:
     grad, x, weight = (tensor_at(signature.args, i) for i in range(3))
     if grad is None or x is None or weight is None or min(len(t.shape) for t in (grad, x, weight)) < 3:
         return None
@@ -95,7 +98,7 @@ def _backward(machine: Machine, signature: OperatorSignature) -> tuple[float, fl
             product = _depthwise_ns(machine, flops.convolution(x.shape, weight.shape, grad.shape, transposed), 0)
         else:
             inner = ceil(weight.shape[0] / groups) * taps
-            product = _product(machine, x, prod(x.shape[2:]) * x.shape[0], x.shape[1], inner, groups)
+            product = _product(machine, x, compute, prod(x.shape[2:]) * x.shape[0], x.shape[1], inner, groups)
             if not transposed:  # a stride leaves most taps of the input's gradient empty
                 product *= min(1.0, positions / max(1, prod(x.shape[2:]) * x.shape[0]))
         ns, moved = ns + max(product, memory) + layout, moved + each
@@ -105,7 +108,9 @@ def _backward(machine: Machine, signature: OperatorSignature) -> tuple[float, fl
         else:
             share, channels = _channels(weight.shape[1] * pack)
             n = channels * taps * groups
-            product = _product(machine, x, ceil(weight.shape[0] / groups), n, positions, groups, split=True) / share
+            product = (
+                _product(machine, x, compute, ceil(weight.shape[0] / groups), n, positions, groups, split=True) / share
+            )
         ns, moved = ns + max(product, memory) + layout, moved + each
     return max(ns, machine.fit.floor_ns), count, moved
 
@@ -119,6 +124,7 @@ K = TypeVar("K", bound=_Named)
 
 _HELPER = re.compile("nchwToNhwc|nhwcToNchw|convertTensor|tensorTransform|Padding|init_device|scalePacked")
 _WEIGHT_FIRST = "conv_depthwise2d_grad_weight_kernel"
+_TRANSFORMS = re.compile("fft2d|cf32")
 _MORE_OF_INPUTS = re.compile("nhwcToNchw|dgrad|splitKreduce")
 
 
@@ -157,21 +163,28 @@ def by_gradient(kernels: Sequence[K]) -> tuple[Sequence[K], Sequence[K]]:
     end = next((at for at, kernel in enumerate(kernels) if not _HELPER.search(kernel.name)), len(kernels) - 1) + 1
     # Some groups have a kernel each.
     end = max((at + 1 for at, kernel in enumerate(kernels) if "dgrad" in kernel.name), default=end)
+    if end and _TRANSFORMS.search(kernels[end - 1].name):  # of the filters; then those of some images at a time
+        while end < len(kernels) and _TRANSFORMS.search(kernels[end].name):
+            end += 1
     while end < len(kernels) and _MORE_OF_INPUTS.search(kernels[end].name):
         end += 1
     return kernels[:end], kernels[end:]
 
 
-def arithmetic(x: TensorSpec) -> str:
-    """Number format of the tensor cores: torch lets cuDNN use TF32 by default."""
-    return "tfloat32" if x.dtype == "float32" else x.dtype
+def arithmetic(x: TensorSpec, kernels: tuple[KernelLaunch, ...]) -> str:
+    """Number format of the products: torch lets cuDNN use TF32 by default. A library call has its own."""
+    if x.dtype != "float32" or (any(kernel.library for kernel in kernels) and not compute_of(kernels)):
+        return x.dtype
+    return "tfloat32"
 
 
-def _product(machine: Machine, x: TensorSpec, m: int, n: int, k: int, groups: int, split: bool = False) -> float:
+def _product(
+    machine: Machine, x: TensorSpec, compute: str, m: int, n: int, k: int, groups: int, split: bool = False
+) -> float:
     """An implicit product in whole waves of tiles. `split`: the inner dimension is cut to fill all SMs."""
     size = item_bytes(x.dtype)
     sms = machine.gpu.sms
-    speed = machine.peak(arithmetic(x)) * machine.fit.conv_peak / sms
+    speed = machine.peak(compute) * machine.fit.conv_peak / sms
     depth = max(1, STEP_BYTES // size)
     n = ceil(n / groups)
     best = float("inf")
