@@ -42,6 +42,18 @@ FIGURES = (
     Figure("error-bars", "real steps inside the bar", r"\n all +\d+ +\d+ +([\d.]+)%", 89.5, True),
     Figure("published-training", "published runs on several hosts, mean", r"hosts: all\*\* \| \d+ \| ([\d.]+)%", 10.2),
     Figure("published-training", "published runs, largest", r"hosts: all\*\* .* ([\d.]+)% \|", 23.5),
+    Figure(
+        "published-training",
+        "published runs, software that runs here, mean",
+        r"can be run here\*\* \| \d+ \| ([\d.]+)%",
+        5.5,
+    ),
+    Figure(
+        "published-training",
+        "published runs, software that runs here, largest",
+        r"can be run here.* ([\d.]+)% \|",
+        18.8,
+    ),
     Figure("published-training", "published scaling, mean", r"series: ([\d.]+) points", 2.9, unit="points"),
     Figure("sparse", "sparse products, median", r"as they are: .* median ([\d.]+) %", 8.0),
     Figure("leave-out-h200", "left out of the H200's table, median", r"\| all \| \d+ \| ([\d.]+)%", 3.1),
