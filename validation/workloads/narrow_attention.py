@@ -31,10 +31,12 @@ class Format:
         return made if made.block else replace(made, layouts=1)
 
 
-def narrow(given: torch.Tensor) -> torch.Tensor:
-    """As [batch, heads, sequence, head_dim] of [sequence, batch, heads, head_dim]."""
-    made = quantise(given.reshape(-1, given.size(2) * given.size(3)), Format.recipe())
-    return made.along_rows.view(given.shape).permute(1, 2, 0, 3)
+def narrow(given: torch.Tensor, gradient: bool = False) -> torch.Tensor:
+    """As [batch, heads, sequence, head_dim] of [sequence, batch, heads, head_dim]; gradients with one scale in E5M2."""
+    how = Format.recipe()
+    made = quantise(given.reshape(-1, given.size(2) * given.size(3)), how).along_rows
+    kind = torch.float8_e5m2 if gradient and not how.block else made.dtype
+    return made.view(kind).view(given.shape).permute(1, 2, 0, 3)
 
 
 def _blocks(given: torch.Tensor, length: int) -> torch.Tensor:
@@ -65,7 +67,7 @@ class _Attend(torch.autograd.Function):
         sums = torch.empty((batch, heads, length, 1), dtype=torch.float32, device=q.device)
         _, _, cum_q, cum_k, _, _, seed, offset, _ = ctx.made
         CUDNN_BACKWARD(
-            narrow(gradients[0]), q, k, v, out, sums, seed, offset, None, cum_q, cum_k, length, length, 0.0, True
+            narrow(gradients[0], True), q, k, v, out, sums, seed, offset, None, cum_q, cum_k, length, length, 0.0, True
         )
         return *(gradients[0].new_empty(shape) for shape in ctx.shapes), None
 

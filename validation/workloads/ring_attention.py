@@ -92,7 +92,7 @@ class _Ring(torch.autograd.Function):
         of_query, of_pair, coming = torch.empty(0), torch.empty(0), torch.empty(0)
         works: list[dist.Work] = []
         wide = gradients[0].dtype
-        sent = narrow(gradients[0].permute(2, 0, 1, 3)) if ctx.narrows else gradients[0]
+        sent = narrow(gradients[0].permute(2, 0, 1, 3), True) if ctx.narrows else gradients[0]
         for step, (q, k, v, made) in enumerate(steps):
             queries, keys, causal = _parts(step, group.rank(), gradients[0].size(2))
             out, lse, cum_q, cum_k, max_q, max_k, seed, offset, _ = made
