@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from phantora.errors import PhantoraError
-from phantora.view.server import Server, Site
+from phantora.view.server import Server
+from phantora.view.site import Site
 
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "Phantora" * 4  # a word that no error message spells by chance, also of a damaged request
