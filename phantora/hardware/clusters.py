@@ -55,10 +55,11 @@ def load_cluster(spec: str) -> Cluster:
         if re.fullmatch(r"\d+", model):
             raise PhantoraError(f"cluster {spec!r} names no GPU model: write {text}x{DEFAULT_GPU}; {FORMS}")
         return _make(int(match["hosts"] or 1), int(match["gpus"]), load_gpu(model), text)
-    if (turned := _TURNED.fullmatch(text)) and is_gpu(turned["model"]):
-        raise PhantoraError(f"cluster {spec!r}: write 1x{turned['gpus']}x{turned['model']}")
     system = _SYSTEM.fullmatch(text)
-    if system and (system["name"].lower() in system_names() or system["hosts"]):
+    known = system is not None and system["name"].lower() in system_names()
+    if not known and (turned := _TURNED.fullmatch(text)) and is_gpu(turned["model"]):
+        raise PhantoraError(f"cluster {spec!r}: write 1x{turned['gpus']}x{turned['model']}")
+    if system and (known or system["hosts"]):
         return _system(system["name"], system["hosts"], text)
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9 _-]*", text):
         return _make(1, 1, load_gpu(text), text)

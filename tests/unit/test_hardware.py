@@ -88,6 +88,7 @@ def test_device_fields_fill_the_shared_struct() -> None:
 def test_unknown_gpu_names_near_ones() -> None:
     with pytest.raises(PhantoraError, match=r"cluster 'H100x8': write 1x8xH100$"):
         load_cluster("H100x8")
+    assert load_cluster("gb200-nvl72:1").gpu.name == "GB200"  # a system that has a GPU's name
     with pytest.raises(PhantoraError, match=r"unknown GPU 'H2000'.*H200-SXM"):
         load_gpu("H2000")
     with pytest.raises(PhantoraError, match=r"Known: .*A100-SXM-40GB.*B200-SXM"):
