@@ -46,6 +46,6 @@ def test_a_skip_connection_in_one_batch_hangs_and_connections_replay(tmp_path: P
     (tmp_path / "apart.py").write_text('import os\nos.environ["APART"] = "1"\n' + PROGRAM)
     run = trace(tmp_path, "--cluster", "1x3xH100", "apart.py", recording=True)
     again = tmp_path / "again.arrow"
-    done = phantora("replay", str(run.log), "-q", "--no-summary", "-o", str(again), cwd=again.parent, timeout=120)
-    assert done.returncode == 0, done.stderr
+    replayed = phantora("replay", str(run.log), "-q", "--no-summary", "-o", str(again), cwd=again.parent, timeout=120)
+    assert replayed.returncode == 0, replayed.stderr
     assert pa.ipc.open_file(again).read_all() == pa.ipc.open_file(run.log).read_all()

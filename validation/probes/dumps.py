@@ -17,9 +17,10 @@ MEMORY = ("leak", "fragmentation")
 SECONDS = 6
 
 
-def hang(case, rank):
+def hang(case: str, rank: int) -> None:
     import torch
     import torch.distributed as dist
+    from torch._C._distributed_c10d import _dump_nccl_trace  # type: ignore[attr-defined]
 
     torch.cuda.set_device(rank)
     dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
@@ -47,11 +48,11 @@ def hang(case, rank):
     elif case == "fine":
         dist.all_gather([torch.empty_like(x), torch.empty_like(x)], x)
     time.sleep(SECONDS)
-    Path(f"nccl_trace_rank_{rank}").write_bytes(torch._C._distributed_c10d._dump_nccl_trace())
+    Path(f"nccl_trace_rank_{rank}").write_bytes(_dump_nccl_trace())
     os._exit(0)
 
 
-def memory(case):
+def memory(case: str) -> None:
     import torch
 
     torch.cuda.set_per_process_memory_fraction(2 * (1 << 30) / torch.cuda.get_device_properties(0).total_memory)
@@ -73,7 +74,7 @@ def memory(case):
         torch.cuda.memory._dump_snapshot("oom.pickle")
 
 
-def main():
+def main() -> None:
     if len(sys.argv) == 2:
         folder, jobs = Path(sys.argv[1]), []
         for number, case in enumerate((*HANGS, *MEMORY)):
@@ -82,9 +83,16 @@ def main():
             place.mkdir(parents=True)
             shutil.copy(__file__, place / "train.py")
             for rank in range(2 if case in HANGS else 1):
-                more = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(29600 + number)}
+                more = {
+                    "RANK": str(rank),
+                    "WORLD_SIZE": "2",
+                    "MASTER_ADDR": "localhost",
+                    "MASTER_PORT": str(29600 + number),
+                }
                 more |= {"TORCH_FR_BUFFER_SIZE": "200", "NCCL_NVLS_ENABLE": "0", "OMP_NUM_THREADS": "1"}
-                jobs.append(subprocess.Popen([sys.executable, "train.py", case, str(rank)], cwd=place, env=os.environ | more))
+                jobs.append(
+                    subprocess.Popen([sys.executable, "train.py", case, str(rank)], cwd=place, env=os.environ | more)
+                )
         for job in jobs:
             try:
                 job.wait(60)

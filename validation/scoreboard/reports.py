@@ -44,7 +44,7 @@ def _rows(entry: Mapping[str, Any], cases: Path | None, folder: Path) -> list[Ro
 def _unlike(entry: Mapping[str, Any], ran: Ran) -> str:
     """By what a run differs from what is expected; "": nothing."""
     ends = entry.get("ends", "ok")
-    hung = bool(re.search(r"\bhang\b|hangs|HANG|no progress", ran.output)) and ran.status != 0
+    hung = bool(re.search(r"\bhang\b|hangs|HANG|no progress|deadlock", ran.output)) and ran.status != 0
     good = {"ok": ran.status == 0, "failed": ran.status != 0, "hang": hung}[ends]
     if not good:
         return f"expected: {ends}; {error_of(ran)}"
