@@ -26,13 +26,14 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import requires
 from pathlib import Path
 
 from phantora.run_process import PHANTORA
 
 ROOT = Path(__file__).resolve().parents[1]
-NEWEST = "2.15.0"
-"""The newest torch that is let in; `.ci/run` tries it next to the tested default."""
+NEWEST = "newest"
+"""The newest torch that the package lets in and pip finds; `.ci/run` tries it next to the tested default."""
 NEEDED = ("pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6", "torchvision")
 TESTS = {
     "stubs": (
@@ -174,6 +175,16 @@ def table(results: Sequence[Result]) -> list[str]:
     return lines
 
 
+def newest() -> str:
+    """Its version; pip may be kept from later ones by constraints. Raises RuntimeError."""
+    bound = next(one for one in requires("phantora") or () if re.match(r"torch\b[^;]*$", one))
+    ask = ("install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet", "--report", "-", bound)
+    done = run([sys.executable, "-m", "pip", *ask])
+    if done.returncode:
+        raise RuntimeError(f"pip finds no {bound}: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
+    return str(json.loads(done.stdout)["install"][0]["metadata"]["version"])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--torch", nargs="+", default=["2.9.1", "2.11.0", NEWEST], help="versions, or: newest")
@@ -186,7 +197,7 @@ def main() -> int:
     results = []
     with tempfile.TemporaryDirectory(prefix="phantora-matrix-") as temporary:
         folder = (options.folder or Path(temporary)).resolve()
-        for torch in (NEWEST if torch == "newest" else torch for torch in options.torch):
+        for torch in (newest() if torch == NEWEST else torch for torch in options.torch):
             for python in options.python:
                 result = Result(torch, python)
                 results.append(result)
