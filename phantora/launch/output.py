@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
 from phantora.errors import PhantoraError, Reason, cause_of
 from phantora.launch.plan import STDERR, STDOUT, Plan, parse_streams, rank_log_dir
+from phantora.launch.repeats import Repeats
 
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|[\r\n])")  # progress bars end their lines with a carriage return
 _READ_BYTES = 1 << 16
@@ -118,6 +120,8 @@ class Stream:
     number: int
     prefix: bytes
     to_console: bool
+    leaves_out: Callable[[bytes], bool]
+    """True for a line that the console does not show."""
     file: BinaryIO | None
     path: Path | None
     tail: bytes = b""
@@ -165,6 +169,7 @@ class Stream:
         if lines:
             # torch.distributed prefixes tracebacks and warnings itself, in the same way.
             self.after_return = text.endswith(b"\r")
+            lines = [line for line in lines if not self.leaves_out(line)]
             shown = (line if line.startswith(self.prefix.rstrip()) else self.prefix + line for line in lines)
             console.write(self.number, b"".join(shown))
 
@@ -188,6 +193,10 @@ class Stream:
             self.file.close()
 
 
+def _nothing(_: bytes) -> bool:
+    return False
+
+
 class Outputs:
     """Decides where each rank's two streams go, and opens files and pipes for them."""
 
@@ -198,6 +207,7 @@ class Outputs:
         tee = options.tee if plan.log_dir is None or (options.tee, options.redirects) != ("0", "0") else "3"
         self._tee = parse_streams("--tee", tee, plan.ranks_per_host)
         self._redirect = parse_streams("--redirects", options.redirects, plan.ranks_per_host)
+        self.repeats = Repeats()
 
     def check(self) -> None:
         """Raises, before anything runs, if the log directory cannot be written."""
@@ -232,6 +242,7 @@ class Outputs:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 file = open(path, "wb", buffering=0)  # noqa: SIM115 (unbuffered: readable while the rank runs)
             redirected = path is not None and bool(self._redirect.get(local, 0) & number)
-            streams.append(Stream(read, number, prefix, shown and not redirected, file, path))
+            leaves_out = partial(self.repeats.leaves_out, rank) if number == STDERR else _nothing
+            streams.append(Stream(read, number, prefix, shown and not redirected, leaves_out, file, path))
             ends.append(write)
         return streams, ends

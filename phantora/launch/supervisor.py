@@ -352,4 +352,6 @@ class RankSupervisor:
         for rank in list(self._streams):
             for stream in list(self._streams[rank]):
                 self._close_stream(rank, stream)
+        if repeated := self._outputs.repeats.line():
+            self._console.message(repeated)
         self._selector.close()
