@@ -299,12 +299,12 @@ def test_torch_runs_on_the_stubs_alone(stub_set: stubs.StubSet) -> None:
         f"s = build.read_set(build.Path({str(stub_set.directory)!r}))\n"
         "first = stubs.load(s); assert stubs.load(s) is first\n"
         "import torch\n"
-        "files = {line.split()[-1] for line in open('/proc/self/maps') if '.so' in line}\n"
+        "files = {line.split(maxsplit=5)[-1].strip() for line in open('/proc/self/maps') if '.so' in line}\n"
         "names = ('libcu', 'libnccl', 'libnv')\n"
         "print(*sorted(f for f in files if f.rpartition('/')[2].startswith(names)), sep='\\n')"
     )
     assert result.returncode == 0, result.stderr
-    loaded = result.stdout.split()
+    loaded = result.stdout.splitlines()
     assert {Path(path).parent for path in loaded} == {stub_set.directory}
     assert len(loaded) == len(stub_set.libraries)
 
@@ -422,6 +422,6 @@ def test_libraries_opened_by_their_path_are_the_stubs(stub_set: stubs.StubSet, t
     result = python(
         "import ctypes\nfrom phantora import stubs\nfrom phantora.stubs import build\n"
         f"stubs.load(build.read_set(build.Path({str(stub_set.directory)!r})))\n"
-        f"print(ctypes.CDLL({str(real)!r})._name, ctypes.CDLL('libc.so.6')._name)"
+        f"print(ctypes.CDLL({str(real)!r})._name, ctypes.CDLL('libc.so.6')._name, sep='\\n')"
     )
-    assert result.stdout.split() == [str(stub_set.directory / real.name), "libc.so.6"], result.stderr
+    assert result.stdout.splitlines() == [str(stub_set.directory / real.name), "libc.so.6"], result.stderr
