@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from statistics import median
 
 from phantora.trace.analysis.communicators import collective_kind, ranges
 from phantora.trace.analysis.host_waits import most_in
@@ -26,34 +27,41 @@ def findings(report: Report, details: Details) -> list[str]:
     step = "the run" if report.step_source == "run" else "a step"
     found: list[tuple[float, str]] = []
 
-    def emit(time: float, text: str, **more: str) -> None:
+    largest: dict[str, float] = {}  # rows of the table of time without compute, which decide the order
+    for delay in reversed(report.delays):
+        largest[delay.cause] = delay.time
+
+    def emit(cause: str, text: str, **more: str) -> None:
+        time = stalls[cause]
         if time >= _WORTH_SAYING * whole:
-            found.append((time, text.format(time=duration(time), share=percent(time, whole), step=step, **more)))
+            found.append(
+                (
+                    largest.get(cause, time),
+                    text.format(time=duration(time), share=percent(time, whole), step=step, **more),
+                )
+            )
 
     emit(
-        stalls["host"],
+        "host",
         "Host-bound: for {time} of {step} ({share}) the GPU waits for the host to launch{where}.",
         where=most_in(report),
     )
     emit(
-        stalls["synchronisation"],
+        "synchronisation",
         "Synchronisation: for {time} of {step} ({share}) the GPU is idle because the host had waited for it.",
     )
-    emit(stalls["pipeline bubble"], "Pipeline bubble: for {time} of {step} ({share}) ranks wait for their partners.")
-    emit(stalls["copy"], "Copies: for {time} of {step} ({share}) the GPU only copies{most}.", most=_copies(details))
-    emit(
-        stalls["dependency"],
-        "Dependencies: for {time} of {step} ({share}) launched kernels wait for other streams' events.",
-    )
+    emit("pipeline bubble", "Pipeline bubble: for {time} of {step} ({share}) ranks wait for their partners.")
+    emit("copy", "Copies: for {time} of {step} ({share}) the GPU only copies{most}.", most=_copies(details))
+    emit("dependency", "Dependencies: for {time} of {step} ({share}) launched kernels wait for other streams' events.")
     worst = details.stragglers[0] if details.stragglers else None
     late = "Late ranks: for {time} of {step} ({share}) collectives wait, unhidden, for their last rank"
     if worst and worst.caused >= _WORTH_SAYING * whole:
         part = percent(worst.caused, sum(s.caused for s in details.stragglers))
         late = (
             f"Straggler: rank {worst.rank} comes last in {worst.last} collectives ({part} of all lateness); "
-            "waiting for late ranks costs {time} of {step} ({share})"
+            f"waiting for late ranks costs {{time}} of {{step}} ({{share}}){_longer(worst.rank, report)}"
         )
-    emit(stalls["late rank"], late + ".")
+    emit("late rank", late + ".")
     if exposure:
         by_collective: dict[tuple[str, str], float] = defaultdict(float)
         waiters: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -65,11 +73,22 @@ def findings(report: Report, details: Details) -> list[str]:
         waiter = max(waiters[kind, group].items(), key=lambda item: item[1])[0]
         by = f", awaited most by {waiter.removeprefix('aten::')}" if waiter else ""
         emit(
-            stalls["transfer"],
+            "transfer",
             "Exposed transfers: communication that no compute hides takes {time} of {step} ({share}), most in "
             f"{kind} of {group} ({duration(most)}{by}){_calls(kind, group, details)}.",
         )
     return [*(text for _, text in sorted(found, key=lambda item: -item[0])), *_apart(report)]
+
+
+def _longer(rank: int, report: Report) -> str:
+    """How much longer a rank's kernels take than those of the median rank; "" below a share worth saying."""
+    sums = {
+        one.rank: sum(time for name, time in one.by_class.items() if name != "communication") for one in report.ranks
+    }
+    usual = median(time for other, time in sums.items() if other != rank) if rank in sums and len(sums) > 1 else 0
+    if not usual or sums[rank] < (1 + _WORTH_SAYING) * usual:
+        return ""
+    return f"; its kernels take {percent(sums[rank] - usual, usual)} longer than those of the median rank"
 
 
 def _copies(details: Details) -> str:

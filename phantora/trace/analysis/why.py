@@ -22,10 +22,9 @@ def answer(report: Report) -> list[tuple[str, str]]:
 
 
 def _cause(report: Report) -> str:
-    """The largest of the step's stalls; "" where kernels decide the step."""
-    steady = report.steady
-    cause, most = max(steady.stalls.items(), key=lambda item: item[1], default=("", 0.0))
-    return cause if most >= _DECIDES * steady.time else ""
+    """The cause of the first delay of HELD UP; "" where kernels decide the step."""
+    first = report.delays[0] if report.delays else None
+    return first.cause if first is not None and first.time >= _DECIDES * report.steady.time else ""
 
 
 def _place(report: Report) -> str:
@@ -43,13 +42,18 @@ def _place(report: Report) -> str:
     return f"see it on rank {rank} in step {step.number}, from {duration(step.start)} on; "
 
 
+def _is_real(report: Report) -> bool:
+    return bool(report.metadata.get("extra", {}).get("imported"))
+
+
 def _experiment(report: Report) -> str:
     """A command that simulates the run without its largest stall."""
     cause, log = _cause(report), report.path
     if cause in ("host", "synchronisation"):
         return f"phantora replay {log} --host-scale 0.5 has half of the host time"
     if cause == "late rank":
-        return f"phantora replay {log} --stragglers none, or compare the ranks' work in phantora analyze {log}"
+        real = "phantora replay {0} --stragglers none has equal ranks; " if _is_real(report) else ""
+        return f"{real.format(log)}phantora analyze {log} compares the ranks' work"
     if cause in ("transfer", "pipeline bubble"):
         return f"phantora replay {log} --cluster with faster links, or another layout by phantora sweep"
     return f"the kernels decide: phantora analyze {log} lists them, phantora replay {log} --gpu B200 has another GPU's"
