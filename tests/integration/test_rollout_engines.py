@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -90,7 +91,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     compiler = shutil.which("gcc") or "cc"
     subprocess.run([compiler, "-shared", "-fPIC", "-o", "allocator.so", "allocator.c"], cwd=folder, check=True)
     (folder / "train.py").write_text(SCRIPT)
-    return trace(folder, "--cluster", "1x2xH100", "--", "python", "train.py", timeout=120)
+    return trace(folder, "--cluster", "1x2xH100", "--", sys.executable, "train.py", timeout=120)
 
 
 def test_small_tensors_keep_their_values_across_cuda_ipc(run: Run) -> None:
