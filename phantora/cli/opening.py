@@ -41,5 +41,5 @@ def _imported(path: str) -> str:
         for note in imported.notes:
             print(f"phantora: {note}", file=sys.stderr)
         partial.replace(target)
-    print(f"phantora: {path} is read as its import {target}", file=sys.stderr)
+    print(f"phantora: {path} was imported as {target}", file=sys.stderr)
     return str(target)

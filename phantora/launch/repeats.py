@@ -48,5 +48,6 @@ class Repeats:
         if not self._left_out:
             return ""
         ranks, most = tuple(sorted(self._left_out)), max(self._left_out.values())
-        which = "the shown warning" if most == 1 else f"{most} of the shown warnings"
-        return f"phantora: note: rank {few(ranks)} wrote {which} too; --log-dir DIR keeps all output"
+        which = "the warning above" if most == 1 else f"{most} of the warnings above"
+        ranks_wrote = f"rank{'s' if len(ranks) > 1 else ''} {few(ranks)} also wrote"
+        return f"phantora: note: {ranks_wrote} {which}; --log-dir DIR keeps all output"

@@ -45,7 +45,7 @@ PAIRS = {
     "reads": Pair("the host reads values of the GPU 0 -> ", variant="reads"),
     "loading": Pair("data loading: the DataLoader takes 20", options=("--data-loading", "20ms")),
     "slow host": Pair("host gaps, the host works", replayed=("--host-scale", "4")),
-    "late rank": Pair("rank 1 alone is slower", replayed=("--straggler", "rank=1:1.3")),
+    "late rank": Pair("rank 1 is slower than the others", replayed=("--straggler", "rank=1:1.3")),
     "collective": Pair("network: the same collectives take", replayed=("--degrade", "*=0.1")),
     "another GPU": Pair("another GPU: H100-SXM -> H200-SXM", replayed=("--gpu", "H200")),
     "clock": Pair("clocks: all products take 1.15 times", slower="^(?!nccl)", factor=1.15),

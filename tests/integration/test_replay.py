@@ -103,7 +103,7 @@ def kind_of(line: str) -> str:
 
 SIMULATED = {
     ("--degrade", "*nvswitch*=0.25"): ("Slower", "network: links *nvswitch* carry 0.25 of their bandwidth"),
-    ("--straggler", "rank=1:1.3"): ("Slower", "rank 1 alone is slower"),
+    ("--straggler", "rank=1:1.3"): ("Slower", "rank 1 is slower than the others"),
     ("--gpu", "A100-80GB"): ("Slower", "another GPU: H100-SXM -> A100-SXM-80GB"),
     ("--gpu", "H200"): ("Faster", "another GPU: H100-SXM -> H200-SXM"),
 }

@@ -14,7 +14,7 @@ def test_a_warning_of_all_ranks_is_shown_once() -> None:
         shown = [rank for rank in range(4) if not repeats.leaves_out(rank, line % ((rank,) * line.count(b"%d")))]
         assert shown == [0]
     assert repeats.line() == (
-        "phantora: note: rank 1,2,3 wrote 2 of the shown warnings too; --log-dir DIR keeps all output"
+        "phantora: note: ranks 1,2,3 also wrote 2 of the warnings above; --log-dir DIR keeps all output"
     )
 
 

@@ -226,6 +226,10 @@ def _apply_uses(kind: Ints, blocks: Blocks, words: Sequence[str], first_product:
         kind[unnamed & old], kind[unnamed & ~old] = _CODE["data"], _CODE["other"]
     own = used & (code >= 0)
     kind[own] = code[own]
+    kept = own & (code == _CODE["kept"])
+    if bool(kept.any()):  # later iterations, whose containers were not read, add blocks of the same sizes
+        like = ~used & (kind == _CODE["other"]) & np.isin(blocks.size, blocks.size[kept])
+        kind[like & (blocks.start > blocks.start[kept].min())] = _CODE["kept"]
 
 
 def _end_of_work(rows: MemoryRows) -> int:

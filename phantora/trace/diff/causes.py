@@ -63,7 +63,7 @@ def _decisive_first(found: list[Cause], d: Difference) -> list[Cause]:
         return found
     rest = change - sum(cause.effect for cause in found)
     if abs(rest) > _REMAINS * abs(change):
-        found = [*found, Cause("rest", "work that overlaps other work, and smaller changes", rest)]
+        found = [*found, Cause("rest", "overlap with other work, and smaller changes", rest)]
     first = next((c for c in found if c.effect * change > 0 and abs(c.effect) >= _DECISIVE * abs(change)), None)
     if first is None or first.kind == "rest":
         return [Cause("several", "no single cause makes half of it", 0.0), *found]
@@ -125,8 +125,8 @@ def _straggler(a: Side, b: Side) -> list[Cause]:
     alone = 1.0 if _waited_for(a, b, rank, y[rank] - x[rank]) else 3.0
     if abs(share) < 0.01 or abs(share) < alone * max(others):
         return []
-    slower = "slower" if share > 0 else "faster"
-    text = f"rank {rank} alone is {slower}: it computes {100 * abs(share):.1f} % {'longer' if share > 0 else 'less'}"
+    slower, longer = ("slower", "longer") if share > 0 else ("faster", "less")
+    text = f"rank {rank} is {slower} than the others: it computes {100 * abs(share):.1f} % {longer}"
     return [Cause("straggler", text, y[rank] - x[rank])]
 
 
