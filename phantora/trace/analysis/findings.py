@@ -13,6 +13,7 @@ from phantora.trace.analysis.units import duration, percent, rate, size
 from phantora.trace.schema import REAL
 
 _WORTH_SAYING = 0.01  # of a step
+_BOUND = 0.1  # of a step: less is no reason to call it bound by its host
 _BEFORE = ("start-up", SETTLING)
 _APART = 0.2  # of the time of all steps
 
@@ -43,7 +44,8 @@ def findings(report: Report, details: Details) -> list[str]:
 
     emit(
         "host",
-        "Host-bound: for {time} of {step} ({share}) the GPU waits for the host to launch{where}.",
+        ("Host-bound" if stalls["host"] >= _BOUND * whole else "Host")
+        + ": for {time} of {step} ({share}) the GPU waits for the host to launch{where}.",
         where=most_in(report),
     )
     emit(
