@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 
 from phantora.result import few
 
-# Dates, processes and threads of torch's log lines: W1128 18:46:05.989000 6503 module.py:212] ...
+# Dates, processes and threads of torch's log lines: W1128 18:46:05.989000 6503 ...
 _WHEN = re.compile(rb"[IWE]\d{4} [\d:.]+(?: \d+)? ")
 _RANK = re.compile(rb"^(?:\[rank\d+\]:? ?)+")
 _WARNING = re.compile(rb"warn|deprecat|^W\d{4} ", re.IGNORECASE)

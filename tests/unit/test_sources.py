@@ -82,7 +82,16 @@ THEIRS = {
     "collector/trtllm/collect_gemm.py",
 }
 # Files that a build or a measurement makes, and those of examples, which a user has.
-MADE = {"dist/sbom.json", "phantora_wire.h", "phantora_engine.h", "triton.jsonl", "triton_ir.xz", "run.groups.json"}
+MADE = {
+    "dist/sbom.json",
+    "spec.json",
+    "result.json",
+    "phantora_wire.h",
+    "phantora_engine.h",
+    "triton.jsonl",
+    "triton_ir.xz",
+    "run.groups.json",
+}
 EXAMPLES = {
     "wkv.cpp",
     "wkv.cu",
@@ -112,7 +121,8 @@ COMMAND = re.compile(r"(?<![\w`])(?:phantora|torchrun|python3?|\.venv/bin/\w+) [
 PLACEHOLDER = re.compile(r"\b[A-Z][A-Z_]{2,}\b")  # FILE.jsonl, FOLDER/NAME.jsonl
 
 
-CASES = ROOT / "validation/scoreboard/reports.toml"  # its programs lie elsewhere
+# Their programs lie elsewhere.
+ELSEWHERE = {ROOT / "validation/scoreboard/reports.toml", ROOT / "validation/tables/scoreboard.md"}
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
@@ -138,7 +148,7 @@ def cited() -> list[tuple[Path, int, str]]:
 def _cited() -> Iterator[tuple[Path, int, str]]:
     files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file()]
     for path in [*files, *ROOT.glob("*.md")]:
-        if path.suffix in (".py", ".c", ".h", ".cpp", ".toml", ".md") and path != CASES:
+        if path.suffix in (".py", ".c", ".h", ".cpp", ".toml", ".md") and path not in ELSEWHERE:
             for line, text in texts(path):
                 names = NAMED.findall(COMMAND.sub("", text))
                 # Prose names files of its readers as well: there only paths and sources count.
