@@ -214,8 +214,8 @@ class Fold:
             for number, axis in enumerate(self.axes):
                 for at in axis.representatives:
                     gap = axis.gap(at)
-                    beside = (at, gap.start - 1, gap.stop)
-                    one, low, high = (self.rank(_with(place, {number: there})) for there in beside)
+                    places = (at, gap.start - 1, gap.stop)
+                    one, low, high = (self.rank(_with(place, {number: there})) for there in places)
                     yield Comparison(one, low, high, axis.name, axis.uneven)
         numbers = list(self._representatives)
         for place in firsts if len(numbers) > 1 else ():

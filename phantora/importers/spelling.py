@@ -52,7 +52,7 @@ _SPELLED = {
 
 def named_by_call(kernel: str, collective: str) -> str:
     """The name of a communication kernel, with the collective that was called where it tells none: RCCL's kernels are
-    all called alike, ``ncclDevKernel_Generic_1``."""
+    all with one name, ``ncclDevKernel_Generic_1``."""
     if collective_kind(kernel) != kernel:
         return kernel
     kind = _SPELLED.get(COLLECTIVES.get(collective, -1))

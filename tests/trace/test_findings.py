@@ -154,7 +154,7 @@ def test_straggler(tmp_path: Path) -> None:
         "300.00 us of a step (30.0%); its kernels take 80.0% longer than those of the median rank.",
         "Exposed transfers: communication that no compute hides takes 100.00 us of a step (10.0%), most in "
         "all_reduce of dp: ranks 0-3 (100.00 us); a call of 1.0 MiB takes 100.00 us at 16 GB/s of bus bandwidth; "
-        "smaller buckets would begin earlier, beside the backward pass.",
+        "smaller buckets would begin earlier, during the backward pass.",
     ]
     assert report.details is not None
     (collective,) = report.details.collectives

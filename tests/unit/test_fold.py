@@ -218,8 +218,8 @@ def test_a_dimension_that_the_axis_does_not_divide_has_ranks_of_several_kinds() 
     assert 1 < low < 4096 < 4097 < two < 5504 < 5505 < four < 8000 < 8001 < last < 8191
     assert [mesh.process_of(rank) for rank in (2, 4095, 4096, 5000, 7999, 8190)] == [low, low, 4096, two, four, last]
     assert sum(mesh.represented(rank) for rank in mesh.real) == 8192 and mesh.represented(low) == 4094
-    beside = [(each.before, each.after) for each in mesh.comparisons()]
-    assert beside == [(1, 4096), (4097, 5504), (5505, 8000), (8001, 8191)]
+    borders = [(each.before, each.after) for each in mesh.comparisons()]
+    assert borders == [(1, 4096), (4097, 5504), (5505, 8000), (8001, 8191)]
 
 
 def test_splits_are_those_of_the_axes_that_share_a_dimension() -> None:

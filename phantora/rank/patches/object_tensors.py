@@ -42,7 +42,8 @@ def blocks(tensor: Any, least: int) -> Iterator[int]:
     for part in (tensor, getattr(tensor, "_local_tensor", None), getattr(tensor, "ds_tensor", None)):
         if part is None:
             continue
-        with suppress(RuntimeError, NotImplementedError, AttributeError):  # tensors without storage of their own
+        # A subclass without storage of its own raises one of these. No use of it is noted then.
+        with suppress(RuntimeError, NotImplementedError, AttributeError):
             if part.is_cuda:
                 storage = part.untyped_storage()
                 if storage.nbytes() >= least:

@@ -530,7 +530,7 @@ def _steady(totals: list[StepTimes]) -> list[StepTimes]:
     return [step for step in totals if not step.note]
 
 
-_WAITS, _LONGER = 0.2, 1.5  # of a step, and times the typical step: a step that waits for its host
+_WAITS, _LONGER = 0.2, 1.5  # of a step, and times the typical step: a host-bound step
 
 
 def _waits(own: list[Times]) -> HostBound | None:

@@ -122,8 +122,8 @@ def _apart(report: Report) -> list[str]:
 
 _HIDES = {
     "all_gather": "it hides if it begins earlier (prefetching), or if what was gathered is kept",
-    "reduce_scatter": "smaller pieces would begin earlier, beside the backward pass",
-    "all_reduce": "smaller buckets would begin earlier, beside the backward pass",
+    "reduce_scatter": "smaller pieces would begin earlier, during the backward pass",
+    "all_reduce": "smaller buckets would begin earlier, during the backward pass",
     "all_to_all": "it hides behind work that does not need the tokens: shared experts, another micro-batch",
     "send_recv": "it hides behind other micro-batches",
 }

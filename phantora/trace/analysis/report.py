@@ -530,7 +530,7 @@ class Report:
     exposure: list[Exposure] = field(default_factory=list)
     """Exposed communication, largest first; its sum is ``steady.exposed``."""
     host_waits: list[HostWait] = field(default_factory=list)
-    """The GPUs' waits for their hosts by annotation, longest first; their sum is ``steady.host``."""
+    """Host-bound time by annotation, longest first; their sum is ``steady.host``."""
     delays: list[Delay] = field(default_factory=list)
     """Time without compute by cause, largest first; its sum is ``steady.time - steady.compute``."""
     losses: list[Loss] = field(default_factory=list)

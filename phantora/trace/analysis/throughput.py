@@ -115,7 +115,7 @@ class _Seen:
         return min(counts, default=0)
 
     def _batches(self, times: int, elements: int, widths: Sequence[int]) -> int:
-        """Batches of so many elements, of those widths in bytes, that a network ran on `times` times."""
+        """Number of batches of `elements` elements (`widths`: bytes of one) in `times` runs of a network."""
         return min(times, sum(self.copied[elements * width] for width in widths) or times)
 
 
