@@ -130,7 +130,13 @@ def described(ranks: int) -> tuple[RunMetadata, Tables, npt.NDArray[np.void]]:
     signatures = [(f"aten::op_{i % 60}", f"bf16[{i},4096], bf16[4096,{i}]") for i in range(400)]
     signatures.append(("ranks", ",".join(map(str, range(ranks)))))
     prices = [
-        PriceRow("gemm" if i % 2 else "elementwise", ("measured", "interpolated", "analytic")[i % 3], 1e9 * i, 1e6, 0)
+        PriceRow(
+            "gemm" if i % 2 else "elementwise",
+            ("measured", "interpolated", "analytic")[i % 3],
+            flops=1e9 * i,
+            bytes=1e6,
+            main_part=0,
+        )
         for i in range(400)
     ]
     prices.append(PriceRow("communication", "scaled", algorithm="RING/SIMPLE/24"))

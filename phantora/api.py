@@ -139,7 +139,13 @@ class Run:
 
         what_if = WhatIfSpec(tuple(degrade), tuple(straggler))
         spec = ReplaySpec(
-            self.path, cluster, gpu, host, host_scale, what_if=what_if, output=OutputSpec(os.fspath(output))
+            log=self.path,
+            cluster=cluster,
+            gpu=gpu,
+            host=host,
+            host_scale=host_scale,
+            what_if=what_if,
+            output=OutputSpec(os.fspath(output)),
         )
         result = replay(spec)
         if result.log is None:

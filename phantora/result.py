@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ class RunReport:
     status: int
     """Exit status for a shell."""
     ranks: int
+    _: KW_ONLY
     startup_seconds: float | None = None
     """Seconds from the start of the fork server to the first rank's fork."""
     wall_seconds: float | None = None

@@ -53,7 +53,7 @@ class HostFit:
     """Number of operators by which the machine is compared, without a simulated log."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Calibration:
     """A machine as a real run shows it."""
 
@@ -84,7 +84,15 @@ def calibrate(real: Log, simulated: Log | None, name: str) -> Calibration:
         fit = _by_operators(real, host)
     found = replace(_named(host, fit.ratio, name, real), spread=spread)
     operators, differing = traced_operators(real)
-    return Calibration(found, fit, host.name, _gpu(real, products), operators, differing, products)
+    return Calibration(
+        host=found,
+        fit=fit,
+        compared_with=host.name,
+        gpu=_gpu(real, products),
+        operators=operators,
+        differing=differing,
+        products=products,
+    )
 
 
 def _by_script(host: HostProfile, step: HostStep, simulated: Log) -> HostFit:

@@ -31,7 +31,7 @@ _EQUAL = 0.02  # by which steps that repeat may differ in launches
 _WAITS = 8.0  # times the median of its name: a call that enqueues work and takes longer waits for a full queue
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HostStep:
     """Host work of one rank in a steady step."""
 
@@ -83,16 +83,16 @@ def _real_step(log: Log, rank: int, steps: list[Step]) -> HostStep:
     communicates = any(len(batch) for batch in log.batches(("rank",), kinds=COMMUNICATION_KINDS, ranks=[rank]))
     gpu_ns = float(min(step.end - step.start for step in steps))
     return HostStep(
-        rank,
-        len(steps),
-        work,
-        spread,
-        gpu_ns,
-        launches,
-        communicates,
-        _computing_ns(log, rank, steps),
-        _events(log, rank, steps),
-        launch_ns,
+        rank=rank,
+        steps=len(steps),
+        work_ns=work,
+        spread=spread,
+        gpu_ns=gpu_ns,
+        launches=launches,
+        communicates=communicates,
+        computing_ns=_computing_ns(log, rank, steps),
+        events=_events(log, rank, steps),
+        launch_ns=launch_ns,
     )
 
 
@@ -112,7 +112,7 @@ def simulated_step(log: Log, rank: int, launches: int) -> HostStep:
     work, spread = _median([float(sum(step.host_time or 0 for step in group)) for group in groups])
     gpu_ns = statistics.median(float(group[-1].end - group[0].start) for group in groups)
     own = round(statistics.median(sum(counts[begin : begin + joined]) for begin in begins))
-    return HostStep(rank, len(groups), work, spread, gpu_ns, own)
+    return HostStep(rank=rank, steps=len(groups), work_ns=work, spread=spread, gpu_ns=gpu_ns, launches=own)
 
 
 def joined_steps(counts: list[int], launches: int) -> int:

@@ -145,15 +145,15 @@ def _shown(described: Cluster, facts: _Facts) -> ShownCluster:
     from phantora.cli.printed import CollectiveTime, ShownCluster
 
     return ShownCluster(
-        described.name,
-        described.hosts,
-        described.gpus_per_host,
-        described.gpu.name,
-        described.wiring,
-        described.fabric,
-        list(facts.topology.links),
-        dict(facts.routes),
-        [CollectiveTime(*collective) for collective in facts.collectives],
+        name=described.name,
+        hosts=described.hosts,
+        gpus_per_host=described.gpus_per_host,
+        gpu=described.gpu.name,
+        wiring=described.wiring,
+        fabric=described.fabric,
+        links=list(facts.topology.links),
+        routes=dict(facts.routes),
+        all_gpus_1_gib=[CollectiveTime(*collective) for collective in facts.collectives],
     )
 
 

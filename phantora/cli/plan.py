@@ -85,7 +85,17 @@ def plan(target: tuple[str, ...], **options: Any) -> int:
     run = run_spec(PLAN, target, options)
     found = questions.plan(run, Path(options["output"]), sizes, progress_of(options["quiet"]))
     if options["as_json"]:
-        rows = [PlanRow(o.cluster, o.gpus, o.rate, o.seconds, o.dollars, o.row.status) for o in found.tried]
+        rows = [
+            PlanRow(
+                cluster=o.cluster,
+                gpus=o.gpus,
+                rate_per_second=o.rate,
+                time=o.seconds,
+                cost=o.dollars,
+                status=o.row.status,
+            )
+            for o in found.tried
+        ]
         answer = Plan(found.enough.cluster if found.enough else None, rows)
         click.echo(orjson.dumps(encode(answer), option=orjson.OPT_INDENT_2))
     else:

@@ -32,7 +32,7 @@ class CollectiveTime:
     bus: GbPerSecond
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ShownCluster:
     """Output of ``phantora cluster show``."""
 
@@ -48,7 +48,7 @@ class ShownCluster:
     all_gpus_1_gib: list[CollectiveTime]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PlanRow:
     """One size of a cluster."""
 

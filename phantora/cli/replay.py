@@ -61,7 +61,7 @@ def replay(run: Path, **options: Any) -> None:
 
     chosen = run_spec(REPLAY, (), options)
     spec = ReplaySpec(
-        run,
+        log=run,
         cluster=options["cluster"],
         gpu=options["gpu"],
         host=chosen.host,

@@ -139,5 +139,5 @@ def _simulated(log: Log, change: Change, chosen: Filters) -> Report:
         target = Path(folder) / "what-if.arrow"
         output = OutputSpec(str(target), recording=False)
         gpu = change.gpu or None
-        replay(ReplaySpec(Path(log.path), gpu=gpu, host_scale=change.host, what_if=what_if, output=output))
+        replay(ReplaySpec(log=Path(log.path), gpu=gpu, host_scale=change.host, what_if=what_if, output=output))
         return analyze(open_log(target), chosen, details=False)

@@ -94,4 +94,14 @@ class AnalyticModel:
         parts = tuple(map(whole, found.parts))
         durations = parts or split(found.ns, kernels, self.machine.fit.floor_ns)
         error = found.error if found.error is not None else ERRORS.get(cls, DEFAULT_ERROR)
-        return Price(durations, cls, PROVENANCE, found.flops, found.moved, error, found.format, found.tiles, found.sms)
+        return Price(
+            durations,
+            cls,
+            PROVENANCE,
+            flops=found.flops,
+            bytes=found.moved,
+            error=error,
+            format=found.format,
+            tiles=found.tiles,
+            sms=found.sms,
+        )

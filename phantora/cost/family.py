@@ -6,7 +6,7 @@ A family is a module of ``phantora/cost/families`` with a constant ``FAMILY``; t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple, Protocol
 
 from phantora.cost import coordinates
@@ -33,6 +33,7 @@ class Estimate:
 
     ns: float
     moved: float
+    _: KW_ONLY
     flops: float = 0.0
     format: str = ""
     tiles: int = 0
@@ -87,6 +88,7 @@ class Family:
     classify: Callable[[str], str | None]
     """The class (of ``types.CLASSES``) of an operator by its base name; None if it is none of this family."""
     estimate: Model
+    _: KW_ONLY
     precedence: int = 0
     """Families are asked in this order, and the first that claims an operator has it: those that go by whole names
     before those that go by parts of names."""

@@ -66,7 +66,7 @@ def product(m: int, n: int, k: int, way: Way) -> OperatorSignature:
     """m x k by k x n, k in elements. Hopper multiplies FP8 in this layout alone: both operands lie along k."""
     stored = k // elements(way.first)
     second = E2M1 if way.first == E2M1 else E4M3
-    a, b = TensorSpec(way.first, (m, stored), (stored, 1)), TensorSpec(second, (stored, n), (1, stored))
+    a, b = TensorSpec(way.first, (m, stored), stride=(stored, 1)), TensorSpec(second, (stored, n), stride=(1, stored))
     scale_a, scale_b = _scales(m, n, k, way)
     return OperatorSignature(NAME, (a, b, scale_a, scale_b, None, None, way.out, way.fast))
 
@@ -123,19 +123,19 @@ def _scaled_by(scale: TensorSpec | None, other: TensorSpec | None, shape: tuple[
 def _scales(m: int, n: int, k: int, way: Way) -> tuple[TensorSpec, TensorSpec]:
     """As torch wants them."""
     if way.scales == "tensor":
-        one = TensorSpec("float32", (), ())
+        one = TensorSpec("float32", (), stride=())
         return one, one
     if way.scales == "rows":
-        return TensorSpec("float32", (m, 1), (1, 1)), TensorSpec("float32", (1, n), (n, 1))
+        return TensorSpec("float32", (m, 1), stride=(1, 1)), TensorSpec("float32", (1, n), stride=(n, 1))
     if way.scales in SHARED_BY:
         dtype = next(dtype for dtype, scales in MICROSCALED.items() if scales == way.scales)
         counts = [_padded_scales(rows, k, SHARED_BY[way.scales]) for rows in (m, n)]
-        return TensorSpec(dtype, (counts[0],), (1,)), TensorSpec(dtype, (counts[1],), (1,))
+        return TensorSpec(dtype, (counts[0],), stride=(1,)), TensorSpec(dtype, (counts[1],), stride=(1,))
     along = -(-k // SHARED)
-    of_a = TensorSpec("float32", (m, along), (1, m))
+    of_a = TensorSpec("float32", (m, along), stride=(1, m))
     if way.scales == "vectors":
-        return of_a, TensorSpec("float32", (along, n), (n, 1))
-    return of_a, TensorSpec("float32", (along, -(-n // SHARED)), (1, along))
+        return of_a, TensorSpec("float32", (along, n), stride=(n, 1))
+    return of_a, TensorSpec("float32", (along, -(-n // SHARED)), stride=(1, along))
 
 
 def _padded_scales(rows: int, k: int, shared: int) -> int:

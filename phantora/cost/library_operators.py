@@ -43,8 +43,8 @@ def _product(call: Mapping[str, Any]) -> OperatorSignature | None:
     trans = str(call.get("trans", "nn")).ljust(2, "n")
     if batch != 1 or min(m, n, k) < 1:
         return None
-    a = TensorSpec(second, (n, k), (k, 1) if trans[1] == "n" else (1, n))
-    b = TensorSpec(first, (k, m), (m, 1) if trans[0] == "n" else (1, k))
+    a = TensorSpec(second, (n, k), stride=(k, 1) if trans[1] == "n" else (1, n))
+    b = TensorSpec(first, (k, m), stride=(m, 1) if trans[0] == "n" else (1, k))
     if not first.startswith(NARROW):
         return OperatorSignature("aten::mm", (a, b))
     modes = " ".join(str(call.get(key, "")) for key in ("scale_a", "scale_b"))
@@ -70,8 +70,8 @@ def _attention(call: Mapping[str, Any]) -> OperatorSignature:
         args = (q, k, v, None, None, None, queries, keys, True, dropped, causal, False, None)
         return OperatorSignature(ATTENTION["sdpa_fwd"], args)
     out = _heads(dtype, batch, heads, queries, value_head)
-    sums = TensorSpec("float32", (batch, heads, queries, 1), contiguous_strides((batch, heads, queries, 1)))
-    seed = TensorSpec("int64", (), ())
+    sums = TensorSpec("float32", (batch, heads, queries, 1), stride=contiguous_strides((batch, heads, queries, 1)))
+    seed = TensorSpec("int64", (), stride=())
     return OperatorSignature(
         ATTENTION["sdpa_bwd"],
         (out, q, k, v, out, sums, seed, seed, None, None, None, queries, keys, dropped, causal, None),
@@ -81,4 +81,4 @@ def _attention(call: Mapping[str, Any]) -> OperatorSignature:
 
 def _heads(dtype: str, batch: int, heads: int, length: int, head: int) -> TensorSpec:
     """As torch's own operators get them: heads lie within tokens."""
-    return TensorSpec(dtype, (batch, heads, length, head), (heads * length * head, head, heads * head, 1))
+    return TensorSpec(dtype, (batch, heads, length, head), stride=(heads * length * head, head, heads * head, 1))

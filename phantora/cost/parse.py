@@ -173,7 +173,9 @@ def _tensor(table: dict[str, Any]) -> TensorSpec:
     if min(shape, default=0) < 0 or prod(shape) > LARGEST:
         raise ValueError(f"no tensor has the shape {shape}")
     stored = int(table.get("nnz", -1))
-    return TensorSpec(str(table["t"]), shape, stride, str(table.get("d", "cuda")), layout, stored)
+    return TensorSpec(
+        str(table["t"]), shape, stride=stride, device=str(table.get("d", "cuda")), layout=layout, stored=stored
+    )
 
 
 def _long_list(table: dict[str, Any]) -> tuple[Any, ...]:
@@ -195,8 +197,8 @@ def _long_list(table: dict[str, Any]) -> tuple[Any, ...]:
     even = size // missing // EVEN * EVEN or size // missing
     rest = size - even * (missing - 1)
     device = first.device if first else "cuda"
-    more = TensorSpec(dtype, (even,), (1,), device)
-    return listed + (TensorSpec(dtype, (rest,), (1,), device),) + (more,) * (missing - 1)
+    more = TensorSpec(dtype, (even,), stride=(1,), device=device)
+    return listed + (TensorSpec(dtype, (rest,), stride=(1,), device=device),) + (more,) * (missing - 1)
 
 
 def _dtype_of_size(size: float, default: str) -> str:

@@ -107,7 +107,7 @@ class Grid:
         return float(self._smooth(extents)[0] * np.exp(log_ratio)), float(near[first])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AttentionFit:
     """ns of parts of a causal forward pass, of heads of one size."""
 

@@ -8,14 +8,15 @@ from typing import Protocol
 
 from phantora.cost import float8
 from phantora.cost.analytic_model import OF_PROGRAMS, AnalyticModel
-from phantora.cost.families import base_name, family_of
+from phantora.cost.families import attention, base_name, family_of, gemm
+from phantora.cost.families.attention import Attention
 from phantora.cost.parse import compute_of
 from phantora.cost.table import signature_key
 from phantora.cost.tensors import on_gpu, returning
 from phantora.cost.types import KernelLaunch, OperatorSignature, Price
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Query:
     """One operator with its kernels, normalised once."""
 
@@ -35,6 +36,17 @@ class Query:
     def name(self) -> str:
         """The operator's base name."""
         return base_name(self.signature.name)
+
+    @cached_property
+    def products(self) -> tuple[gemm.Product, ...]:
+        """The operator's products with the format that they are computed in; empty for other operators."""
+        found = gemm.from_signature(self.signature, self.name) if self.name in gemm.PUBLISHED else []
+        return tuple(replace(one, dtype="tfloat32") if self.compute == "tf32" else one for one in found)
+
+    @cached_property
+    def attention(self) -> Attention | None:
+        """The operator's attention; None for other operators."""
+        return attention.from_signature(self.signature, self.name) if attention.classify(self.name) else None
 
     @cached_property
     def comparable(self) -> bool:
@@ -65,4 +77,4 @@ def query_of(
     same_work = family_of(base_name(signature.name)).same_work
     same = (signature, same_work(signature) if same_work else None)
     keys = tuple(signature_key(each, compute) for each in same if each is not None)
-    return Query(signature, compute, kernels, keys, l2_hits, base)
+    return Query(signature=signature, compute=compute, kernels=kernels, keys=keys, l2_hits=l2_hits, base=base)

@@ -20,7 +20,7 @@ SHARE = 0.25  # of a stream's speed: rows picked by index, as other gathers
 ERROR, PRODUCT_ERROR = 0.7, 0.35
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Constants:
     """Constants of cuSPARSE's products. Cycles are of an SM."""
 
@@ -70,8 +70,8 @@ def estimate(machine: Machine, signature: OperatorSignature, kernels: Kernels) -
     wide = max((t.shape[-1] for t in dense if t.shape), default=1)
     flops = 2.0 * stored * wide * bool(dense)
     if product is not None:
-        return Estimate(max(product, machine.memory_ns(moved)) + floors, moved, flops, error=PRODUCT_ERROR)
-    return Estimate(machine.memory_ns(moved, SHARE) + floors, moved, flops, error=ERROR)
+        return Estimate(max(product, machine.memory_ns(moved)) + floors, moved, flops=flops, error=PRODUCT_ERROR)
+    return Estimate(machine.memory_ns(moved, SHARE) + floors, moved, flops=flops, error=ERROR)
 
 
 def product_ns(machine: Machine, signature: OperatorSignature, c: Constants = CONSTANTS) -> float | None:

@@ -59,7 +59,7 @@ _OF_KERNELS = ("name", "kind", "grid", "block", "cold", "warm", "spread")
 _TELLING = frozenset((-1.0, 0.0, 0.5, 1.0, 2.0, 3.0))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TimedKernel:
     """One kernel, copy or memset of a measured operator; times in ns (see phantora.profile.measure)."""
 
@@ -140,7 +140,7 @@ def _entry(rows: Rows, first: int, end: int) -> Entry:
     """The entry in these rows."""
     columns = rows.values(first, end, _OF_KERNELS)
     kernels = tuple(
-        TimedKernel(name, kind, tuple(grid), tuple(block), cold, warm, spread)
+        TimedKernel(name=name, kind=kind, grid=tuple(grid), block=tuple(block), cold=cold, warm=warm, spread=spread)
         for name, kind, grid, block, cold, warm, spread in zip(*columns, strict=True)
     )
     signature, compute, clock_mhz = (values[0] for values in rows.values(first, first + 1, _OF_ENTRIES))

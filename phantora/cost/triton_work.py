@@ -34,7 +34,7 @@ FEW = 16  # programs per SM: up to here they end together, more even out
 CALIBRATED = "H100-SXM"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Constants:
     """Fitted constants. Times in ns at the calibrated GPU's clock; cycles of an SM for 1,000 elements (threads'
     instructions, spilled registers of a warp)."""
@@ -287,5 +287,5 @@ def estimate(machine: Machine, work: Work, c: Constants = CONSTANTS) -> Estimate
     flops = n["flops"] * work.programs
     error = max(c.error, UNKNOWN_ERROR) if work.unknown else c.error
     if largest is None:
-        return Estimate(ns, moved, flops, error=error)
-    return Estimate(ns, moved, flops, largest.dtype, work.programs, error=error)
+        return Estimate(ns, moved, flops=flops, error=error)
+    return Estimate(ns, moved, flops=flops, format=largest.dtype, tiles=work.programs, error=error)

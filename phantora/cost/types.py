@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
 
 from phantora.ttir.work import Work
@@ -43,6 +43,7 @@ class TensorSpec:
     dtype: str
     shape: tuple[int, ...]
     stride: tuple[int, ...]
+    _: KW_ONLY
     device: str = "cuda"
     layout: str = ""
     stored: int = -1
@@ -59,6 +60,7 @@ class OperatorSignature:
 
     name: str
     args: tuple[Any, ...]
+    _: KW_ONLY
     outputs: tuple[TensorSpec, ...] = ()
     backward: bool = False
     work: Work | None = None
@@ -96,6 +98,7 @@ class Price:
     durations: tuple[int, ...]
     cls: str
     provenance: str
+    _: KW_ONLY
     flops: float
     bytes: float
     error: float | None = None

@@ -21,7 +21,7 @@ KIND = "phantora operators"
 VERSION = 1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Wanted:
     """One operator that a run used."""
 

@@ -53,7 +53,7 @@ _WORDS = {"form": FORMS, "type": TYPES, "layout": LAYOUTS}
 _FLOATS = {"bfloat16": "bf16", "float16": "f16"}
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True, order=True, kw_only=True)
 class Convolution:
     """Parameters that decide a plan's workspace."""
 
@@ -101,9 +101,8 @@ class Workspaces:
         found = {}
         for row in self.table.to_pylist():
             taken = Bytes(row.pop("usual"), row.pop("largest"))
-            words = (row.pop("form"), row.pop("type"), row.pop("layout"))
-            extents = (tuple(row[name]) for name in ("x", "w", "stride", "padding", "dilation"))
-            found[Convolution(*words, *extents)] = taken
+            extents = {name: tuple(row[name]) for name in ("x", "w", "stride", "padding", "dilation")}
+            found[Convolution(form=row["form"], type=row["type"], layout=row["layout"], **extents)] = taken
         return found
 
     def columns(self) -> Iterator[dict[str, npt.NDArray[np.int64]]]:
@@ -148,8 +147,16 @@ def convolution_of(signature: OperatorSignature, compute: str) -> Convolution | 
     if kind not in TYPES:
         return None
     last = x.stride[1] == 1 and max(x.shape[1:]) > 1  # as the stub reads a tensor's layout
-    lists = (tuple(int(n) for n in values) for values in (stride, padding, dilation))
-    return Convolution(form, kind, LAYOUTS[last], tuple(x.shape), tuple(w.shape), *lists)
+    return Convolution(
+        form=form,
+        type=kind,
+        layout=LAYOUTS[last],
+        x=tuple(x.shape),
+        w=tuple(w.shape),
+        stride=tuple(map(int, stride)),
+        padding=tuple(map(int, padding)),
+        dilation=tuple(map(int, dilation)),
+    )
 
 
 def write_workspaces(path: Path, about: Mapping[str, str], rows: Mapping[Convolution, Bytes]) -> None:

@@ -75,7 +75,7 @@ class Call:
         return str(own_line(self.frames) or "")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Dump:
     """The dump of one rank."""
 
@@ -133,7 +133,9 @@ def _dump(rank: int, path: str, value: Any) -> Dump:
     groups = {str(name): _ranks(one["ranks"]) for name, one in config.items()}
     descriptions = {str(name): str(one.get("desc", "")) for name, one in config.items()}
     calls = tuple(sorted((_call(entry) for entry in value.get("entries", ())), key=lambda call: call.record))
-    return Dump(rank, path, str(value["version"]), groups, descriptions, calls)
+    return Dump(
+        rank=rank, path=path, version=str(value["version"]), groups=groups, descriptions=descriptions, calls=calls
+    )
 
 
 def _ranks(text: Any) -> tuple[int, ...]:

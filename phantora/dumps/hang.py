@@ -32,7 +32,7 @@ NONE = "none"
 _UNEVEN = ("all_to_all", "alltoall", "gather", "scatter", "send", "recv", "coalesced")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Hang:
     """A cause with its evidence."""
 
@@ -59,7 +59,7 @@ def find_hang(dumps: Sequence[Dump]) -> Hang:
     silent = tuple(sorted({rank for dump in dumps for group in dump.groups.values() for rank in group} - set(by_rank)))
     waits = {rank: _absent(by_rank, rank, call) for rank, call in blocked.items() if call is not None}
     if not waits:
-        return Hang(SILENT if silent else NONE, silent, (), None, (), {})
+        return Hang(kind=SILENT if silent else NONE, ranks=silent, waiting=(), call=None, members=(), others={})
     start = min(waits, key=lambda rank: _order(blocked[rank], rank))
     seen: list[int] = []
     rank = start
@@ -134,7 +134,14 @@ def _mismatch(dumps: Sequence[Dump]) -> Hang | None:
             usual = max(kinds.values(), key=lambda ranks: (len(ranks), -ranks[0]))
             odd = tuple(rank for ranks in kinds.values() if ranks is not usual for rank in ranks)
             first = calls[usual[0]]
-            hang = Hang(MISMATCH, odd, tuple(usual), first, members, {rank: calls[rank] for rank in odd})
+            hang = Hang(
+                kind=MISMATCH,
+                ranks=odd,
+                waiting=tuple(usual),
+                call=first,
+                members=members,
+                others={rank: calls[rank] for rank in odd},
+            )
             found.append((min(call.created_ns for call in calls.values()), hang))
     return min(found, key=lambda item: item[0])[1] if found else None
 
@@ -164,7 +171,14 @@ def _missing(by_rank: Mapping[int, Dump], rank: int, free: tuple[int, ...], bloc
     dumped = tuple(other for other in free if other in by_rank)
     kind, ranks = (MISSING, dumped) if dumped else (NO_DUMP, free)
     waiting = _waiting(by_rank, call, blocked)
-    return Hang(kind, ranks, waiting, call, _members(by_rank[rank], call), _last(by_rank, ranks))
+    return Hang(
+        kind=kind,
+        ranks=ranks,
+        waiting=waiting,
+        call=call,
+        members=_members(by_rank[rank], call),
+        others=_last(by_rank, ranks),
+    )
 
 
 def _stuck(by_rank: Mapping[int, Dump], rank: int, blocked: Mapping[int, Call | None]) -> Hang:
@@ -178,14 +192,23 @@ def _stuck(by_rank: Mapping[int, Dump], rank: int, blocked: Mapping[int, Call | 
     )
     started = len(behind) < len([other for other in members if other in by_rank])
     ranks = behind if started else ()
-    return Hang(STUCK, ranks, _waiting(by_rank, call, blocked), call, members, {})
+    return Hang(
+        kind=STUCK, ranks=ranks, waiting=_waiting(by_rank, call, blocked), call=call, members=members, others={}
+    )
 
 
 def _crossed(by_rank: Mapping[int, Dump], circle: Sequence[int], blocked: Mapping[int, Call | None]) -> Hang:
     call = blocked[circle[0]]
     assert call is not None
     others = {rank: own for rank in circle[1:] if (own := blocked[rank]) is not None}
-    return Hang(CROSSED, tuple(sorted(circle)), (circle[0],), call, _members(by_rank[circle[0]], call), others)
+    return Hang(
+        kind=CROSSED,
+        ranks=tuple(sorted(circle)),
+        waiting=(circle[0],),
+        call=call,
+        members=_members(by_rank[circle[0]], call),
+        others=others,
+    )
 
 
 def answer(dumps: Sequence[Dump]) -> list[tuple[str, str]]:

@@ -29,7 +29,7 @@ STAGES = 4  # of a pipeline: in a longer one the middle stages run their first r
 Point = tuple[int, ...]  # coordinates in the mesh, one per axis
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Axis:
     """One axis of the mesh."""
 

@@ -92,16 +92,16 @@ def split_at(fold: Fold, rank: int) -> Fold | None:
 
 def _axis(name: str, size: int, mode: str, splits: Collection[int] = ()) -> Axis:
     if mode == ALL or name in NEVER_FOLDED or size == 1:
-        return Axis(name, size, tuple(range(size)), expanded=True, full_group=mode == ALL)
+        return Axis(name=name, size=size, ends=tuple(range(size)), expanded=True, full_group=mode == ALL)
     if mode == FIRST:
-        return Axis(name, size, (0,), first_only=True)
+        return Axis(name=name, size=size, ends=(0,), first_only=True)
     # The first rank often does more than others (roots of broadcasts, logs), and the last of many has a smaller shard.
     # Of many ranks of a kind the second runs too, so that the representative can match one of its neighbours: a number
     # such as 4,096 is special in a first rank (torch compares seeds byte by byte).
     kinds = sorted({0, *(at for at in splits if 0 < at < size)})
     seconds = {first + 1 for first, end in pairwise((*kinds, size)) if end - first > _LONG}
     ends = tuple(sorted({*kinds, *seconds, size - 1}))
-    return Axis(name, size, ends, _representatives(size, ends), uneven=mode == UNEVEN)
+    return Axis(name=name, size=size, ends=ends, representatives=_representatives(size, ends), uneven=mode == UNEVEN)
 
 
 def _representatives(size: int, ends: Sequence[int]) -> tuple[int, ...]:

@@ -102,9 +102,25 @@ def _make(hosts: int, gpus: int, gpu: Gpu, name: str) -> Cluster:
     else:
         intra = Link(gpu.pcie_bandwidth * builders.PCIE_SHARE, PCIE_LATENCY_NS)
     joined = max(1, gpu.nvlink_domain // gpus)
-    wiring = Wiring("nvswitch" if nvlink else "pcie", gpus, 1 if nvlink else 2, 2, SOCKET_BANDWIDTH, joined)
+    wiring = Wiring(
+        kind="nvswitch" if nvlink else "pcie",
+        nics=gpus,
+        gpus_per_pcie_switch=1 if nvlink else 2,
+        sockets=2,
+        socket_bandwidth=SOCKET_BANDWIDTH,
+        nvlink_hosts=joined,
+    )
     inter = Link(gpu.nic_bandwidth, NETWORK_LATENCY_NS)
-    return Cluster(name, hosts, gpus, gpu, intra, inter, load_host(gpu.host or DEFAULT_HOST), wiring)
+    return Cluster(
+        name=name,
+        hosts=hosts,
+        gpus_per_host=gpus,
+        gpu=gpu,
+        intra=intra,
+        inter=inter,
+        host=load_host(gpu.host or DEFAULT_HOST),
+        wiring=wiring,
+    )
 
 
 def over_pcie(cluster: Cluster) -> Cluster:

@@ -31,7 +31,9 @@ class NetworkLink:
     latency_ns: int
 
 
-@dataclass(slots=True)  # not frozen: a large collective makes thousands, and a frozen one takes four times as long
+@dataclass(
+    slots=True, kw_only=True
+)  # not frozen: a large collective makes thousands, and a frozen one takes four times as long
 class Flow:
     """`count` equal flows of one collective or transfer over the same links."""
 

@@ -9,7 +9,7 @@ from statistics import NormalDist
 from phantora.json_data import BytesPerSecond
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Calibration:
     """Achieved rates: how close kernels come to the GPU's limits. docs/gpu-files.md explains each."""
 
@@ -75,7 +75,7 @@ class Calibration:
         return 1 << (self.nccl_channels - 1).bit_length()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Power:
     """Power of a GPU's activities, as shares of the usual cap (``power_watts``), and the limiter (docs/costs.md)."""
 
@@ -164,7 +164,7 @@ class MeasuredGpu:
     collectives: tuple[MeasuredCollective, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Gpu:
     """One GPU model."""
 
@@ -264,7 +264,7 @@ def _expected_maximum(draws: int) -> float:
     return NormalDist().inv_cdf((draws - 0.375) / (draws + 0.25)) if draws > 1 else 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HostProfile:
     """A host: what its CPU takes for CUDA calls, operators and Python."""
 
@@ -298,7 +298,7 @@ class HostProfile:
         return replace(self, api_ns=scaled, factor=self.factor * factor, probe_ns={})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Wiring:
     """The inside of a host. Hosts of a cluster are identical."""
 
@@ -330,7 +330,7 @@ class FabricLink:
     one_way: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Fabric:
     """The network between hosts. docs/clusters.md draws each kind."""
 
@@ -355,7 +355,7 @@ class Fabric:
     """``graph``: its cables."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Cluster:
     """`hosts` equal hosts of `gpus_per_host` equal GPUs."""
 

@@ -30,7 +30,7 @@ _FORMATS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "f
 _NO_LAUNCH = -1
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Imported:
     """Result of an import, for the user to read."""
 

@@ -29,7 +29,7 @@ _TYPES = ("AllReduce", "Reduce", "AllGather", "Gather", "Scatter", "Broadcast", 
 _NS = 1000  # in a microsecond
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Node:
     number: int = 0
     name: str = ""

@@ -109,7 +109,7 @@ def _part(detail: int, name: int, size: int, group: int, words: Vocabulary) -> P
         kind = _BY_NAME.get(collective_kind(str(words.names.words[name])))
     if kind is None:
         return None
-    return Part(group, size, call.dtype if call is not None else "", kind)
+    return Part(group=group, bytes=size, dtype=call.dtype if call is not None else "", collective=kind)
 
 
 def _count_crowds(traces: Mapping[int, RankTrace], words: Vocabulary, joints: Joints, ranks_per_host: int) -> None:
@@ -184,7 +184,16 @@ def _transfers(traces: Mapping[int, RankTrace], links: Mapping[int, Links], word
             last = max(side.start for side in pair)
             for side in pair:
                 joint = joints[side.rank].setdefault(side.row, Joint())
-                joint.parts.append(Part(side.part.group, size, side.part.dtype, -1, side.part.peer, side.part.sends))
+                joint.parts.append(
+                    Part(
+                        group=side.part.group,
+                        bytes=size,
+                        dtype=side.part.dtype,
+                        collective=-1,
+                        peer=side.part.peer,
+                        sends=side.part.sends,
+                    )
+                )
                 joint.duration = max(joint.duration, min(each.end for each in pair) - last)
 
 
@@ -215,7 +224,14 @@ def _calls_of_pairs(trace: RankTrace, links: Links, words: Vocabulary) -> list[t
             own.append(waiting.pop()[1])
         group, share = int(rows["comm"][kernel]), int(rows["bytes"][kernel]) // max(1, len(own))
         parts = [
-            Part(call.group if call.group >= 0 else group, call.bytes or share, call.dtype, -1, call.peer, call.sends)
+            Part(
+                group=call.group if call.group >= 0 else group,
+                bytes=call.bytes or share,
+                dtype=call.dtype,
+                collective=-1,
+                peer=call.peer,
+                sends=call.sends,
+            )
             for call in own
         ]
         found.append((kernel, parts))

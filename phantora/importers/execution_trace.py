@@ -128,7 +128,7 @@ def _argument(value: Any, shape: Any, kind: Any) -> Any:
         extents = tuple(int(n) for n in shape)
         device = str(value[-1]) if isinstance(value, list) and value else ""
         where = "cpu" if device == "cpu" else "cuda"
-        return TensorSpec(operator_dtype(tensor[1]), extents, contiguous_strides(extents), where)
+        return TensorSpec(operator_dtype(tensor[1]), extents, stride=contiguous_strides(extents), device=where)
     if isinstance(value, list):
         kinds = re.findall(r"[\w]+(?:\([^)]*\))?", str(kind).partition("[")[2].rstrip("]"))
         shapes = shape if isinstance(shape, list) else []

@@ -14,7 +14,7 @@ _SLACK_NS = 2_000
 """Largest difference between CUPTI's clock and torch's: a call may seem to begin that long before its operator."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Links:
     """Columns of the log for the rows of a trace, in their order; -1 for none."""
 
@@ -66,7 +66,7 @@ def link(trace: RankTrace, words: Vocabulary) -> Links:
     _waits(trace, kind, number, launch, linked)
     calling = np.full(len(rows), -1, np.int64)
     calling[device] = call_of
-    return Links(kind, number, launch, linked, value, of_operator, calling)
+    return Links(kind=kind, id=number, launch=launch, link=linked, value=value, operator=of_operator, call=calling)
 
 
 def _find(keys: Ints, positions: npt.NDArray[np.intp], wanted: Ints) -> Ints:

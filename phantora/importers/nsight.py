@@ -138,7 +138,12 @@ class _Reader:
             number_streams(rows)
             traces.append(
                 RankTrace(
-                    rank, path, rows, len(found), Device(str(name or ""), int(memory or 0), len(found)), missing=missing
+                    rank=rank,
+                    source=path,
+                    rows=rows,
+                    world_size=len(found),
+                    device=Device(str(name or ""), int(memory or 0), len(found)),
+                    missing=missing,
                 )
             )
         _one_group([trace.rows for trace in traces], words=self._words)
@@ -276,7 +281,7 @@ def _copy_name(kind: int | None, source: int | None, target: int | None) -> str:
 def _signature(name: str, sizes: str) -> OperatorSignature:
     """An operator whose ranges give the shapes of its tensors, without their dtypes."""
     shapes = [tuple(int(n) for n in match[1].split(",") if n.strip()) for match in _SHAPE.finditer(sizes[1:-1])]
-    return OperatorSignature(name, tuple(TensorSpec(UNKNOWN_DTYPE, s, contiguous_strides(s)) for s in shapes))
+    return OperatorSignature(name, tuple(TensorSpec(UNKNOWN_DTYPE, s, stride=contiguous_strides(s)) for s in shapes))
 
 
 def _one_group(ranks: list[Rows], words: Vocabulary) -> None:

@@ -57,7 +57,7 @@ _NS = 1e9
 _CLOCKS_NS = 50_000  # by which the clocks of ranks may disagree
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Op:
     """A row of the table; times in ns from the beginning of the step."""
 
@@ -129,7 +129,14 @@ def _ranks(path: str) -> dict[int, _Rank]:
         if kind not in (*_PASSES, *_PAIRS, *_TAIL, _PARAMETERS):
             raise PhantoraError(f"{path}: unknown operator {kind!r}")
         begin = round((start - origin[step]) * _NS)
-        op = _Op(kind, begin, begin + max(0, round(duration * _NS)), max(0, chunk), place, _STREAMS.get(kind, _COMPUTE))
+        op = _Op(
+            kind=kind,
+            start=begin,
+            end=begin + max(0, round(duration * _NS)),
+            chunk=max(0, chunk),
+            place=place,
+            stream=_STREAMS.get(kind, _COMPUTE),
+        )
         ranks.setdefault(rank, _Rank(replica, stage)).steps.setdefault(step, []).append(op)
     if not ranks:
         raise PhantoraError(f"{path}: the table has no rows")
@@ -238,8 +245,12 @@ def _meet(
         group = words.groups.number(Group(kind.partition("-")[0] + "-pipeline", kind.partition("-")[0], members))
         for send, receive in zip(sends, receives, strict=False):
             took = max(LEAST_NS, receive.end - max(send.start, receive.start))
-            send.joint = Joint([Part(group, 0, "", -1, members.index(other), True)], took)
-            receive.joint = Joint([Part(group, 0, "", -1, members.index(number), False)], took)
+            send.joint = Joint(
+                [Part(group=group, bytes=0, dtype="", collective=-1, peer=members.index(other), sends=True)], took
+            )
+            receive.joint = Joint(
+                [Part(group=group, bytes=0, dtype="", collective=-1, peer=members.index(number), sends=False)], took
+            )
     together: dict[tuple[str, int, int], list[tuple[int, _Op]]] = defaultdict(list)
     for number, rank in ranks.items():
         count: dict[str, int] = defaultdict(int)
@@ -256,7 +267,7 @@ def _meet(
         group = words.groups.number(Group(kind, kind, members))
         last = max(op.start for _, op in joined)
         took = max(LEAST_NS, int(np.median([op.end for _, op in joined])) - last)
-        joint = Joint([Part(group, 0, "", _COLLECTIVES[kind])], took)
+        joint = Joint([Part(group=group, bytes=0, dtype="", collective=_COLLECTIVES[kind])], took)
         for _, op in joined:
             op.joint = joint
 

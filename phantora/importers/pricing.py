@@ -52,7 +52,11 @@ class Pricer:
             row = PriceRow("communication", REAL)
         else:
             known = self._operator(sig)
-            row = PriceRow(known[0], REAL, known[1], known[2]) if known else PriceRow(self._by_name(name), REAL)
+            row = (
+                PriceRow(known[0], REAL, flops=known[1], bytes=known[2])
+                if known
+                else PriceRow(self._by_name(name), REAL)
+            )
         return self.prices.number(row)
 
     def _by_name(self, name: int) -> str:

@@ -142,7 +142,7 @@ class Device:
     """GPUs of the host; 0 if unknown."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class RankTrace:
     """The rows of one rank in the order of the file, before they are linked."""
 

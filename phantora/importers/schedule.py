@@ -15,7 +15,7 @@ LEAST_NS = 1
 """Least time of a transfer."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Part:
     """A collective, or one side of a transfer, of a communication kernel."""
 

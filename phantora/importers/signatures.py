@@ -104,7 +104,7 @@ def _argument(shape: Any, kind: Any, strides: Any, value: Any) -> Any:
 def _tensor(dtype: str, shape: Any, strides: Any) -> TensorSpec:
     extents = tuple(int(n) for n in shape or ())
     known = isinstance(strides, list) and len(strides) == len(extents)
-    return TensorSpec(dtype, extents, tuple(int(n) for n in strides) if known else contiguous_strides(extents))
+    return TensorSpec(dtype, extents, stride=tuple(int(n) for n in strides) if known else contiguous_strides(extents))
 
 
 def _value(text: Any) -> Any:
@@ -131,7 +131,7 @@ def _wrapped_numbers(args: list[Any]) -> list[Any]:
     write where a tensor lies."""
     shaped = any(isinstance(arg, TensorSpec) and arg.shape for arg in args)
     return [
-        TensorSpec(arg.dtype, (), (), "cpu")
+        TensorSpec(arg.dtype, (), stride=(), device="cpu")
         if shaped and isinstance(arg, TensorSpec) and not arg.shape and arg.dtype in ("float64", "int64")
         else arg
         for arg in args

@@ -59,7 +59,7 @@ def checkpoint_cost(log: Log) -> float | None:
     return max(costs, default=0.0) * 1e-9 or None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Answer:
     """Output of ``phantora goodput``. Times are seconds."""
 

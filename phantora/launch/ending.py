@@ -61,7 +61,7 @@ class RunningSimulator(Protocol):
         """The process `pid` starts ranks: its children may become some."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Outcome:
     """End of a run. `status` is the exit status for a shell."""
 

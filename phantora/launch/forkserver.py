@@ -60,7 +60,7 @@ Become = Callable[[], NoReturn]
 """Function that a forked process continues with."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Load:
     """The first message of a run: what its server loads."""
 

@@ -112,7 +112,7 @@ class Console:
                     self._err.flush()
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Stream:
     """The reading end of one pipe from a rank."""
 
@@ -243,6 +243,16 @@ class Outputs:
                 file = open(path, "wb", buffering=0)  # noqa: SIM115 (unbuffered: readable while the rank runs)
             redirected = path is not None and bool(self._redirect.get(local, 0) & number)
             leaves_out = partial(self.repeats.leaves_out, rank) if number == STDERR else _nothing
-            streams.append(Stream(read, number, prefix, shown and not redirected, leaves_out, file, path))
+            streams.append(
+                Stream(
+                    fd=read,
+                    number=number,
+                    prefix=prefix,
+                    to_console=shown and not redirected,
+                    leaves_out=leaves_out,
+                    file=file,
+                    path=path,
+                )
+            )
             ends.append(write)
         return streams, ends

@@ -36,7 +36,7 @@ PRELOADS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """One launch of a spec: where its ranks are, and what they are given."""
 

@@ -18,12 +18,12 @@ NHWC = (0, 2, 3, 1)
 def tensor(*shape: int, dtype: str = "bfloat16", order: tuple[int, ...] | None = None) -> TensorSpec:
     """A dense tensor; `order` lists its dimensions from the slowest to the fastest."""
     if order is None:
-        return TensorSpec(dtype, shape, contiguous_strides(shape))
+        return TensorSpec(dtype, shape, stride=contiguous_strides(shape))
     dense = contiguous_strides(tuple(shape[d] for d in order))
     stride = [0] * len(shape)
     for dim, step in zip(order, dense, strict=True):
         stride[dim] = step
-    return TensorSpec(dtype, shape, tuple(stride))
+    return TensorSpec(dtype, shape, stride=tuple(stride))
 
 
 def heads(b: int, s: int, h: int, d: int) -> TensorSpec:
@@ -34,7 +34,7 @@ def heads(b: int, s: int, h: int, d: int) -> TensorSpec:
 def wanted(name: str, *args: Any, compute: str = "", backward: bool = False) -> Wanted:
     """An operator; arguments that are left out have their defaults, as in a signature of a run."""
     rest = () if name in (COPY, MEMSET) else tuple(a.default_value for a in schema(name).arguments[len(args) :])
-    return Wanted(write_signature(OperatorSignature(name, args + rest, backward=backward)), compute)
+    return Wanted(signature=write_signature(OperatorSignature(name, args + rest, backward=backward)), compute=compute)
 
 
 def flash(b: int, s: int, h: int, kv: int, d: int, causal: bool, dropout: float = 0.0) -> Iterator[Wanted]:
@@ -65,7 +65,7 @@ def cudnn(b: int, s: int, h: int, kv: int, d: int, causal: bool, dropout: float 
 
 def efficient(b: int, s: int, h: int, d: int, dtype: str, causal: bool, dropout: float = 0.0) -> Iterator[Wanted]:
     """Memory-efficient attention, both directions."""
-    q, unused = tensor(b, s, h, d, dtype=dtype), TensorSpec("int64", (), (), "cpu")
+    q, unused = tensor(b, s, h, d, dtype=dtype), TensorSpec("int64", (), stride=(), device="cpu")
     lse = tensor(b, h, -(-s // 32) * 32, dtype="float32")
     yield wanted("aten::_efficient_attention_forward", q, q, q, *(None,) * 5, dropout, int(causal), True)
     yield wanted(  # torch passes heads as the longest sequences
@@ -146,7 +146,7 @@ def graph(nodes: int, edges: int, width: int, dtype: str) -> Iterator[Wanted]:
     """Operators of graph layers on the features of nodes and edges, in both directions."""
     x, message = tensor(nodes, width, dtype=dtype), tensor(edges, width, dtype=dtype)
     index = tensor(edges, dtype="int64")
-    wide = TensorSpec("int64", (edges, width), (1, 0))
+    wide = TensorSpec("int64", (edges, width), stride=(1, 0))
     yield wanted("aten::index_select", x, 0, index)
     yield wanted("aten::index_add_", x, 0, index, message, 1, backward=True)
     yield wanted("aten::gather", x, 0, wide)
@@ -242,7 +242,7 @@ def fsdp(shapes: Sequence[tuple[int, int]], ranks: int) -> Iterator[Wanted]:
 def rotary(b: int, s: int, h: int, d: int) -> Iterator[Wanted]:
     """Rotary embedding and what goes with it, on views of projections."""
     view, whole, table = heads(b, s, h, d), tensor(b, h, s, d), tensor(s, d)
-    half = TensorSpec("bfloat16", (b, h, s, d // 2), view.stride)
+    half = TensorSpec("bfloat16", (b, h, s, d // 2), stride=view.stride)
     other = heads(b, s, h, d // 2)
     yield wanted("aten::mul.Tensor", view, table)
     yield wanted("aten::mul.Tensor", whole, table)

@@ -172,7 +172,16 @@ def profile_of(name: str, stubbed: Probe, real: Probe | None, least: tuple[float
         sources.append(f"CUDA calls on {real.machine['gpu']}")
     spread = (round(min(found.low / found.factor, least[0]), 3), round(max(found.high / found.factor, least[1]), 3))
     rows = {row: round(ns, 1) for row, ns in stubbed.typical().items()}
-    return HostProfile(name, costs, factor, spread, cpu_of(about), tuple(sources), rows, measured=True)
+    return HostProfile(
+        name=name,
+        api_ns=costs,
+        factor=factor,
+        spread=spread,
+        cpu=cpu_of(about),
+        sources=tuple(sources),
+        probe_ns=rows,
+        measured=True,
+    )
 
 
 def _in_steps(api: str) -> float:

@@ -42,7 +42,7 @@ class LiveProfiler:
         """The operator's entry, or None if it cannot be measured."""
         key = signature_key(signature, compute)
         if key not in self._book.entries and key not in self._book.failures:
-            wanted = Wanted(write_signature(signature), compute)
+            wanted = Wanted(signature=write_signature(signature), compute=compute)
             self._book.add(self._worker.about, self._results(wanted))
             self.measured += key in self._book.entries
         return self._book.entries.get(key)

@@ -37,7 +37,7 @@ _MARK = "phantora"
 _KINDS = {"kernel": "kernel", "gpu_memcpy": "memcpy", "gpu_memset": "memset"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class KernelTime:
     """One kernel of an operator. Times in ns are medians; `spread` is the cold times' interquartile
     range over their median. Without warm runs, `warm` is `cold`."""
@@ -218,13 +218,13 @@ def _kernels(
         grid, block = event["args"].get("grid", (1, 1, 1)), event["args"].get("block", (1, 1, 1))
         kernels.append(
             KernelTime(
-                event["name"],
-                (grid[0], grid[1], grid[2]),
-                (block[0], block[1], block[2]),
-                _KINDS[event["cat"]],
-                round(middle),
-                round(statistics.median(again)),
-                round(spread, 4),
+                name=event["name"],
+                grid=(grid[0], grid[1], grid[2]),
+                block=(block[0], block[1], block[2]),
+                kind=_KINDS[event["cat"]],
+                cold=round(middle),
+                warm=round(statistics.median(again)),
+                spread=round(spread, 4),
             )
         )
     return tuple(kernels)

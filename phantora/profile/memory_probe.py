@@ -25,7 +25,7 @@ TENSORS = 256
 THREADS = 32  # more do not make memory faster
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Rates:
     """Seconds per GiB."""
 
@@ -158,16 +158,16 @@ def measure(folder: Path) -> Rates:
     saves = [timed(lambda: torch.save(saved, path)) for _ in range(1 + FILE_ROUNDS)]
     size = FILE / GIB
     return Rates(
-        by_threads[1],
-        shared(by_threads),
-        faults[1],
-        shared(faults),
-        written / size,
-        max(saves[0] - written, 0.0) / size,
-        max(statistics.median(saves[1:]) - saves[0], 0.0) / size,
-        seconds(read, FILE_ROUNDS) / size,
-        python_of_checkpoints(folder),
-        disk / size,
+        move=by_threads[1],
+        saturated=shared(by_threads),
+        fault=faults[1],
+        fault_saturated=shared(faults),
+        write=written / size,
+        sums=max(saves[0] - written, 0.0) / size,
+        replace=max(statistics.median(saves[1:]) - saves[0], 0.0) / size,
+        read=seconds(read, FILE_ROUNDS) / size,
+        tensor=python_of_checkpoints(folder),
+        disk=disk / size,
     )
 
 

@@ -140,7 +140,7 @@ def _scaled() -> Iterator[Wanted]:
                 continue
             done += 1
             for way in float8.WAYS[scales]:
-                yield Wanted(write_signature(float8.product(m, n, k, way)))
+                yield Wanted(signature=write_signature(float8.product(m, n, k, way)))
 
 
 def _grouped() -> Iterator[Wanted]:
@@ -262,7 +262,7 @@ def _elementwise() -> Iterator[Wanted]:
         yield wanted("aten::clamp_min_", wide, 0)
         yield wanted("aten::copy_", tensor(n, dtype="float16"), wide, False)
         yield wanted("aten::add.Tensor", tensor(n, dtype="int64"), tensor(n, dtype="int64"), 1)
-        yield wanted("aten::div_.Tensor", flat, TensorSpec("float32", (), (), "cpu"))
+        yield wanted("aten::div_.Tensor", flat, TensorSpec("float32", (), stride=(), device="cpu"))
         yield wanted("aten::where.self", tensor(n, dtype="bool"), flat, flat)
         yield wanted("aten::linalg_vector_norm", flat, 2.0, None, False, "float32")
     for n in (1 << 14, 1 << 20, 1 << 24, 1 << 26):
@@ -292,7 +292,7 @@ def _elementwise() -> Iterator[Wanted]:
     for rows in (512, 2048, 4096, 8192, 16384):
         for width in (1024, 4096, 8192, 14336):
             x = tensor(1, rows, width)
-            part = TensorSpec("bfloat16", (1, rows, width // 2), (rows * width, width, 1))
+            part = TensorSpec("bfloat16", (1, rows, width // 2), stride=(rows * width, width, 1))
             yield wanted("aten::mul.Tensor", part, part)
             yield wanted("aten::copy_", tensor(rows, width, dtype="float32"), tensor(rows, width), False)
             yield wanted("aten::mul.Tensor", x, tensor(width))
@@ -365,7 +365,7 @@ def _lookups() -> Iterator[Wanted]:
                     False,
                     backward=True,
                 )
-                spread = TensorSpec("int64", (tokens, width), (1, 0))
+                spread = TensorSpec("int64", (tokens, width), stride=(1, 0))
                 yield wanted("aten::gather.out", tensor(vocabulary, width), 0, spread, False, tensor(tokens, width))
 
 
@@ -549,7 +549,9 @@ def _moves() -> Iterator[Wanted]:
             yield wanted("aten::cumsum", x, 0, None)
             yield wanted("aten::topk", tensor(rows, 64, dtype="float32"), 6, -1, True, True)
             yield wanted("aten::sort.stable", tensor(rows * 8, dtype="int64"), False, 0, False)
-            yield wanted("aten::scatter_add", tensor(rows, width), 0, TensorSpec("int64", (rows, width), (1, 0)), x)
+            yield wanted(
+                "aten::scatter_add", tensor(rows, width), 0, TensorSpec("int64", (rows, width), stride=(1, 0)), x
+            )
             yield wanted("aten::argmax", x, -1, False)
             yield wanted("aten::masked_fill_.Scalar", x, tensor(rows, 1, dtype="bool"), 0)
             yield wanted("aten::tril", tensor(width, width), 0)
@@ -674,14 +676,14 @@ def _flat(g: random.Random) -> Iterator[Wanted]:
     yield wanted("aten::copy_", wide, flat, False)
     yield wanted("aten::copy_", flat, wide, False)
     yield wanted("aten::div.Tensor", wide, tensor(dtype="float32"))
-    yield wanted("aten::mul.Tensor", wide, TensorSpec("float64", (), (), "cpu"))
+    yield wanted("aten::mul.Tensor", wide, TensorSpec("float64", (), stride=(), device="cpu"))
 
 
 def _views(g: random.Random) -> Iterator[Wanted]:
     b, s = g.choice((1, 2, 4)), g.choice((512, 1024, 2048, 4096, 8192))
     yield from forms.rotary(b, s, g.choice((2, 4, 8, 12, 16, 32)), g.choice((64, 128)))
     rows, width = g.choice((512, 1024, 3072, 6144, 8192)), g.choice((768, 1536, 2752, 3584, 5504, 7168, 9472))
-    x, part = tensor(rows, width), TensorSpec("bfloat16", (rows, width), (2 * width, 1))
+    x, part = tensor(rows, width), TensorSpec("bfloat16", (rows, width), stride=(2 * width, 1))
     yield wanted("aten::silu", part)
     yield wanted("aten::mul.Tensor", x, part)
     yield wanted("aten::cat", (x,) * g.choice((2, 3, 4, 8)), g.choice((0, 1)))

@@ -76,7 +76,18 @@ def rebuild(signature: OperatorSignature, arena: Arena, kernel: Mapping[str, Any
     named: dict[str, Any] = {}
     for index, (value, argument) in enumerate(zip(values, arguments, strict=False)):
         positive = _takes_roots(base) or argument.name in _UPDATED
-        built = _value(_Place(base, argument.name, index, values, _is_written(argument), positive), value, arena)
+        built = _value(
+            _Place(
+                operator=base,
+                argument=argument.name,
+                index=index,
+                arguments=values,
+                written=_is_written(argument),
+                positive=positive,
+            ),
+            value,
+            arena,
+        )
         if argument.kwarg_only:
             named[argument.name] = built
         else:
@@ -143,7 +154,7 @@ def _amended(signature: OperatorSignature) -> tuple[Any, ...]:
     return args
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Place:
     """Place of a value, which decides the meaning of integers in it."""
 
@@ -264,7 +275,7 @@ def _bound(place: _Place, position: int) -> int:
 def _transfer(signature: OperatorSignature, arena: Arena) -> Call:
     """Copies and memsets are no operators of torch: ``phantora::copy(kind, bytes)``."""
     kind, size = (str(signature.args[0]), int(signature.args[1])) if len(signature.args) == 2 else ("", 0)
-    flat = TensorSpec("uint8", (size,), (1,))
+    flat = TensorSpec("uint8", (size,), stride=(1,))
     if signature.name == MEMSET:
         size = int(signature.args[0])
         target = torch.empty(size, dtype=torch.uint8, device=arena.device)

@@ -148,7 +148,15 @@ def measure_all(
 def entry_of(result: dict[str, Any]) -> Entry:
     """A table's entry from a measurement."""
     kernels = tuple(
-        TimedKernel(k["name"], k["kind"], tuple(k["grid"]), tuple(k["block"]), k["cold"], k["warm"], k["spread"])
+        TimedKernel(
+            name=k["name"],
+            kind=k["kind"],
+            grid=tuple(k["grid"]),
+            block=tuple(k["block"]),
+            cold=k["cold"],
+            warm=k["warm"],
+            spread=k["spread"],
+        )
         for k in result["kernels"]
     )
     return Entry(result["signature"], result["compute"], kernels, result.get("clock_mhz", 0))

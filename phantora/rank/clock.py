@@ -75,7 +75,7 @@ NEXT_TO_PYTHON = 8.6
 alone, 15,600 next to it (``host_memory.jsonl`` of 4 H200, torch.save of 4,096 tensors of 4 KiB)."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Runtime:
     """Functions of the rank runtime (``stub/rank/rank.h``) that the clock needs."""
 
@@ -122,19 +122,19 @@ class Runtime:
         library.ph_contend.restype = None
         library.ph_latest_clock.restype = ctypes.c_int64
         return cls(
-            library.ph_connected,
-            library.ph_null_mode,
-            library.ph_moves_clock,
-            library.ph_now,
-            library.ph_advance,
-            library.ph_sleep,
-            library.ph_bytes_ns,
-            library.ph_times_ns,
-            library.ph_contend,
-            library.ph_host_memory,
-            library.ph_follows,
-            library.ph_latest_clock,
-            library.ph_reach,
+            connected=library.ph_connected,
+            null_mode=library.ph_null_mode,
+            moves_clock=library.ph_moves_clock,
+            now=library.ph_now,
+            advance=library.ph_advance,
+            sleep=library.ph_sleep,
+            bytes_ns=library.ph_bytes_ns,
+            times_ns=library.ph_times_ns,
+            contend=library.ph_contend,
+            hold=library.ph_host_memory,
+            follows=library.ph_follows,
+            latest=library.ph_latest_clock,
+            reach=library.ph_reach,
         )
 
 

@@ -32,7 +32,7 @@ _NCCL_CAUSE = re.compile(r"^Last error:\s*(\S.*)", re.MULTILINE)
 _HINTS = {"Duplicate GPU detected": "torch.cuda.set_device(LOCAL_RANK) in each rank"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Failure:
     """The error that ended a rank's script. `rank` is -1 for a process that is no rank."""
 
@@ -90,13 +90,13 @@ def note(error: BaseException) -> None:
     remedy = remedy_of(error)
     message = (_with_assertion(message_of(error)) + (remedy and f"; {remedy}"))[:_LONGEST]
     failure = Failure(
-        int(rank) if rank.isdigit() else -1,
-        type(error).__name__,
-        message,
-        _place(error),
-        reason_of(error),
-        _refused_call(),
-        memory_uses.failed_allocation(),
+        rank=int(rank) if rank.isdigit() else -1,
+        kind=type(error).__name__,
+        message=message,
+        place=_place(error),
+        reason=reason_of(error),
+        refused=_refused_call(),
+        allocation=memory_uses.failed_allocation(),
     )
     if failure.reason is Reason.OUT_OF_MEMORY:
         memory_uses.note_uses(error)

@@ -28,7 +28,7 @@ from phantora.wire import stacks
 _RESET_SIGNALS = (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RankTask:
     """Everything a forked child needs to become `rank`."""
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import KW_ONLY, asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,7 @@ class Recorded:
     host_scale: float
     nccl: Mapping[str, Any]
     """NCCL's variables then, as the metadata have them; those of the environment now come first."""
+    _: KW_ONLY
     power: Powers | None = None
     """State of each rank's power limiter at the end of its first step, from which it continues."""
     brief: bool = False
@@ -111,7 +112,7 @@ class Prices:
     known: dict[Hashable, Price]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Simulation:
     """A simulator and its log. Close it whatever happened."""
 
@@ -164,7 +165,7 @@ def assemble(
     workspaces = _workspaces(setup.cluster)
     session = create_session(setup, workspaces if recorded is None else None)
     if setup.spec.null:
-        return Simulation(session)
+        return Simulation(session=session)
     try:
         from phantora.cost import model_for
         from phantora.cost.table_files import cache_folder
@@ -186,21 +187,21 @@ def assemble(
         if recorded is not None and recorded.measured is not None and not recorded.measured.known:
             described.peak_flops = {}  # of the model that stands for the GPU
         config = SimulatorConfig(
-            engine,
-            setup.used,
-            model,
-            prices.known,
-            nccl,
-            setup.what_if,
-            setup.fold,
-            recorded.measured if recorded else None,
-            output.flows,
-            recorded is not None and recorded.brief,
-            output.recording,
-            setup.spec.hang_timeout,
-            progress,
-            notice,
-            setup.places if setup.places.shared else None,
+            engine=engine,
+            cluster=setup.used,
+            cost=model,
+            prices=prices.known,
+            nccl=nccl,
+            what_if=setup.what_if,
+            fold=setup.fold,
+            measured=recorded.measured if recorded else None,
+            flows=output.flows,
+            brief=recorded is not None and recorded.brief,
+            record=output.recording,
+            hang_timeout=setup.spec.hang_timeout,
+            progress=progress,
+            notice=notice,
+            places=setup.places if setup.places.shared else None,
         )
         log = LogWriter(log_path, described, Tables())
         try:
@@ -221,7 +222,7 @@ def assemble(
         return assemble(changed, path, about, engine, recorded=records, prices=prices)
 
     notes = tuple(model.of_other_builds(about.torch)) if hasattr(model, "of_other_builds") else ()
-    return Simulation(session, simulator, log, live, notes, again)
+    return Simulation(session=session, simulator=simulator, log=log, live=live, notes=notes, again=again)
 
 
 def _nccl(setup: Setup, recorded: Recorded | None) -> tuple[NcclEnvironment, dict[str, Any]]:

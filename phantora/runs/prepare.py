@@ -75,11 +75,18 @@ def prepare(spec: RunSpec) -> Prepared:
     what_if = parse_what_if(spec.what_if.degrade, spec.what_if.straggler, spec.what_if.background)
     outputs = Outputs.nowhere() if spec.null else Outputs.of(spec)
     shown = _filter(spec.launch.ranks_filter, here)
-    plan = Plan(spec, hosts, here, spec.ranks, log_dir=_log_dir(spec.launch), ranks_filter=shown)
+    plan = Plan(
+        spec=spec, hosts=hosts, ranks_per_host=here, ranks=spec.ranks, log_dir=_log_dir(spec.launch), ranks_filter=shown
+    )
     if spec.launch.run_id:
         plan = replace(plan, run_id=spec.launch.run_id)
     mps = bool(os.environ.get("CUDA_MPS_PIPE_DIRECTORY"))
-    return Prepared(Setup(spec, cluster, hosts, here, what_if, fold, mps), plan.folded(fold), outputs, note)
+    return Prepared(
+        Setup(spec=spec, cluster=cluster, hosts=hosts, ranks_per_host=here, what_if=what_if, fold=fold, mps=mps),
+        plan.folded(fold),
+        outputs,
+        note,
+    )
 
 
 def _ranks_per_host(spec: RunSpec, cluster: Cluster) -> int:

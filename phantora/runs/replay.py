@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _STAND_IN = "H100-SXM"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ReplaySpec:
     """A replay: the recorded run, and the changes."""
 
@@ -51,7 +51,7 @@ class ReplaySpec:
     @property
     def unchanged(self) -> bool:
         """True for a replay of the run as it was."""
-        return replace(self, output=OutputSpec()) == ReplaySpec(self.log)
+        return replace(self, output=OutputSpec()) == ReplaySpec(log=self.log)
 
 
 _AGREES = 0.01  # of a step: a replay of a real run as it was is as exact
@@ -117,7 +117,9 @@ def _measured(log: Log) -> Measured | None:
 
     cluster, known = _cluster_of_real(about)
     nccl = NcclEnvironment.read(dict(cluster.nccl), cluster.wiring.nics)
-    return Measured(cluster, model_for(cluster.gpu, cache_folder(), None), nccl, known, **about["floors"])
+    return Measured(
+        cluster=cluster, cost=model_for(cluster.gpu, cache_folder(), None), nccl=nccl, known=known, **about["floors"]
+    )
 
 
 def _unscaled(log: Log, spec: ReplaySpec, cluster: Cluster) -> Cluster:
@@ -158,7 +160,15 @@ def _setup(log: Log, cluster: Cluster, spec: ReplaySpec) -> Setup:
     )
     what_if = parse_what_if(spec.what_if.degrade, spec.what_if.straggler, spec.what_if.background)
     fold = from_dict(run.extra["fold"]) if run.extra.get("fold") else None
-    return Setup(again, cluster, run.world_size // here, here, what_if, fold, run.places.mps)
+    return Setup(
+        spec=again,
+        cluster=cluster,
+        hosts=run.world_size // here,
+        ranks_per_host=here,
+        what_if=what_if,
+        fold=fold,
+        mps=run.places.mps,
+    )
 
 
 def chosen_cluster(log: Log, spec: str | None, gpu: str | None) -> Cluster:

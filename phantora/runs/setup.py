@@ -11,7 +11,7 @@ from phantora.spec import RunSpec
 from phantora.wire.places import Places
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Setup:
     """A simulation to run: the spec, the cluster that it names, and the ranks that are processes."""
 

@@ -16,7 +16,7 @@ from phantora.sim.whatif import WhatIf
 from phantora.wire.places import Places
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Stats:
     """Progress of a simulation, and its own cost."""
 
@@ -49,7 +49,7 @@ class Stats:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SimulatorConfig:
     """Configuration of a simulation. Times are in seconds."""
 

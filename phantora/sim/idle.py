@@ -110,7 +110,7 @@ def snapshot(pid: int, only_clock_threads: bool = True, children: bool = True) -
     return Activity(asleep, tuple(switches), ran)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Look:
     when: float
     activity: Activity | None
@@ -143,7 +143,7 @@ class IdleDetector:
         if activity is None:
             return True  # it is gone; whoever started it will say so
         now = time.monotonic()
-        look = self._looks.setdefault(pid, _Look(now, None, now))
+        look = self._looks.setdefault(pid, _Look(when=now, activity=None, unchanged_since=now))
         if not activity.asleep:
             look.awake += now - look.when
         ran, since = (activity.ran - look.ran) / 1e9, now - look.unchanged_since

@@ -30,7 +30,7 @@ class Took:
     """Number of communications on its links at the same time, itself included."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Measured:
     """Place of a recording's measurements, and the time that streams add to durations."""
 
@@ -109,4 +109,13 @@ def _most_used(price: CollectivePrice, topology: Topology) -> float:
 
 def fixed(measured_ns: int) -> CollectivePrice:
     """The price of a transfer of unknown bytes: the time that it took."""
-    return CollectivePrice(measured_ns, measured_ns, (), _FIXED, "", 0, REAL, 0.0)
+    return CollectivePrice(
+        duration_ns=measured_ns,
+        latency_ns=measured_ns,
+        flows=(),
+        algorithm=_FIXED,
+        protocol="",
+        channels=0,
+        provenance=REAL,
+        own_error=0.0,
+    )

@@ -102,7 +102,13 @@ class Pricing:
                     self._engine.set_profile(request.id, profile_of(self._machine, price))
                 self._engine.set_price(request.id, price.durations)
                 self._prices[request.id] = PriceRow(
-                    price.cls, price.provenance, price.flops, price.bytes, main, "", price.error
+                    price.cls,
+                    price.provenance,
+                    flops=price.flops,
+                    bytes=price.bytes,
+                    main_part=main,
+                    algorithm="",
+                    error=price.error,
                 )
 
     def _signature(self, index: int) -> OperatorSignature:
@@ -168,13 +174,13 @@ class Pricing:
         signature = self._signature(request.sig)
         kernels = tuple(self._kernel(kernel) for kernel in self._engine.price_kernels(request))
         self._operators[request.id] = Wanted(
-            self._engine.text(native.SIGNATURES, request.sig),
-            compute_of(kernels),
-            signature.name,
-            signature_text(signature),
-            price.cls,
-            price.provenance,
-            price.error,
+            signature=self._engine.text(native.SIGNATURES, request.sig),
+            compute=compute_of(kernels),
+            operator=signature.name,
+            shape=signature_text(signature),
+            cls=price.cls,
+            provenance=price.provenance,
+            error=price.error,
             tuning=signature.tuning,
         )
 
@@ -194,9 +200,9 @@ class Pricing:
             tuple(duration for price in prices for duration in price.durations),
             prices[0].cls,
             prices[0].provenance,
-            sum(price.flops for price in prices),
-            sum(price.bytes for price in prices),
-            prices[0].error,
+            flops=sum(price.flops for price in prices),
+            bytes=sum(price.bytes for price in prices),
+            error=prices[0].error,
         )
 
     def _serve_communication(self, request: native.PriceRequest) -> None:
@@ -234,7 +240,13 @@ class Pricing:
         self._engine.set_price(request.id, (price.duration_ns,), self._engine.intern(native.NAMES, name))
         algorithm = f"{price.algorithm}/{price.protocol}/{price.channels}"
         self._prices[request.id] = PriceRow(
-            "communication", price.provenance, 0.0, float(request.bytes), 0, algorithm, price.error
+            "communication",
+            price.provenance,
+            flops=0.0,
+            bytes=float(request.bytes),
+            main_part=0,
+            algorithm=algorithm,
+            error=price.error,
         )
 
     def _gpus(self, ranks: tuple[int, ...]) -> tuple[int, ...]:

@@ -103,7 +103,20 @@ class Simulator:
         self._ended = False
         self._next_notice = config.hang_timeout
         self._stalled_at: float | None = None
-        self._stats = Stats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0)
+        self._stats = Stats(
+            virtual_ns=0,
+            records=0,
+            rows=0,
+            alive=0,
+            exited=0,
+            optimizer_steps=0,
+            late=0,
+            releases=0,
+            device_peak=0,
+            host_memory=0,
+            host_pinned=0,
+            cpu_seconds=0.0,
+        )
         self.unlike: int | None = None
         """The representative of a folded run that matches none of its neighbours, which has ended the run."""
 
@@ -306,16 +319,18 @@ class Simulator:
 
     def _refresh(self) -> None:
         status = self._engine.status()
+        host_memory, host_pinned = self._session.host_memory()
         self._stats = Stats(
-            status.final_time,
-            status.records,
-            self._rows + status.rows,
-            status.alive,
-            status.exited,
-            status.marks,
-            status.late,
-            status.releases,
-            max(status.device_peak, int(self._session.control["memory_peak"].max())),
-            *self._session.host_memory(),
-            time.thread_time() - self._began,
+            virtual_ns=status.final_time,
+            records=status.records,
+            rows=self._rows + status.rows,
+            alive=status.alive,
+            exited=status.exited,
+            optimizer_steps=status.marks,
+            late=status.late,
+            releases=status.releases,
+            device_peak=max(status.device_peak, int(self._session.control["memory_peak"].max())),
+            host_memory=host_memory,
+            host_pinned=host_pinned,
+            cpu_seconds=time.thread_time() - self._began,
         )

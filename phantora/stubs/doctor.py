@@ -16,7 +16,7 @@ from phantora.stubs.cache import cache_key, ensure
 from phantora.stubs.find import find_torch
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Report:
     """`problems` are essential; everything else informs."""
 
@@ -96,15 +96,15 @@ def doctor() -> Report:
     except OSError:
         free = 0
     return Report(
-        found,
-        torch.version if torch else None,
-        torch.cuda if torch else None,
-        str(torch.directory) if torch else None,
-        str(cache),
-        built,
-        libraries,
-        engine,
-        free,
-        _available_memory(),
-        tuple(problems),
+        compilers=found,
+        torch=torch.version if torch else None,
+        cuda=torch.cuda if torch else None,
+        torch_directory=str(torch.directory) if torch else None,
+        cache=str(cache),
+        built=built,
+        libraries=libraries,
+        transformer_engine=engine,
+        shared_memory_free=free,
+        memory_free=_available_memory(),
+        problems=tuple(problems),
     )

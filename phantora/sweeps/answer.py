@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ class Row:
     """A point of the answer."""
 
     entry: Entry
+    _: KW_ONLY
     rank: int | None = None
     """Rank from 1; None for points that did not run."""
     tie: bool = False
@@ -141,7 +142,7 @@ def _dominates(a: Row, b: Row) -> bool:
     return all(x >= y for x, y in pairs) and any(x > y for x, y in pairs)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Record:
     """A row of the table. The axes, rates and costs per unit stand next to its columns."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any
 
 from phantora.json_data import Bytes, Ns
@@ -11,7 +11,7 @@ from phantora.json_data import Bytes, Ns
 RAN, OUT_OF_MEMORY, FAILED = "ran", "out of memory", "failed"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Measured:
     """Numbers of a run's log, those of ``phantora analyze``: times in ns, sizes in bytes, shares 0 to 1."""
 
@@ -57,6 +57,7 @@ class Result:
     values: dict[str, Any]
     status: str
     """:data:`RAN`, :data:`OUT_OF_MEMORY` or :data:`FAILED`."""
+    _: KW_ONLY
     measured: Measured | None = None
     error: str = ""
     needs: int | None = None

@@ -88,14 +88,18 @@ def run_sweep(request: Request, on_result: Callable[[Entry, int, int], None] = l
         raise PhantoraError("--search and --screen: one of them")
     plan = None if request.search else make_plan(space)
     screen = make_plan(space.with_axes({CLUSTER: (request.screen,)})) if request.screen else None
-    search = Search(space, request.objective, request.search, request.seed) if request.search else None
+    search = (
+        Search(space=space, objective=request.objective, trials=request.search, seed=request.seed)
+        if request.search
+        else None
+    )
     journal = Journal(request.folder)
     try:
         with _interrupted_by_signals():
             set_up(space, request.folder)
             engine = _engine(request)
             try:
-                work = Work(request, space, engine, journal, on_result)
+                work = Work(request=request, space=space, engine=engine, journal=journal, on_result=on_result)
                 if plan is None:
                     assert search is not None
                     search.learn(journal.results.values(), work.shared)
@@ -114,7 +118,7 @@ def run_sweep(request: Request, on_result: Callable[[Entry, int, int], None] = l
         journal.close()
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Work:
     """Runs points, and counts."""
 
@@ -139,8 +143,17 @@ class Work:
         """Runs `count` points of `source`; keeps the logs of the best `top`."""
         self.expected += count
         request = self.request
-        rules = (request.objective, request.everything, request.again, top, self._notify)
-        return Runner(self.shared, source, self.engine, self.journal, *rules).run()
+        return Runner(
+            shared=self.shared,
+            source=source,
+            engine=self.engine,
+            journal=self.journal,
+            objective=request.objective,
+            everything=request.everything,
+            again=request.again,
+            top=top,
+            on_result=self._notify,
+        ).run()
 
     def _notify(self, entry: Entry) -> None:
         self.done += 1

@@ -62,7 +62,7 @@ class Listed:
         """Nothing follows from a result: the list is fixed."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Runner:
     """One run of a sweep. Create it, call :meth:`run` once."""
 

@@ -29,7 +29,7 @@ class Better:
     label: str
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Search:
     """At most `trials` points, by the tree-structured Parzen estimator. With one run at a time, and the same results,
     it proposes the same points; those of the journal come first."""

@@ -241,7 +241,9 @@ def _result(
     task: Task, steps: int | None, kind: str, measured: Measured | None, error: str = "", needs: int | None = None
 ) -> Result:
     command = ("phantora", TRACE, *words(task.spec(steps, "run.arrow"), always=(CLUSTER,)))
-    return Result(task.key, task.point.values, kind, measured, error, needs, steps, command=command)
+    return Result(
+        task.key, task.point.values, kind, measured=measured, error=error, needs=needs, steps=steps, command=command
+    )
 
 
 def _too_large(task: Task, steps: int | None, roomy: Measured) -> Result:

@@ -10,7 +10,7 @@ before the first row is written.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -80,7 +80,7 @@ COPY_NAMES = {
 }
 
 
-@dataclass
+@dataclass(kw_only=True)
 class RunMetadata:
     """Facts about a run. Equal runs have equal metadata."""
 
@@ -172,6 +172,7 @@ class PriceRow:
     cls: str
     provenance: str
     flops: float = 0.0
+    _: KW_ONLY
     bytes: float = 0.0
     main_part: int = 0
     algorithm: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,7 @@ class Launch:
     grid: tuple[int, int, int]
     arguments: tuple[Argument, ...]
     warps: int
+    _: KW_ONLY
     stages: int
     shared: int = 0
     registers: int = 0

@@ -51,7 +51,7 @@ class Block:
     operations: list[Operation] = field(default_factory=list)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Operation:
     """One line. `types` are those of its text from left to right; the last is usually the result's."""
 
@@ -225,7 +225,7 @@ def _operation(lines: list[str], at: int) -> tuple[Operation, int]:
     head, _, tail = rest.rpartition(" : ") if " : " in rest else (rest, "", "")
     if name in ("scf.for", "scf.while", "scf.if"):
         head, tail = rest, ""
-    operation = Operation(name, results, _OPERAND.findall(head), rest, types_in(tail))
+    operation = Operation(name=name, results=results, operands=_OPERAND.findall(head), text=rest, types=types_in(tail))
     while line.endswith("{"):  # a region follows; `} else {` and `} do {` begin another
         blocks, at = _region(lines, at + 1)
         operation.regions.append(blocks)

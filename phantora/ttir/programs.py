@@ -47,7 +47,18 @@ def work_of(functions: dict[str, Function], launch: Launch) -> Work:
     walker = Walker(functions, launch)
     programs = prod(launch.grid)
     if not programs:
-        return Work(0, launch.warps, launch.stages, launch.shared, launch.registers, launch.spills, {}, 1.0, 0.0, 0.0)
+        return Work(
+            programs=0,
+            warps=launch.warps,
+            stages=launch.stages,
+            shared=launch.shared,
+            registers=launch.registers,
+            spills=launch.spills,
+            counts={},
+            longest=1.0,
+            read=0.0,
+            written=0.0,
+        )
     each: list[Counts] = []
     for batch in _batches(launch.grid):
         each += [walker.run(program) for program in batch]
@@ -73,17 +84,17 @@ def work_of(functions: dict[str, Function], launch: Launch) -> Work:
     dots = tuple(Dot(key[1], key[2], key[3], key[4], n) for key, n in products)
     counted = {key: float(mean[key]) for key in COUNTERS if mean.get(key)}
     return Work(
-        programs,
-        launch.warps,
-        launch.stages,
-        launch.shared,
-        launch.registers,
-        launch.spills,
-        counted,
-        float(longest),
-        moved["read"],
-        moved["written"],
-        dots,
-        bool(mean.get("copied")),
-        tuple(sorted(walker.unknown)),
+        programs=programs,
+        warps=launch.warps,
+        stages=launch.stages,
+        shared=launch.shared,
+        registers=launch.registers,
+        spills=launch.spills,
+        counts=counted,
+        longest=float(longest),
+        read=moved["read"],
+        written=moved["written"],
+        dots=dots,
+        copy_engine=bool(mean.get("copied")),
+        unknown=tuple(sorted(walker.unknown)),
     )

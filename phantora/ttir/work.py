@@ -65,7 +65,7 @@ class Dot:
     """Times a program runs it, mean over programs."""
 
 
-@dataclass(frozen=True, eq=False)  # compared and hashed by identity
+@dataclass(frozen=True, eq=False, kw_only=True)  # compared and hashed by identity
 class Work:
     """One launch. `programs` run in blocks of `warps` * 32 threads."""
 

@@ -9,7 +9,7 @@ import secrets
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import KW_ONLY, asdict, dataclass, field, replace
 from functools import cached_property
 from typing import IO, Any
 
@@ -47,6 +47,7 @@ class Reading:
     logs: dict[str, Log]
     """By the name of the run."""
     read: Callable[[Reading], tuple[dict[str, Run], Difference | None]]
+    _: KW_ONLY
     failed: Callable[[], None] = lambda: None
     """Called after an error that nobody waits for any more."""
     done: float = 0.0

@@ -37,7 +37,7 @@ class Simulations:
     """Dollars per hour of a GPU by its model; None without a price."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Outcome:
     """What a change gives, or the recorded run."""
 

@@ -11,7 +11,7 @@ import mmap
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ class SessionConfig:
 
     world_size: int
     ranks_per_host: int
+    _: KW_ONLY
     host_mode: int = 0
     """A value of ``layout.HostMode``."""
     host_scale: float = 1.0
@@ -50,7 +51,7 @@ class SessionConfig:
     """Kernels of processes that share a GPU run concurrently."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Session:
     """One mapped area. `header` and `control` are NumPy views of live memory."""
 
@@ -153,7 +154,15 @@ class Session:
             control["folded"][list(real)] = 0
             header["folded"] = world_size - len(real)
         header["magic"] = layout.MAGIC
-        return cls(fd, world_size, size, area, header, control, tuple(range(world_size) if real is None else real))
+        return cls(
+            fd=fd,
+            world_size=world_size,
+            size=size,
+            area=area,
+            header=header,
+            control=control,
+            real=tuple(range(world_size) if real is None else real),
+        )
 
     def close_place(self, rank: int) -> bool:
         """The run no longer waits for a process to become `rank`; False if one has. One that comes later may still."""

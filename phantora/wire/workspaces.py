@@ -21,7 +21,7 @@ _SHIFT = np.uint64(29)
 Integers = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Block:
     """`n` convolutions of tensors with `d` dimensions."""
 

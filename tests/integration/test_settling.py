@@ -56,7 +56,7 @@ def _other_hosts(log: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[OtherHosts
 
     with monkeypatch.context() as patched:
         patched.setattr(sensitivity, "simulated_again", both)
-        replay(ReplaySpec(log, output=OutputSpec(path=str(log.with_name("again.arrow")))))
+        replay(ReplaySpec(log=log, output=OutputSpec(path=str(log.with_name("again.arrow")))))
     part, whole = found
     assert part is not None and whole is not None
     return part, whole

@@ -103,7 +103,16 @@ def test_a_users_table_of_another_gpu(tmp_path: Path, cache: Path) -> None:
     note = "convolutions take workspaces by a rule"
     analyze = [*PHANTORA, "analyze", "run.arrow"]
     assert note in subprocess.run(analyze, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
-    own = Convolution("fwd", "tf32", "nchw", (4, 8, 40, 24), (16, 4, 5, 3), (2, 1), (2, 1), (1, 1))
+    own = Convolution(
+        form="fwd",
+        type="tf32",
+        layout="nchw",
+        x=(4, 8, 40, 24),
+        w=(16, 4, 5, 3),
+        stride=(2, 1),
+        padding=(2, 1),
+        dilation=(1, 1),
+    )
     table = table_next_to(cache / "kernel-times" / "mine.parquet")
     write_workspaces(table, {"gpu": "NVIDIA A100-SXM4-80GB", "torch": "2.11.0", "cudnn": "91900"}, {own: Bytes(54321)})
     run = trace(tmp_path, "--cluster", "1x1xA100", "oblong.py")

@@ -200,7 +200,7 @@ def wanted() -> list[bytes]:
 
     signature = '{"op": "aten::mm", "in": [{"shape": [8, 8], "dtype": "bf16"}]}'
     with tempfile.NamedTemporaryFile() as file:
-        write_wanted(Path(file.name), [Wanted(signature)], gpu="H100")
+        write_wanted(Path(file.name), [Wanted(signature=signature)], gpu="H100")
         return [Path(file.name).read_bytes()]
 
 

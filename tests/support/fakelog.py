@@ -109,8 +109,8 @@ def small_run(ranks: int = 2, steps: int = 3, profiler: bool = True, optimizer: 
     (the second rank arrives 50 later), a copy to the host [650, 700], events between the streams.
     compute 400, communication 200 (150 on later ranks), overlapped 100, copy 50, idle 450 (500)."""
     run = FakeRun()
-    gemm = run.price("gemm", "measured", 2e11, 3e6, 0)
-    half = run.price("gemm", "interpolated", 2e11, 3e6, 0)
+    gemm = run.price("gemm", "measured", 2e11, bytes=3e6, main_part=0)
+    half = run.price("gemm", "interpolated", 2e11, bytes=3e6, main_part=0)
     reduce = run.price("communication", "analytic", algorithm="ring/simple")
     mm = run.signature("aten::mm", "bf16[4096,4096], bf16[4096,14336]")
     copy = run.signature("aten::_to_copy", "f32[]")
@@ -190,7 +190,13 @@ def large_rows(count: int, ranks: int = 8, seed: int = 0) -> tuple[Tables, Rows]
     names.append("ncclDevKernel_AllReduce_Sum_bf16_RING_LL")
     signatures = [(f"aten::op_{i % 60}", f"bf16[{i},4096], bf16[4096,{i}]") for i in range(400)]
     prices = [
-        PriceRow("gemm" if i % 2 else "elementwise", ("measured", "interpolated", "analytic")[i % 3], 1e9 * i, 1e6, 0)
+        PriceRow(
+            "gemm" if i % 2 else "elementwise",
+            ("measured", "interpolated", "analytic")[i % 3],
+            flops=1e9 * i,
+            bytes=1e6,
+            main_part=0,
+        )
         for i in range(400)
     ]
     tables = Tables(names, signatures, prices)

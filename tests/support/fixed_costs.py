@@ -30,19 +30,19 @@ class FixedCosts:
     def operator(
         self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2: L2State | None = None
     ) -> Price:
-        return Price((KERNEL,) * len(kernels), "other", "analytic", 0.0, 0.0)
+        return Price((KERNEL,) * len(kernels), "other", "analytic", flops=0.0, bytes=0.0)
 
     def covered(self, kernel: KernelLaunch) -> Price:
         return self.kernel(kernel)
 
     def kernel(self, kernel: KernelLaunch) -> Price:
-        return Price((KERNEL,), "other", "analytic", 0.0, 0.0)
+        return Price((KERNEL,), "other", "analytic", flops=0.0, bytes=0.0)
 
     def copy(self, kind: str, size: int) -> Price:
-        return Price((COPY,), "copy", "analytic", 0.0, float(size))
+        return Price((COPY,), "copy", "analytic", flops=0.0, bytes=float(size))
 
     def memset(self, size: int) -> Price:
-        return Price((MEMSET,), "memset", "analytic", 0.0, float(size))
+        return Price((MEMSET,), "memset", "analytic", flops=0.0, bytes=float(size))
 
 
 def main(world: int, script: str) -> int:
@@ -62,9 +62,9 @@ def main(world: int, script: str) -> int:
     session = Session.create(SessionConfig(world, world), device_fields(cluster.gpu), {})
     with tempfile.TemporaryDirectory() as directory:
         log = LogWriter(Path(directory) / "run.arrow", RunMetadata(), Tables())
-        config = SimulatorConfig(stub_set.engine, cluster, FixedCosts(), hang_timeout=20)
+        config = SimulatorConfig(engine=stub_set.engine, cluster=cluster, cost=FixedCosts(), hang_timeout=20)
         simulator = Simulator(session, log, config)
-        plan = Plan(RunSpec(script), ranks_per_host=world, ranks=RankSpec(devices=world))
+        plan = Plan(spec=RunSpec(script), ranks_per_host=world, ranks=RankSpec(devices=world))
         console = Console(sys.stdout.buffer, sys.stderr.buffer, False)
         supervisor = RankSupervisor(plan, console, stubs=stub_set.directory)
         outcome = supervisor.run(session, simulator)

@@ -205,7 +205,9 @@ def _network(bench: Bench) -> None:
         else:
             members = bench.engine.comm_ranks(request.comm)
             pairs = [(rank, members[(place + 1) % len(members)]) for place, rank in enumerate(members)]
-        return LATENCY, [Flow(a, b, (links[a][0], links[b][1]), request.bytes, CAP) for a, b in pairs]
+        return LATENCY, [
+            Flow(src=a, dst=b, links=(links[a][0], links[b][1]), bytes=request.bytes, rate=CAP) for a, b in pairs
+        ]
 
     bench.flows = flows
 

@@ -118,10 +118,12 @@ class Shuffled(Replayer):
 def log_of(recording: Recording, seed: int, engine: Path, cost: Any, path: Path) -> str:
     """Digest of the log that the schedule of this seed gives."""
     cluster = recording.cluster
-    session = create_session(Setup(RunSpec(""), cluster, cluster.hosts, cluster.gpus_per_host), None)
+    session = create_session(
+        Setup(spec=RunSpec(""), cluster=cluster, hosts=cluster.hosts, ranks_per_host=cluster.gpus_per_host), None
+    )
     try:
         with LogWriter(path, RunMetadata(world_size=session.world_size), Tables()) as log:
-            config = SimulatorConfig(engine, cluster, cost, record=False)
+            config = SimulatorConfig(engine=engine, cluster=cluster, cost=cost, record=False)
             Shuffled(session, log, config, recording.said, random.Random(seed)).run()
     finally:
         session.close()

@@ -21,24 +21,24 @@ GIB = 1 << 30
 def measured(step_ms: float, memory: int = 40, error: float = 0.05, **changes: Any) -> Measured:
     step = step_ms * 1e6
     found = Measured(
-        step,
-        step,
-        step,
-        2,
-        error,
-        error,
-        0.4,
-        None,
-        None,
-        0.1,
-        0.1,
-        0.5,
-        True,
-        memory * GIB,
-        80 * GIB,
-        memory * GIB,
-        memory * GIB,
-        "Host-bound: <b>",
+        step_time=step,
+        lowest=step,
+        highest=step,
+        steps=2,
+        error=error,
+        error_above=error,
+        mfu=0.4,
+        tokens_per_second=None,
+        samples_per_second=None,
+        exposed=0.1,
+        idle=0.1,
+        overlap=0.5,
+        fits=True,
+        memory=memory * GIB,
+        capacity=80 * GIB,
+        peak_allocated=memory * GIB,
+        peak_reserved=memory * GIB,
+        holds_up="Host-bound: <b>",
     )
     return replace(found, **changes)
 
@@ -59,7 +59,7 @@ def small_answer(folder: Path) -> Answer:
         tp, slow = int(point.values["tp"]), 1.2 if point.values["ac"] == "full" else 1.0
         found = measured(100 * tp * slow, 60 // tp)
         words = ("phantora", "trace", "a", *["--width 4096"] * 30)
-        run = Result(task.key, point.values, RAN, found, command=words, fold="dp=8:first", processes=1)
+        run = Result(task.key, point.values, RAN, measured=found, command=words, fold="dp=8:first", processes=1)
         if tp == 4:
             run = replace(run, status=OUT_OF_MEMORY, measured=measured(1, fits=False), needs=93 * GIB)
         entries.append(Entry(task, skipped="slower") if tp == 8 else Entry(task, run))
@@ -73,7 +73,7 @@ def choice(
     table = {"target": ["train.py"], "cluster": cluster, "tokens": "8000"}
     point = make_plan(space_of(table, "compare")).points[0]
     found = measured(step_ms, memory, error)
-    entry = Entry(Task.of(point, Shared(Path("x"))), Result("key", {}, RAN, found))
+    entry = Entry(Task.of(point, Shared(Path("x"))), Result("key", {}, RAN, measured=found))
     row = answer([entry], Objective(), [], Path("x")).rows[0]
     return Choice(
         cluster=cluster,

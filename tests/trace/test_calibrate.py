@@ -125,7 +125,7 @@ def test_operators_of_the_trace_have_its_times_on_its_gpu_only(tmp_path: Path) -
 
 def test_the_slowest_rank_decides() -> None:
     """Rank 0 alone is traced. Its GPU waits for the other rank in collectives."""
-    simulated = HostStep(0, 2, work_ns=10e6, spread=0.0, gpu_ns=11e6, launches=100)
+    simulated = HostStep(rank=0, steps=2, work_ns=10e6, spread=0.0, gpu_ns=11e6, launches=100)
     real = replace(simulated, work_ns=20e6, gpu_ns=33e6, communicates=True)
     assert pace_of(real, simulated) == pytest.approx(1.5)
     assert pace_of(replace(real, communicates=False), simulated) == 1.0

@@ -50,7 +50,7 @@ def made(folder: Path, paths: list[Path] | list[str]) -> Path:
 
 def again(log: Path, **changes: object) -> Path:
     target = log.with_name("again.arrow")
-    replay(ReplaySpec(log, output=OutputSpec(str(target), force=True), **changes))  # type: ignore[arg-type]
+    replay(ReplaySpec(log=log, output=OutputSpec(str(target), force=True), **changes))  # type: ignore[arg-type]
     return target
 
 

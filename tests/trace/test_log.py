@@ -83,7 +83,7 @@ def test_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_flops_belong_to_the_main_kernel(tmp_path: Path) -> None:
     run = FakeRun()
-    price = run.price("attention", "measured", 5e9, 7e6, 1)
+    price = run.price("attention", "measured", 5e9, bytes=7e6, main_part=1)
     for part in range(3):
         run.add(Kind.KERNEL, 0, 10 * part, 10 * part + 5, "k", price=price, part=part)
     rows = contents(open_log(run.write(tmp_path / "run.arrow")))

@@ -100,7 +100,7 @@ def test_without_marks_what_repeats_is_a_step(tmp_path: Path) -> None:
 def test_equal_layers_make_a_step_where_the_host_waits(tmp_path: Path, waits: bool, layers_of_a_step: int) -> None:
     """A model of eight equal layers and nothing else: what repeats is a layer, and the host waits after eight."""
     run = FakeRun()
-    price = run.price("gemm", "measured", 1e9, 1e6, 0)
+    price = run.price("gemm", "measured", 1e9, bytes=1e6, main_part=0)
     for step in range(6):
         t = 1000 * step
         for layer in range(8):

@@ -461,6 +461,27 @@ def test_docstrings_stand_alone() -> None:
     assert {path: openings for path, openings in found.items() if openings} == {}
 
 
+def test_records_have_few_positional_fields() -> None:
+    """A call with more needs the class next to it to be read."""
+    found = [
+        f"{path.relative_to(ROOT)}: {node.name}"
+        for path in (ROOT / "phantora").rglob("*.py")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ClassDef) and _positional(node) > 5
+    ]
+    assert found == []
+
+
+def _positional(record: ast.ClassDef) -> int:
+    kinds = [ast.unparse(decorator) for decorator in record.decorator_list]
+    if not any(kind.startswith("dataclass") and "kw_only=True" not in kind for kind in kinds):
+        return 0
+    fields = [node for node in record.body if isinstance(node, ast.AnnAssign)]
+    names = [ast.unparse(field.annotation) for field in fields]
+    fields = fields[: names.index("KW_ONLY")] if "KW_ONLY" in names else fields
+    return sum(field.value is None or "init=False" not in ast.unparse(field.value) for field in fields)
+
+
 def test_the_command_line_is_started_from_one_place() -> None:
     """`phantora.run_process.PHANTORA`; what runs a spec does so by `phantora/runs` or `phantora.run_process`."""
     pattern = re.compile(r'"-m",\s*"phantora"')

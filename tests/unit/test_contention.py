@@ -45,7 +45,10 @@ class Net:
                 ways = [self.transfers[request.src, request.dst]]
             else:
                 ways = self.collectives[bench.engine.comm_ranks(request.comm)]
-            return LATENCY, [Flow(-1, -1, tuple(numbers[n] for n in way), request.bytes, CAP) for way in ways]
+            return LATENCY, [
+                Flow(src=-1, dst=-1, links=tuple(numbers[n] for n in way), bytes=request.bytes, rate=CAP)
+                for way in ways
+            ]
 
         bench.flows = flows
         return bench

@@ -25,7 +25,22 @@ from validation.data import rows
 
 MACHINE = Machine(load_gpu("H100"))
 TABLE = read_table(DATA / "h100-sxm.parquet")
-PLAIN = Pass(OUTPUT, 16, 128, 128, 1, 784, 784, 9, 1, 1, 2, True, "bfloat16", "half")
+PLAIN = Pass(
+    which=OUTPUT,
+    batch=16,
+    channels=128,
+    filters=128,
+    groups=1,
+    inside=784,
+    outside=784,
+    taps=9,
+    stride=1,
+    dilation=1,
+    dimensions=2,
+    last=True,
+    dtype="bfloat16",
+    arithmetic="half",
+)
 
 
 def tensor(*shape: int) -> TensorSpec:
@@ -76,7 +91,22 @@ def test_layouts_groups_and_volumes_cost_what_they_do() -> None:
     many = replace(PLAIN, groups=8, channels=8 * 56, filters=8 * 56)
     assert ns(many) > 8 * 4 * 1900.0
     # Measured: 17.8 ms, where tensor cores would take 0.1.
-    volume = Pass(OUTPUT, 1, 448, 32, 8, 4096, 4096, 125, 1, 1, 3, True, "bfloat16", "half")
+    volume = Pass(
+        which=OUTPUT,
+        batch=1,
+        channels=448,
+        filters=32,
+        groups=8,
+        inside=4096,
+        outside=4096,
+        taps=125,
+        stride=1,
+        dilation=1,
+        dimensions=3,
+        last=True,
+        dtype="bfloat16",
+        arithmetic="half",
+    )
     assert 8e6 < ns(volume) < 30e6
 
 

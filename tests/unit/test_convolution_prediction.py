@@ -44,7 +44,10 @@ def forward(n: int, c: int, last: bool) -> OperatorSignature:
 
 
 def measured(signature: OperatorSignature, **times: int) -> Entry:
-    kernels = (TimedKernel(name, "kernel", (1, 1, 1), (1, 1, 1), ns, ns, 0.0) for name, ns in times.items())
+    kernels = (
+        TimedKernel(name=name, kind="kernel", grid=(1, 1, 1), block=(1, 1, 1), cold=ns, warm=ns, spread=0.0)
+        for name, ns in times.items()
+    )
     return Entry(write_signature(signature), "", tuple(kernels))
 
 

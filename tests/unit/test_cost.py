@@ -64,7 +64,10 @@ def duration(name: str, *args: Any, model: AnalyticModel = MODEL) -> int:
 dtypes = st.sampled_from(["bfloat16", "float32", "int64", "bool", "float8_e4m3fn", "float64", "complex64", "uint8"])
 shapes = st.lists(st.integers(0, 300), max_size=5).map(tuple)
 specs = st.builds(
-    lambda d, s, cpu: TensorSpec(d, s, contiguous_strides(s), cpu), dtypes, shapes, st.sampled_from(["cuda", "cpu"])
+    lambda d, s, cpu: TensorSpec(d, s, contiguous_strides(s), device=cpu),
+    dtypes,
+    shapes,
+    st.sampled_from(["cuda", "cpu"]),
 )
 scalars = st.one_of(st.none(), st.booleans(), st.integers(-4, 5000), st.floats(allow_nan=False), st.text(max_size=8))
 arguments = st.one_of(

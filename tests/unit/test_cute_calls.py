@@ -110,7 +110,7 @@ def spec(*shape: int, dtype: str = "bfloat16") -> TensorSpec:
     strides = [1]
     for extent in reversed(shape[1:]):
         strides.insert(0, strides[0] * extent)
-    return TensorSpec(dtype, shape, tuple(strides))
+    return TensorSpec(dtype, shape, stride=tuple(strides))
 
 
 def test_a_kernel_takes_its_bytes_or_its_product() -> None:

@@ -53,10 +53,10 @@ def test_a_call_is_an_operator_with_its_arguments() -> None:
     x = torch.zeros(4, 6, dtype=torch.bfloat16).t()
     said = announced(x, Quantised(), Float8Quantizer(), [x, x], None, True)
     assert said.name == "transformer_engine::quantize"
-    cpu = TensorSpec("bfloat16", (6, 4), (1, 6), "cpu")
+    cpu = TensorSpec("bfloat16", (6, 4), stride=(1, 6), device="cpu")
     assert said.args[:6] == (
         cpu,
-        TensorSpec("float8_e5m2", (8, 16), (16, 1)),
+        TensorSpec("float8_e5m2", (8, 16), stride=(16, 1)),
         "Float8Quantizer kFloat8E4M3 rc",
         (cpu, cpu),
         None,
@@ -216,8 +216,8 @@ def test_the_newer_operator_makes_the_same_products(recipes: tuple[int, int], wa
 def test_a_product_into_a_given_tensor_or_with_a_bias_is_the_measured_one() -> None:
     plain = product(2048, 4096, 8192, Way(fast=True))
     a, b = plain.args[:2]
-    one, bias = TensorSpec("float32", (1, 1), (1, 1)), TensorSpec("bfloat16", (4096,), (1,))
-    out = TensorSpec("bfloat16", (2048, 4096), (4096, 1))
+    one, bias = TensorSpec("float32", (1, 1), stride=(1, 1)), TensorSpec("bfloat16", (4096,), stride=(1,))
+    out = TensorSpec("bfloat16", (2048, 4096), stride=(4096, 1))
     called = OperatorSignature("aten::_scaled_mm.out", (a, b, one, one, bias, None, "bfloat16", True, out))
     assert as_tables_have_it(called) == plain
 
@@ -237,7 +237,10 @@ def test_other_products_are_made_in_no_such_way() -> None:
 def test_a_library_call_is_the_operator_of_torch_that_makes_it() -> None:
     mm = library_operators.operator_of(gemm())
     assert mm is not None and mm.name == "aten::mm"
-    assert mm.args == (TensorSpec("bfloat16", (8192, 4096), (4096, 1)), TensorSpec("bfloat16", (4096, 4096), (1, 4096)))
+    assert mm.args == (
+        TensorSpec("bfloat16", (8192, 4096), stride=(4096, 1)),
+        TensorSpec("bfloat16", (4096, 4096), stride=(1, 4096)),
+    )
     narrow = library_operators.operator_of(gemm(a="e4m3", b="e5m2"))
     assert narrow is not None and narrow.name == "aten::_scaled_mm" and narrow.args[0].dtype == "float8_e5m2"
     assert library_operators.operator_of({"call": "conv_fwd"}) is None
@@ -256,7 +259,7 @@ def test_packed_sequences_and_windows_are_less_than_their_graph() -> None:
     """cuDNN's graph of packed sequences is as long as all tokens, and one with a window as long as one without."""
     graph = {"call": "sdpa_fwd", "a": "bf16", "b": 32, "h": 32, "hkv": 8, "sq": 8192, "skv": 8192, "d": 128}
     graph["causal"] = 1
-    q, ends = TensorSpec("bfloat16", (8192, 32, 128), (4096, 128, 1)), TensorSpec("int32", (9,), (1,))
+    q, ends = TensorSpec("bfloat16", (8192, 32, 128), stride=(4096, 128, 1)), TensorSpec("int32", (9,), stride=(1,))
     given = (1024, 1024, True, "NVTE_THD_THD_THD", ends, q)
     packed = ns("fused_attn_fwd", KernelLaunch("sdpa", library=graph), args=given)
     short = graph | {"b": 8, "sq": 1024, "skv": 1024}
@@ -269,7 +272,7 @@ def test_packed_sequences_and_windows_are_less_than_their_graph() -> None:
 
 
 def test_lists_cost_what_is_in_them_however_many_launches() -> None:
-    tensors = tuple(TensorSpec("float32", (4096, 4096), (4096, 1)) for _ in range(12))
+    tensors = tuple(TensorSpec("float32", (4096, 4096), stride=(4096, 1)) for _ in range(12))
     lists = (tensors, tensors, tensors, tensors)
     few, many = (
         ns("multi_tensor_adam", *[KernelLaunch("adam", (320, 1, 1), (512, 1, 1))] * count, args=(65536, lists))
@@ -282,11 +285,11 @@ def test_lists_cost_what_is_in_them_however_many_launches() -> None:
 def test_scales_of_narrow_products_are_small() -> None:
     """Rearranging the scales of an operand of 64 Mi elements moves 4 MiB, not the operand; what quantises it reads
     and writes it."""
-    operand = TensorSpec("float8_e4m3fn", (8192, 8192), (8192, 1))
+    operand = TensorSpec("float8_e4m3fn", (8192, 8192), stride=(8192, 1))
     swizzle = KernelLaunch("transformer_engine::swizzle_row_scaling_kernel", (256, 1, 1), (128, 1, 1))
     cast = KernelLaunch("transformer_engine::quantize_mxfp8_kernel_cast_only", (256, 1, 1), (128, 1, 1))
     assert 1_000 < ns("generic_gemm", swizzle, args=(operand,)) < 4_000
-    given = TensorSpec("bfloat16", (8192, 8192), (8192, 1))
+    given = TensorSpec("bfloat16", (8192, 8192), stride=(8192, 1))
     cast_ns = ns("quantize", cast, args=(given, "MXFP8Quantizer kFloat8E4M3 rc"))
     assert cast_ns == pytest.approx((2 + 2 * 33 / 32) * 8192**2 / (3.35e3 * 0.8), rel=0.25)
 
@@ -294,7 +297,7 @@ def test_scales_of_narrow_products_are_small() -> None:
 def test_mxfp8_of_each_expert_is_written_along_rows_and_columns() -> None:
     """As one tensor, published: 52.3 us on a B200 (github.com/ROCm/TransformerEngine/pull/598); each has a start."""
     cast = KernelLaunch("transformer_engine::dispatch::mxfp8::quantize_mxfp8_kernel", (256, 1, 1), (128, 1, 1))
-    given = TensorSpec("bfloat16", (8192, 8192), (8192, 1))
+    given = TensorSpec("bfloat16", (8192, 8192), stride=(8192, 1))
     one = "MXFP8Quantizer kFloat8E4M3 rc"
     calls = (("quantize", 1, (given, one)), ("split_quantize", 4, (given, (2048,) * 4, (one,) * 4)))
     model = model_for(load_gpu("B200"))
@@ -318,7 +321,7 @@ def test_narrower_products_take_less_time(gpu: str) -> None:
     machine = Machine(load_gpu(gpu))
     shape = (8192, 8192, 8192)
     ways = (Way("nv", first="float4_e2m1fn_x2"), Way("mx"))
-    wide = OperatorSignature("aten::mm", (TensorSpec("bfloat16", shape[:2], (8192, 1)),) * 2)
+    wide = OperatorSignature("aten::mm", (TensorSpec("bfloat16", shape[:2], stride=(8192, 1)),) * 2)
     signatures = (*(product(*shape, way) for way in ways), wide)
     found = [products.from_signature(signature, base_name(signature.name))[0] for signature in signatures]
     times = [products.product_ns(machine, each) for each in found]

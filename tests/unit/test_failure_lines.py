@@ -86,7 +86,7 @@ Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 0"""
 
 
 def test_a_failure_for_want_of_memory_names_line_and_bytes() -> None:
-    failure = Failure(0, "OutOfMemoryError", OOM, "train.py:28", Reason.OUT_OF_MEMORY)
+    failure = Failure(rank=0, kind="OutOfMemoryError", message=OOM, place="train.py:28", reason=Reason.OUT_OF_MEMORY)
     assert str(failure) == "out of memory on rank 0 at train.py:28: 1.00 GiB asked, 921.19 MiB free"
     failure = replace(failure, allocation="backward of train.py:12")
     assert str(failure).startswith("out of memory on rank 0 at train.py:28, backward of train.py:12: 1.00 GiB")
@@ -110,15 +110,28 @@ def test_an_error_that_a_worker_raised_is_named_once() -> None:
 
 
 def test_a_failure_names_the_call_that_is_not_simulated() -> None:
-    failure = Failure(0, "RuntimeError", "no memory", "train.py:8", Reason.SCRIPT_FAILED, "cuArrayCreate")
+    failure = Failure(
+        rank=0,
+        kind="RuntimeError",
+        message="no memory",
+        place="train.py:8",
+        reason=Reason.SCRIPT_FAILED,
+        refused="cuArrayCreate",
+    )
     assert str(failure) == (
         "rank 0 at train.py:8: RuntimeError: no memory; not simulated, with an error: cuArrayCreate"
     )
 
 
 def test_a_command_without_ranks_names_the_error_of_its_process() -> None:
-    outcome = Outcome(1, Reason.NO_GPU_WORK, message="no process of bash used a GPU")
-    failure = Failure(-1, "ModuleNotFoundError", "No module named 'mpi4py'", "train.py:2", Reason.SCRIPT_FAILED)
+    outcome = Outcome(status=1, reason=Reason.NO_GPU_WORK, message="no process of bash used a GPU")
+    failure = Failure(
+        rank=-1,
+        kind="ModuleNotFoundError",
+        message="No module named 'mpi4py'",
+        place="train.py:2",
+        reason=Reason.SCRIPT_FAILED,
+    )
     assert outcome.why([]) == outcome
     assert outcome.why([failure]).message == (
         "the command at train.py:2: ModuleNotFoundError: No module named 'mpi4py'; no process of bash used a GPU"

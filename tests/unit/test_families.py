@@ -40,7 +40,7 @@ def tensor(*shape: int, dtype: str = "bfloat16") -> TensorSpec:
 
 
 def price(name: str, *args: object, out: tuple[TensorSpec, ...] = ()) -> Price:
-    return MODEL.operator(OperatorSignature(name, args, out), (KernelLaunch("k", (1024, 1, 1), (256, 1, 1)),))
+    return MODEL.operator(OperatorSignature(name, args, outputs=out), (KernelLaunch("k", (1024, 1, 1), (256, 1, 1)),))
 
 
 def ns(name: str, *args: object, out: tuple[TensorSpec, ...] = ()) -> int:

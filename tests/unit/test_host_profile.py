@@ -116,7 +116,18 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return probe(2.0), None
 
     monkeypatch.setattr(probing, "run_probes", run_probes)
-    rates = memory_probe.Rates(0.1, 0.005, 0.2, 0.01, 0.5, 0.25, 0.2, 0.25, 2e-4, 2.0)
+    rates = memory_probe.Rates(
+        move=0.1,
+        saturated=0.005,
+        fault=0.2,
+        fault_saturated=0.01,
+        write=0.5,
+        sums=0.25,
+        replace=0.2,
+        read=0.25,
+        tensor=2e-4,
+        disk=2.0,
+    )
     monkeypatch.setattr(memory_probe, "measure_apart", lambda folder: rates)
     out = tmp_path / "mine.toml"
     done = CliRunner().invoke(command.profile, ["host", "--out", str(out), "--rounds", "5"], catch_exceptions=False)

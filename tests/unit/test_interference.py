@@ -29,7 +29,9 @@ def make(engine_library: Path) -> Callable[..., Bench]:
     def build(world: int = 2, slowed: float = 1.0, **profile: float) -> Bench:
         bench = Bench.create(engine_library, world)
         links = [bench.engine.add_link(1e12, -1, [rank]) for rank in range(world)]
-        flows = [Flow(rank, (rank + 1) % world, (links[rank],), ALONE, 1e9) for rank in range(world)]
+        flows = [
+            Flow(src=rank, dst=(rank + 1) % world, links=(links[rank],), bytes=ALONE, rate=1e9) for rank in range(world)
+        ]
         bench.flows = lambda request: (0, flows)
         usual = {"interference": 1.0, "interference_behind": 1.0, "clock": 1.0}
         bench.profile = native.KernelProfile(**{**usual, **profile})
@@ -196,7 +198,7 @@ def test_products_lose_the_waves_that_they_lose_on_a_real_gpu() -> None:
             continue
         m, n, k = map(int, row["kernel"].split()[2:])
         tiles = gemm.tiles_of(row["cuda_kernel"], gemm.Product(n, m, k))  # the library's m is torch's n
-        price = Price((1000,), "gemm", "measured", 0.0, 0.0, tiles=tiles)
+        price = Price((1000,), "gemm", "measured", flops=0.0, bytes=0.0, tiles=tiles)
         slower = row["together_us"] / alone[row["kernel"]]
         assert interference(H200, price) == pytest.approx(slower, rel=0.07), row
         checked += 1
@@ -228,7 +230,7 @@ def test_a_product_loses_the_sms_that_kernels_of_peers_have(
 
 def test_products_lose_pairs_of_sms_to_communication_that_was_there_first() -> None:
     """384 tiles of 128 x 256: 127 us alone, 205 us behind an all-reduce of 202 us, in a trace of Megatron on 4 H200."""
-    price = Price((127_000,), "gemm", "measured", 0.0, 0.0, tiles=384)
+    price = Price((127_000,), "gemm", "measured", flops=0.0, bytes=0.0, tiles=384)
     assert interference(H200, price, behind=True) == pytest.approx(205 / 127, rel=0.03)
     assert interference(H200, price) < 1.4
 
@@ -257,13 +259,13 @@ def test_all_reduces_lose_what_they_lose_on_a_real_gpu(neighbour: str, cls: str)
     rows = [row for row in beside() if row["beside"] == neighbour]
     assert len(rows) == 2  # of either priority
     for row in rows:
-        price = Price((round(row["alone_us"] * 1e3),), cls, "measured", 0.0, row["bytes"])
+        price = Price((round(row["alone_us"] * 1e3),), cls, "measured", flops=0.0, bytes=row["bytes"])
         simulated = 1.0 / (1.0 - communication_slowdown(Machine(H200), price))
         assert simulated == pytest.approx(row["transfer_us"][2] / alone, rel=0.1), row
 
 
 def test_small_and_remote_neighbours_cost_nothing() -> None:
-    small = Price((6_000,), "elementwise", "measured", 0.0, 16e6)
+    small = Price((6_000,), "elementwise", "measured", flops=0.0, bytes=16e6)
     assert communication_slowdown(Machine(H200), small) < 0.01
     assert profile_of(Machine(H200), small).communication_slowdown == communication_slowdown(Machine(H200), small)
     assert (communication_feels(True), communication_feels(False)) == (1.0, 0.0)

@@ -72,15 +72,15 @@ def test_recurrent_layers() -> None:
         machine = MACHINES["H100" if "H100" in row["gpu"] else "H200"]
         for back, ratios in ((False, forward), (True, backward)):
             layer = Recurrent(
-                back,
-                row["steps"],
-                row["batch"],
-                row["inputs"],
-                row["hidden"],
-                row["layers"],
-                1 + row["bidirectional"],
-                GATES[CELLS[row["cell"]]],
-                row["dtype"],
+                backward=back,
+                steps=row["steps"],
+                batch=row["batch"],
+                inputs=row["inputs"],
+                hidden=row["hidden"],
+                layers=row["layers"],
+                directions=1 + row["bidirectional"],
+                gates=GATES[CELLS[row["cell"]]],
+                dtype=row["dtype"],
             )
             ratios.append(recurrent_ns(machine, layer) / 1e3 / row["backward_us" if back else "forward_us"])
     assert within(forward, 0.06, 0.14) and within(backward, 0.06, 0.15)

@@ -28,7 +28,7 @@ def fill(elements: int) -> OperatorSignature:
 
 
 def entry(signature: OperatorSignature, cold: int, warm: int) -> Entry:
-    kernel = TimedKernel("k", "kernel", (1, 1, 1), (128, 1, 1), cold, warm, 0.01)
+    kernel = TimedKernel(name="k", kind="kernel", grid=(1, 1, 1), block=(128, 1, 1), cold=cold, warm=warm, spread=0.01)
     return Entry(write_signature(signature), "", (kernel,), 1980)
 
 

@@ -42,7 +42,10 @@ def mm(m: int, n: int, k: int) -> OperatorSignature:
 
 
 def entry(signature: OperatorSignature, *times: tuple[int, int], kind: str = "kernel") -> Entry:
-    kernels = tuple(TimedKernel("k", kind, (1, 1, 1), (128, 1, 1), cold, warm, 0.01) for cold, warm in times)
+    kernels = tuple(
+        TimedKernel(name="k", kind=kind, grid=(1, 1, 1), block=(128, 1, 1), cold=cold, warm=warm, spread=0.01)
+        for cold, warm in times
+    )
     return Entry(write_signature(signature), "", kernels, 1980)
 
 
@@ -60,7 +63,7 @@ def test_an_exact_entry_is_measured() -> None:
 
 def test_a_librarys_hidden_memset_counts() -> None:
     signature = mm(512, 512, 512)
-    memset = TimedKernel("Memset", "memset", (1, 1, 1), (1, 1, 1), 700, 700, 0.0)
+    memset = TimedKernel(name="Memset", kind="memset", grid=(1, 1, 1), block=(1, 1, 1), cold=700, warm=700, spread=0.0)
     kernels = (memset, *entry(signature, (5000, 5000)).kernels)
     model = GpuCostModel(H200, [Table(ABOUT, [Entry(write_signature(signature), "", kernels)])])
     library = {"lib": "cublas", "a": "bf16", "c": "bf16", "m": 512, "n": 512, "k": 512}
@@ -328,7 +331,7 @@ def test_the_halves_of_a_backward_pass_are_its_whole() -> None:
 
 def test_an_interrupted_book_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "t.parquet"
-    wanted = [Wanted(write_signature(mm(64 * i, 64, 64))) for i in (1, 2, 3)]
+    wanted = [Wanted(signature=write_signature(mm(64 * i, 64, 64))) for i in (1, 2, 3)]
     first = Book(path)
     first.add(ABOUT, [result(mm(64, 64, 64), 1000)])
     with open(path.with_name(path.name + JOURNAL), "ab") as journal:

@@ -17,7 +17,12 @@ RELU = '{"op":"aten::relu","args":[{"t":"bfloat16","s":[%d]}]}'
 
 
 def entry(signature: str, ns: int) -> Entry:
-    return Entry(signature, "", (TimedKernel("k", "kernel", (1, 1, 1), (128, 1, 1), ns, ns, 0.01),), 1980)
+    return Entry(
+        signature,
+        "",
+        (TimedKernel(name="k", kind="kernel", grid=(1, 1, 1), block=(128, 1, 1), cold=ns, warm=ns, spread=0.01),),
+        1980,
+    )
 
 
 def merged(tmp_path: Path, *tables: tuple[dict[str, str], list[Entry]]) -> tuple[int, str, Path]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import numpy as np
 
 from phantora.trace.analysis.outlier_steps import Content, notes
 
 
 def content(kernels: int = 100, backward: int = 40, to_host: int = 0, forward: int = 20) -> Content:
-    values = (0, kernels, backward, forward, 0, to_host, 0)
-    return Content(*(np.array([float(value)]) for value in values))
+    given = {"kernels": kernels, "backward": backward, "to_host": to_host, "forward": forward}
+    return Content(**{f.name: np.array([float(given.get(f.name, 0))]) for f in fields(Content)})
 
 
 def noted(*steps: tuple[float, Content]) -> dict[int, str]:

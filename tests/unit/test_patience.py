@@ -75,7 +75,9 @@ def trial(tmp_path: Path, engine_library: Path, sleeper: int) -> Iterator[Trial]
     cluster = load_cluster("1x2xH100")
     session = Session.create(SessionConfig(2, 2), device_fields(cluster.gpu), {})
     log = LogWriter(tmp_path / "run.arrow", RunMetadata(), Tables())
-    simulator = Simulator(session, log, SimulatorConfig(engine_library, cluster, FixedCosts(), hang_timeout=HANG))
+    simulator = Simulator(
+        session, log, SimulatorConfig(engine=engine_library, cluster=cluster, cost=FixedCosts(), hang_timeout=HANG)
+    )
     simulator.watch(sleeper)  # as the TCPStore's process is
     made = Trial(session, simulator, [FakeRank(index, session) for index in range(2)])
     yield made

@@ -189,20 +189,22 @@ def test_a_lower_limit_leaves_what_kernels_draw() -> None:
     limited = replace(H200, limit_watts=500.0)
     limit_power(engine, limited, 1)
     assert engine.budget == pytest.approx(500 - 0.21 * 700)
-    price = Price((1000,), "elementwise", "measured", 0.0, 4.5e6)
+    price = Price((1000,), "elementwise", "measured", flops=0.0, bytes=4.5e6)
     assert profile_of(Machine(limited), price).steady_watts == profile_of(Machine(H200), price).steady_watts > 0
 
 
 def test_products_of_a_burst_do_not_run_at_full_clock() -> None:
     """4096 x 14336 x 4096 take 596 us in a burst, and 692 us heated, at 1515 of 1980 MHz: 1760 MHz in the burst."""
-    price = Price((596_000,), "gemm", "measured", 2.0 * 4096 * 14336 * 4096, 2.7e8, format="bfloat16", tiles=1440)
+    price = Price(
+        (596_000,), "gemm", "measured", flops=2.0 * 4096 * 14336 * 4096, bytes=2.7e8, format="bfloat16", tiles=1440
+    )
     profile = profile_of(Machine(H200), price)
     assert profile.clock == pytest.approx(1760 / 1980, abs=0.05)
     assert profile.clock_bound == 1.0
 
 
 def test_kernels_bound_by_memory_do_not_follow_the_clock() -> None:
-    profile = profile_of(Machine(H200), Price((1000,), "elementwise", "measured", 0.0, 4.5e6))
+    profile = profile_of(Machine(H200), Price((1000,), "elementwise", "measured", flops=0.0, bytes=4.5e6))
     assert profile.clock_bound == pytest.approx(1 - 4.5 / 4.8)
     assert profile.dynamic_watts == 0.0
 
@@ -214,7 +216,9 @@ def test_copies_by_a_link_do_not_follow_the_clock(engine_library: Path) -> None:
         *(native.PriceRequest(id=kind, kind=native.COPY, sub=kind, bytes=1 << 20) for kind in kinds),
         None,
     ]
-    Pricing(engine, Tables(), 1, SimulatorConfig(engine_library, load_cluster("1x1xH200"), FixedCosts())).serve()
+    Pricing(
+        engine, Tables(), 1, SimulatorConfig(engine=engine_library, cluster=load_cluster("1x1xH200"), cost=FixedCosts())
+    ).serve()
     assert [call.args[0] for call in engine.set_profile.call_args_list] == [layout.Copy.D2D]
 
 
@@ -222,7 +226,9 @@ def test_arithmetic_without_tensor_cores_goes_with_the_clock_and_draws_less() ->
     simt, tensor = (
         profile_of(
             Machine(H200),
-            Price((1_000_000,), "gemm", "measured", 0.7 * H200.peak_flops[f] * 1e-3, 1e8, format=f, tiles=1440),
+            Price(
+                (1_000_000,), "gemm", "measured", flops=0.7 * H200.peak_flops[f] * 1e-3, bytes=1e8, format=f, tiles=1440
+            ),
         )
         for f in ("float32", "bfloat16")
     )

@@ -36,7 +36,10 @@ def test_products_between_published_ones_take_a_time_between_theirs(gpu: str) ->
 
 def test_a_published_product_takes_as_long_as_published() -> None:
     """B200, 4096 x 4096 x 4096 in bfloat16: 0.1123 ms in the source."""
-    a, b = TensorSpec("bfloat16", (4096, 4096), (4096, 1)), TensorSpec("bfloat16", (4096, 4096), (1, 4096))
+    a, b = (
+        TensorSpec("bfloat16", (4096, 4096), stride=(4096, 1)),
+        TensorSpec("bfloat16", (4096, 4096), stride=(1, 4096)),
+    )
     price = model_for(load_gpu("B200")).operator(OperatorSignature("aten::mm", (a, b)), ())
     assert price.provenance == "measured" and sum(price.durations) == pytest.approx(112_300, rel=0.005)
 
@@ -50,13 +53,25 @@ def test_formats_have_their_own_times() -> None:
 
 def test_groups_take_as_long_as_one_product_of_all_rows() -> None:
     table = of("B200")
-    one, groups = table.read(Product(32768, 4096, 4096)), table.read(Product(2048, 4096, 4096, 16))
+    one, groups = table.read(Product(32768, 4096, 4096)), table.read(Product(2048, 4096, 4096, batch=16))
     assert one is not None and groups is not None and groups.ns == pytest.approx(one.ns, rel=0.1)
 
 
 def test_attention_reaches_what_was_published() -> None:
     """GB300, one sequence of 16384 in 64 heads of 128: 1.5 to 2.0 PFLOP/s of a causal mask."""
-    passed = Attention("cudnn", False, 1, 64, 8, 16384, 16384, 128, 128, True, "bfloat16")
+    passed = Attention(
+        kind="cudnn",
+        backward=False,
+        batch=1,
+        heads=64,
+        kv_heads=8,
+        queries=16384,
+        keys=16384,
+        head=128,
+        value_head=128,
+        causal=True,
+        dtype="bfloat16",
+    )
     found = of("GB300").attention(passed)
     assert found is not None and 1.5e6 < 2 * 128 * passed.square / found.ns < 2.0e6
     assert of("GB300").attention(replace(passed, backward=True)) is None

@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 def result(status: str, memory: int, needs: int | None = None, step: int = 1) -> Result:
     found = replace(measured(step), memory=memory)
-    return Result("key", {}, status, None if status == FAILED else found, "no module", needs=needs)
+    return Result("key", {}, status, measured=None if status == FAILED else found, error="no module", needs=needs)
 
 
 @settings(max_examples=40)

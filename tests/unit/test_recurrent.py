@@ -20,7 +20,7 @@ GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 
 
 def tensor(*shape: int, dtype: str = "float16") -> TensorSpec:
-    return TensorSpec(dtype, shape, contiguous_strides(shape))
+    return TensorSpec(dtype, shape, stride=contiguous_strides(shape))
 
 
 def lstm(
@@ -38,7 +38,9 @@ def lstm(
 
 
 def test_what_a_call_says_of_its_layers() -> None:
-    assert from_signature(lstm(64, 256, 650), "_cudnn_rnn") == Recurrent(False, 256, 64, 650, 650, 2, 1, 4, "float16")
+    assert from_signature(lstm(64, 256, 650), "_cudnn_rnn") == Recurrent(
+        backward=False, steps=256, batch=64, inputs=650, hidden=650, layers=2, directions=1, gates=4, dtype="float16"
+    )
     packed = from_signature(lstm(4, 3, 128, sizes=(4, 3, 2)), "_cudnn_rnn")
     assert packed is not None and (packed.steps, packed.batch) == (3, 3)
     gru = from_signature(lstm(8, 9, 128, backward=True, mode=3), "_cudnn_rnn_backward")
@@ -81,15 +83,15 @@ def test_measured_layers_are_found_again(backward: bool, middle: float, ninth: f
         if "cell" not in row:
             continue
         layers = Recurrent(
-            backward,
-            row["steps"],
-            row["batch"],
-            row["inputs"],
-            row["hidden"],
-            row["layers"],
-            1 + row["bidirectional"],
-            GATES[row["cell"]],
-            row["dtype"],
+            backward=backward,
+            steps=row["steps"],
+            batch=row["batch"],
+            inputs=row["inputs"],
+            hidden=row["hidden"],
+            layers=row["layers"],
+            directions=1 + row["bidirectional"],
+            gates=GATES[row["cell"]],
+            dtype=row["dtype"],
         )
         machine = Machine(load_gpu("H200" if "H200" in row["gpu"] else "H100"))
         real = 1e3 * row["backward_us" if backward else "forward_us"]

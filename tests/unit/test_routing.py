@@ -88,7 +88,7 @@ def test_bad_options(spec: str) -> None:
 
 def test_an_unknown_version_is_refused_when_it_routes(monkeypatch: pytest.MonkeyPatch) -> None:
     applied = []
-    shim = shims.Shim("numpy", ("0.1",), "some.moe", "MoE.__init__", lambda *_: applied.append(1))
+    shim = shims.Shim("numpy", ("0.1",), "some.moe", guarded="MoE.__init__", apply=lambda *_: applied.append(1))
     module = ModuleType("some.moe")
     module.MoE = type("MoE", (), {})  # type: ignore[attr-defined]
     monkeypatch.setattr(shims, "shims", lambda: (shim,))

@@ -45,5 +45,5 @@ def test_a_module_next_to_the_script_is_the_one_meant(tmp_path: Path) -> None:
 
 
 def test_packages_that_a_framework_may_lack_are_no_condition() -> None:
-    plan = Plan(RunSpec("torchtitan.train", kind=MODULE))
+    plan = Plan(spec=RunSpec("torchtitan.train", kind=MODULE))
     assert "torchdata.stateful_dataloader" in plan.shared and "torchdata.stateful_dataloader" not in plan.imports

@@ -52,7 +52,9 @@ def test_a_known_version_whose_parts_have_moved_refuses_when_it_routes() -> None
     def apply(module: ModuleType, _: Routing) -> None:
         module.Router.forward = None
 
-    Shim("pytest", (pytest.__version__,), "pytest.somewhere", "MoE.__init__", apply).meet(module, Routing("balanced"))
+    Shim("pytest", (pytest.__version__,), "pytest.somewhere", guarded="MoE.__init__", apply=apply).meet(
+        module, Routing("balanced")
+    )
     with pytest.raises(Exception, match=r"pytest .* routes tokens"):
         MoE()
 

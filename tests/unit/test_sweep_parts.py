@@ -268,7 +268,7 @@ def test_the_preset_of_torchtitan_knows_what_its_degrees_must_be() -> None:
 
 
 def result(key: str, **changes: Any) -> Result:
-    return replace(Result(key, {"tp": 1}, RAN, measured(100), command=("phantora", "trace")), **changes)
+    return replace(Result(key, {"tp": 1}, RAN, measured=measured(100), command=("phantora", "trace")), **changes)
 
 
 values = st.dictionaries(st.text(max_size=5), st.booleans() | st.integers(-5, 5) | st.text(max_size=5), max_size=3)
@@ -372,11 +372,18 @@ def by_point(task: Task) -> Result:
     point = task.point
     tp = int(point.values["tp"])
     if tp == 4:
-        return Result(task.key, point.values, OUT_OF_MEMORY, measured(1, fits=False), "no room", 93 * GIB)
+        return Result(
+            task.key, point.values, OUT_OF_MEMORY, measured=measured(1, fits=False), error="no room", needs=93 * GIB
+        )
     if tp == 2 and point.values["ac"] == "full":
-        return Result(task.key, point.values, FAILED, None, "ValueError: no")
+        return Result(task.key, point.values, FAILED, measured=None, error="ValueError: no")
     return Result(
-        task.key, point.values, RAN, measured(100.0 * tp, memory=60 // tp), seconds=10, command=("phantora", "trace")
+        task.key,
+        point.values,
+        RAN,
+        measured=measured(100.0 * tp, memory=60 // tp),
+        seconds=10,
+        command=("phantora", "trace"),
     )
 
 
@@ -386,7 +393,14 @@ def run(folder: Path, engine: Answers, found: Space, **options: Any) -> list[Ent
     journal = Journal(folder)
     try:
         shared = Shared(folder)
-        return Runner(shared, Listed(points, objective), engine, journal, objective, **options).run()
+        return Runner(
+            shared=shared,
+            source=Listed(points, objective),
+            engine=engine,
+            journal=journal,
+            objective=objective,
+            **options,
+        ).run()
     finally:
         journal.close()
 
@@ -416,7 +430,7 @@ def test_a_sweep_goes_on_without_repeating(tmp_path: Path) -> None:
 
 def test_the_same_failure_of_the_first_points_ends_a_sweep(tmp_path: Path) -> None:
     def fails(task: Task) -> Result:
-        return Result(task.key, task.point.values, FAILED, None, "rank 0: No module named 'datasets'")
+        return Result(task.key, task.point.values, FAILED, measured=None, error="rank 0: No module named 'datasets'")
 
     engine = Answers(fails)
     with pytest.raises(PhantoraError, match=r"no point ran: the first 2 failed by the same error: .* 'datasets'"):
@@ -428,7 +442,7 @@ def test_what_cannot_win_is_not_run_and_said(tmp_path: Path) -> None:
     bounds = {"memory": "90e9 / tp", "flops": "1e15 * tp", "format": "'bfloat16'"}
     found = space(bounds=bounds, matrix={"tp": [1, 2, 4], "sp": [True, False], "ac": ["none"]}, tokens="4096")
     engine = Answers(
-        lambda task: Result(task.key, task.point.values, RAN, measured(0.12 * task.point.least_time / 1e5))
+        lambda task: Result(task.key, task.point.values, RAN, measured=measured(0.12 * task.point.least_time / 1e5))
     )
     entries = run(tmp_path, engine, found)
     skipped = {entry.point.label(["tp", "sp"]): entry.skipped for entry in entries if entry.skipped}
@@ -553,12 +567,18 @@ def test_the_best_is_confirmed_with_more_processes(tmp_path: Path) -> None:
     def by_fold(task: Task) -> Result:
         tp, lone = int(task.point.values["tp"]), task.shared.fold == ONE
         step = {1: 120, 2: 100 if lone else 115, 4: 110}[tp]
-        return Result(task.key, task.point.values, RAN, measured(step), fold="dp=8:first" if lone else "dp")
+        return Result(task.key, task.point.values, RAN, measured=measured(step), fold="dp=8:first" if lone else "dp")
 
     found = meshed(matrix={"tp": [1, 2, 4], "sp": [False], "ac": ["none"]}, tokens="4096")
     engine, journal = Answers(by_fold), Journal(tmp_path)
     try:
-        work = Work(Request(space=found, folder=tmp_path), found, engine, journal, lambda entry, done, of: None)
+        work = Work(
+            request=Request(space=found, folder=tmp_path),
+            space=found,
+            engine=engine,
+            journal=journal,
+            on_result=lambda entry, done, of: None,
+        )
         entries = confirmed(work, work.of(Listed(make_plan(found).points, Objective()), 3, 0))
     finally:
         journal.close()
@@ -574,7 +594,9 @@ def test_the_best_is_confirmed_with_more_processes(tmp_path: Path) -> None:
 def test_slower_for_sure_is_slower_than_both_error_bars(tmp_path: Path) -> None:
     steps = {1: measured(100, error=0.05, error_above=0.5), 2: measured(110, error=0.05), 4: measured(170, error=0.05)}
     found = space(matrix={"tp": [1, 2, 4], "sp": [False], "ac": ["none"]}, tokens="4096")
-    engine = Answers(lambda task: Result(task.key, task.point.values, RAN, steps[int(task.point.values["tp"])]))
+    engine = Answers(
+        lambda task: Result(task.key, task.point.values, RAN, measured=steps[int(task.point.values["tp"])])
+    )
     rows = answer(run(tmp_path, engine, found), Objective(), ["tp"], tmp_path).rows
     assert [row.surely for row in rows] == [False, False, True]  # 110 ms might be faster than 150
     assert [round(row.behind, 3) for row in rows] == [0, 0.1, 0.7] and not any(row.tie for row in rows)
@@ -609,7 +631,9 @@ def test_the_answer_ranks_names_ties_and_the_front(tmp_path: Path) -> None:
 
 def test_cost_ranks_by_what_work_costs(tmp_path: Path) -> None:
     found = space(cluster=["1x1xH100", "1x2xH100"], matrix={"tp": [1], "sp": [False], "ac": ["none"]}, tokens="4096")
-    engine = Answers(lambda task: Result(task.key, task.point.values, RAN, measured(100 / task.point.world**0.5)))
+    engine = Answers(
+        lambda task: Result(task.key, task.point.values, RAN, measured=measured(100 / task.point.world**0.5))
+    )
     prices = parse_prices("H100=2.5")
     entries = run(tmp_path, engine, found)
     for by, first in (("speed", "1x2xH100"), ("cost", "1x1xH100"), ("per-gpu", "1x1xH100"), ("step", "1x2xH100")):
@@ -639,16 +663,18 @@ def test_a_search_finds_the_best_and_goes_on_from_its_journal(tmp_path: Path) ->
 
     def quality(task: Task) -> Result:
         v: dict[str, Any] = task.point.values
-        return Result(task.key, v, RAN, measured(100 + 10 * (v["a"] - 7) ** 2 + 5 * (v["b"] - 4) ** 2), seconds=36)
+        return Result(
+            task.key, v, RAN, measured=measured(100 + 10 * (v["a"] - 7) ** 2 + 5 * (v["b"] - 4) ** 2), seconds=36
+        )
 
     def look(folder: Path, trials: int, engine: Answers) -> Search:
         objective = Objective()
         shared = Shared(folder)
-        search = Search(found, objective, trials)
+        search = Search(space=found, objective=objective, trials=trials)
         journal = Journal(folder)
         try:
             search.learn(journal.results.values(), shared)
-            Runner(shared, search, engine, journal, objective).run()
+            Runner(shared=shared, source=search, engine=engine, journal=journal, objective=objective).run()
         finally:
             journal.close()
         return search

@@ -184,7 +184,7 @@ def copies(library: Path, world: int = 3) -> Bench:
         if request.kind != native.TRANSFER or request.sub != native.PEER_COPY:
             return 0, ()
         way = links["up", request.src], links["down", request.dst]
-        return 0, (Flow(request.src, request.dst, way, request.bytes, CAP),)
+        return 0, (Flow(src=request.src, dst=request.dst, links=way, bytes=request.bytes, rate=CAP),)
 
     bench.flows = flows
     group(bench)

@@ -15,7 +15,7 @@ from phantora.hardware import load_gpu
 
 
 def tensor(dtype: str, *shape: int) -> TensorSpec:
-    return TensorSpec(dtype, shape, contiguous_strides(shape))
+    return TensorSpec(dtype, shape, stride=contiguous_strides(shape))
 
 
 ASKED = [

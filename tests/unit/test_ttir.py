@@ -95,7 +95,7 @@ LOOP = (
 def rows(n: int, programs: int, seed: int = 1) -> Launch:
     size = 2 * n * programs
     tensors = Memory(1 << 20, size, size), Memory(1 << 30, size, size)
-    return Launch((programs, 1, 1), (*tensors, n, seed), 4, 3)
+    return Launch((programs, 1, 1), (*tensors, n, seed), 4, stages=3)
 
 
 def test_rows_are_read_and_written_once() -> None:
@@ -119,7 +119,9 @@ def test_what_decides() -> None:
 def loop(lengths: list[int]) -> Launch:
     held = np.array(lengths, np.int32)
     memory = Memory(1 << 30, held.nbytes, held.nbytes, lambda: held.view(np.uint8))
-    return Launch((len(lengths), 1, 1), (Memory(1 << 20, 1 << 16, 1 << 16), memory), 4, 3, shared=50_000, registers=64)
+    return Launch(
+        (len(lengths), 1, 1), (Memory(1 << 20, 1 << 16, 1 << 16), memory), 4, stages=3, shared=50_000, registers=64
+    )
 
 
 def test_loops_take_their_bounds_from_memory() -> None:
@@ -158,7 +160,7 @@ def test_bounds_that_nobody_knows_make_a_wide_bar() -> None:
     work = work_of(parse(LOOP), replace(loop([1, 1, 1, 1]), arguments=(Memory(1 << 20, 1 << 26, 1 << 26), unknown)))
     assert work.unknown == (LOOPS,)
     assert work.counts["flops"] == 2.0 * 64 * 128 * 32  # once
-    args = (TensorSpec("bfloat16", (1 << 25,), (1,)),)
+    args = (TensorSpec("bfloat16", (1 << 25,), stride=(1,)),)
     known, guessed, product, other = (
         AnalyticModel(load_gpu("H100")).operator(OperatorSignature("triton::kernel", args, **how), ())
         for how in ({"work": replace(work, unknown=())}, {"work": work}, {"products": True}, {"products": False})
@@ -216,7 +218,7 @@ def test_rows_picked_by_unknown_integers_locks_and_early_ends() -> None:
     rows = 1000
     tensors = Memory(1 << 20, 512, 512), Memory(1 << 30, 512 * rows, 512 * rows)
     picked, lock = Memory(1 << 24, 4 * rows, 4 * rows, nobody_knows), Memory(1 << 25, 4, 4)
-    work = work_of(parse(GATHER), Launch((rows, 1, 1), (*tensors, picked, lock), 4, 3))
+    work = work_of(parse(GATHER), Launch((rows, 1, 1), (*tensors, picked, lock), 4, stages=3))
     assert work.read == pytest.approx(512 * rows + 4 * rows, rel=0.1)  # each row once
     assert work.counts["store_bytes"] >= 512  # it does not end early
     assert work.counts["atomics"] == 1  # the lock is free
@@ -229,7 +231,7 @@ def test_rows_picked_by_unknown_integers_locks_and_early_ends() -> None:
     data = parse(GATHER.replace("bf16", "i8"))  # integers that pick nothing
     unknown = Memory(1 << 30, 256 * rows, 256 * rows, nobody_knows)
     known = Memory(1 << 24, 4 * rows, 4 * rows, lambda: np.arange(rows, dtype=np.int32).view(np.uint8))
-    work = work_of(data, Launch((rows, 1, 1), (tensors[0], unknown, known, lock), 4, 3))
+    work = work_of(data, Launch((rows, 1, 1), (tensors[0], unknown, known, lock), 4, stages=3))
     assert work.unknown == ("whether it ends early, which it is taken not to",)
 
 
@@ -256,7 +258,7 @@ def test_what_is_stored_apart_takes_pairs_of_sectors(apart: int, moved: int, fil
     )
     size = 512 * 1000 * (2 if apart == 2 else 1)
     given = (Memory(1 << 20, size, size), apart, 1 if apart == 1000 else 256 * apart)
-    work = work_of(parse(text), Launch((1000, 1, 1), given, 4, 3))
+    work = work_of(parse(text), Launch((1000, 1, 1), given, 4, stages=3))
     assert work.counts["store_sectors"] == 512 * moved
     assert work.counts.get("partial", 0) == (512 * moved if moved > 1 else 0)
     assert work.written == size
@@ -267,7 +269,22 @@ def test_columns_larger_than_l2_are_never_found_there() -> None:
     machine = Machine(load_gpu("H100"))
     counts = {"store_bytes": 262144.0, "store_sectors": 4194304.0, "partial": 4194304.0, "steps": 16.0, "stores": 16.0}
     small, large = (
-        estimate(machine, Work(256, 8, 1, 0, 32, 0, counts, 1.0, 0.0, written)).ns for written in (40e6, 67e6)
+        estimate(
+            machine,
+            Work(
+                programs=256,
+                warps=8,
+                stages=1,
+                shared=0,
+                registers=32,
+                spills=0,
+                counts=counts,
+                longest=1.0,
+                read=0.0,
+                written=written,
+            ),
+        ).ns
+        for written in (40e6, 67e6)
     )
     assert large > 2.5 * small
 
@@ -281,7 +298,7 @@ def test_text_that_is_no_ir_says_so() -> None:
     with pytest.raises(Unreadable):
         parse("define void @kernel()")
     with pytest.raises(Unreadable, match="takes 4 arguments, 1 were given"):
-        work_of(parse(ROWS), Launch((1, 1, 1), (1,), 4, 3))
+        work_of(parse(ROWS), Launch((1, 1, 1), (1,), 4, stages=3))
 
 
 def test_work_travels_in_signatures() -> None:
@@ -308,7 +325,19 @@ def test_spilled_registers_of_an_attention_cost_less_than_those_of_a_product() -
     counts |= {"store_sectors": 39321.6, "stores": 1.2, "accesses": 44072.2, "phases": 6.6, "piped": 92.4}
     counts |= {"flops": 124780544.0, "dots": 59.5, "steps": 17.7, "instructions": 3101163.5}
     dots = Dot(128, 64, 128, "bfloat16", 33.8), Dot(128, 128, 64, "bfloat16", 25.7)
-    work = Work(1280, 8, 3, 166400, 255, 148, counts, 4.2975, 85066752.0, 50331648.0, dots)
+    work = Work(
+        programs=1280,
+        warps=8,
+        stages=3,
+        shared=166400,
+        registers=255,
+        spills=148,
+        counts=counts,
+        longest=4.2975,
+        read=85066752.0,
+        written=50331648.0,
+        dots=dots,
+    )
     machine = Machine(load_gpu("H200"))
     assert estimate(machine, work).ns == pytest.approx(1_050_000, rel=0.15)
     alone = replace(work, counts={**counts, "steps": 59.5})
@@ -317,7 +346,7 @@ def test_spilled_registers_of_an_attention_cost_less_than_those_of_a_product() -
 
 def test_kernels_that_cannot_be_followed_are_priced_by_their_tensors() -> None:
     gpu = load_gpu("H100")
-    tensor = TensorSpec("bfloat16", (8192, 8192), (8192, 1))
+    tensor = TensorSpec("bfloat16", (8192, 8192), stride=(8192, 1))
     signature = OperatorSignature("triton::mm", (tensor, tensor, tensor))
     price = AnalyticModel(gpu).operator(signature, (KernelLaunch("mm"),))
     assert (price.cls, price.bytes) == ("other", 3 * 2 * 8192**2)
@@ -338,8 +367,16 @@ def test_templates_of_products_are_priced_by_their_tiles() -> None:
             Memory(a["p"], 2 * prod(a["s"]), 2 * prod(a["s"])) if isinstance(a, dict) else a for a in launch["args"]
         ]
         x, y, z = (*launch["grid"], 1, 1)[:3]
-        options = launch["warps"], launch["stages"], launch["shared"], launch["regs"], launch["spills"]
-        work = work_of(parse(texts[launch["ir"]]), Launch((x, y, z), tuple(memories), *options))
+        given = Launch(
+            (x, y, z),
+            tuple(memories),
+            launch["warps"],
+            stages=launch["stages"],
+            shared=launch["shared"],
+            registers=launch["regs"],
+            spills=launch["spills"],
+        )
+        work = work_of(parse(texts[launch["ir"]]), given)
         (dot,) = work.dots
         found[dot.m, dot.n, dot.k, launch["warps"], launch["stages"]] = estimate(machine, work).ns
     assert len(found) == 8 and len({round(ns) for ns in found.values()}) == 8
@@ -376,7 +413,7 @@ def test_names_of_loops_side_by_side_are_apart() -> None:
     assert deciding(functions).read == frozenset()
     assert deciding(functions).direct == {"%seeds", "%out", "%n"}
     memory = Memory(0, 8, 8, None), Memory(1 << 20, 4096, 4096, None)
-    assert work_of(functions, Launch((1, 1, 1), (*memory, 1024), 1, 1, 0, 0, 0)).text()
+    assert work_of(functions, Launch((1, 1, 1), (*memory, 1024), 1, stages=1, shared=0, registers=0, spills=0)).text()
 
 
 FILL = (
@@ -406,11 +443,13 @@ def test_integers_that_follow_from_the_arguments_are_stored() -> None:
     known = Memory(8192, 16, 16, lambda: held.view(np.uint8))
     kernel = parse(FILL)
     doubled = [(4 * i, int(2 * n).to_bytes(4, "little", signed=True)) for i, n in enumerate((5, -7, 9))]
-    assert stores_of(kernel, Launch((1, 1, 1), (y, known, 3), 4, 1)) == {0: doubled}
-    assert stores_of(kernel, Launch((1, 1, 1), (y, Memory(8192, 16, 16), 3), 4, 1)) == {}, "nobody knows what it loads"
+    assert stores_of(kernel, Launch((1, 1, 1), (y, known, 3), 4, stages=1)) == {0: doubled}
+    assert stores_of(kernel, Launch((1, 1, 1), (y, Memory(8192, 16, 16), 3), 4, stages=1)) == {}, (
+        "nobody knows what it loads"
+    )
     assert stores_of(parse(ROWS), rows(1000, 4)) == {}, "numbers that are no integers"
     own = Memory(4096, 16, 16, lambda: held.view(np.uint8))
-    assert stores_of(kernel, Launch((2, 1, 1), (own, own, 3), 4, 1)) == {}, "a program may find another's"
+    assert stores_of(kernel, Launch((2, 1, 1), (own, own, 3), 4, stages=1)) == {}, "a program may find another's"
 
 
 LARGEST = (
@@ -454,7 +493,7 @@ def test_reductions_and_scans_of_integers(numbers: tuple[int, ...], turned: bool
     held = np.array(numbers, np.int32)
     x = Memory(4096, 16, 16, lambda: held.view(np.uint8))
     kernel = parse(LARGEST.replace("REVERSE", str(turned).lower()))
-    stored = stores_of(kernel, Launch((1, 1, 1), (x, Memory(8192, 4, 4), Memory(12288, 16, 16)), 4, 1))
+    stored = stores_of(kernel, Launch((1, 1, 1), (x, Memory(8192, 4, 4), Memory(12288, 16, 16)), 4, stages=1))
     found = {place: np.frombuffer(b"".join(data for _, data in kept), np.int32) for place, kept in stored.items()}
     assert found[1].tolist() == [int(np.argmax(held))]
     assert found[2].tolist() == (held[::-1].cumsum()[::-1] if turned else held.cumsum()).tolist()
@@ -512,5 +551,5 @@ tensor<128x4xi8> * tensor<128x32xf8E4M3FN> -> tensor<128x32xf32>
 }
 """
     )
-    work = work_of(parse(scaled), Launch((1, 1, 1), (1,), 4, 3))
+    work = work_of(parse(scaled), Launch((1, 1, 1), (1,), 4, stages=3))
     assert work.counts["flops"] == 2 * 128 * 32 * 128 and not work.unknown

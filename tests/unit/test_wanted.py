@@ -50,7 +50,9 @@ def test_keys_leave_out_what_does_not_matter() -> None:
 def test_a_list_survives_its_file(tmp_path: Path) -> None:
     path = tmp_path / "missing.jsonl"
     signature = '{"op":"aten::mm","args":[]}'
-    entries = [Wanted(signature, "tf32", cls="gemm", provenance="analytic", error=0.1, count=3, ns=1000)]
+    entries = [
+        Wanted(signature=signature, compute="tf32", cls="gemm", provenance="analytic", error=0.1, count=3, ns=1000)
+    ]
     write_wanted(path, entries, gpu="H200-SXM")
     assert read_wanted(path) == entries
 

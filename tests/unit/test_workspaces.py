@@ -25,8 +25,26 @@ from phantora.wire import layout
 from phantora.wire.workspaces import Block, keys, pack
 
 ABOUT = {"gpu": "NVIDIA H100 80GB HBM3", "torch": "2.11.0+cu130", "cuda": "13.0", "cudnn": "91900"}
-PLAIN = Convolution("fwd", "bf16", "nhwc", (8, 64, 56, 56), (64, 64, 3, 3), (1, 1), (1, 1), (1, 1))
-VOLUME = Convolution("wgrad", "f16", "nchw", (2, 4, 9, 8, 7), (6, 2, 3, 1, 3), (2, 1, 1), (0, 1, 2), (1, 1, 2))
+PLAIN = Convolution(
+    form="fwd",
+    type="bf16",
+    layout="nhwc",
+    x=(8, 64, 56, 56),
+    w=(64, 64, 3, 3),
+    stride=(1, 1),
+    padding=(1, 1),
+    dilation=(1, 1),
+)
+VOLUME = Convolution(
+    form="wgrad",
+    type="f16",
+    layout="nchw",
+    x=(2, 4, 9, 8, 7),
+    w=(6, 2, 3, 1, 3),
+    stride=(2, 1, 1),
+    padding=(0, 1, 2),
+    dilation=(1, 1, 2),
+)
 
 
 def packed(path: Path) -> np.ndarray:
@@ -147,7 +165,7 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
 
 def test_convolutions_of_a_run_are_measured_one_gradient_at_a_time() -> None:
     forward, backward, *_ = forms.convolution(8, 64, 64, 56, 3, 1, "bfloat16", True)
-    calls = calls_of([Wanted('{"op":"aten::mm","args":[]}'), backward, forward, forward])
+    calls = calls_of([Wanted(signature='{"op":"aten::mm","args":[]}'), backward, forward, forward])
     assert [c.form for c in calls] == ["dgrad", "wgrad", "fwd"]
     assert {replace(c, form="fwd") for c in calls} == {PLAIN}
     for convolution, call in calls.items():

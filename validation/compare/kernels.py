@@ -74,7 +74,7 @@ def argument(kind: str, shape: Any, stride: Any, text: str) -> Any:
         return tuple(TensorSpec("?", tuple(s), contiguous_strides(tuple(s))) for s in shape)
     if kind in DTYPES and kind not in ("Scalar", "ScalarList"):
         device = "cpu" if kind == "double" and not shape else "cuda"
-        return TensorSpec(DTYPES[kind], tuple(shape), tuple(stride), device)
+        return TensorSpec(DTYPES[kind], tuple(shape), tuple(stride), device=device)
     value = scalar(text.replace("True", "true").replace("False", "false") if kind == "ScalarList" else text)
     return tuple(value) if isinstance(value, list) else value
 

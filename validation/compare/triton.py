@@ -126,7 +126,15 @@ def work_in(launch: dict[str, Any], texts: dict[str, str], known: dict[str, dict
     given = tuple(argument(a, texts) for a in launch["args"])
     return work_of(
         known[launch["ir"]],
-        Launch((x, y, z), given, launch["warps"], launch["stages"], launch["shared"], launch["regs"], launch["spills"]),
+        Launch(
+            (x, y, z),
+            given,
+            launch["warps"],
+            stages=launch["stages"],
+            shared=launch["shared"],
+            registers=launch["regs"],
+            spills=launch["spills"],
+        ),
     )
 
 

@@ -230,11 +230,21 @@ def draw(r: random.Random) -> Convolution:
     if dims == 1:
         x, w = (*x[:2], 1, size), (*w[:2], 1, taps)
     spatial = len(x) - 2
-    expanded = tuple(
-        (n,) * spatial if dims > 1 else (first, n) for first, n in ((1, stride), (0, padding), (1, dilation))
-    )
+
+    def expanded(first: int, n: int) -> tuple[int, ...]:
+        return (n,) * spatial if dims > 1 else (first, n)
+
     layout, form = r.choice(("nchw", "nchw", "nhwc")), r.choice(("fwd", "dgrad", "wgrad"))
-    c = Convolution(form, r.choice(("f32", "f32", "bf16", "f16")), layout, x, w, *expanded)
+    c = Convolution(
+        form=form,
+        type=r.choice(("f32", "f32", "bf16", "f16")),
+        layout=layout,
+        x=x,
+        w=w,
+        stride=expanded(1, stride),
+        padding=expanded(0, padding),
+        dilation=expanded(1, dilation),
+    )
     if kind == "double":  # gradients of filters as convolutions: images are channels, results are filters
         y = output(c)
         c = replace(c, x=(channels, batch, *x[2:]), w=(out, batch, *y[2:]), stride=c.dilation, dilation=c.stride)

@@ -14,7 +14,7 @@ import argparse
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -90,7 +90,8 @@ def fit(exchange: Exchange, members: int) -> None:
     from scipy.optimize import least_squares
 
     def off(logs: Floats, chosen: npt.NDArray[np.bool_]) -> Floats:
-        kernel = Kernel(*[*np.exp(logs).tolist(), 0.0])
+        names = (f.name for f in fields(Kernel))
+        kernel = Kernel(**dict(zip(names, [*np.exp(logs).tolist(), 0.0], strict=False)))
         pick = (exchange.tokens[chosen], exchange.rows[chosen], exchange.row_bytes[chosen], exchange.sms[chosen])
         remote = (members - 1) / members
         found = [sum(kernel.us(t, r, b, int(s), remote)) for t, r, b, s in zip(*pick, strict=True)]

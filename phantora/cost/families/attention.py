@@ -57,7 +57,7 @@ FLOAT8_BLACKWELL_E5M2 = (0.84, 0.55)
 FLOAT8_HOPPER = ((0.69, 0.69), (0.95, 0.95))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Attention:
     """One call: heads and elements are counts, of one sequence of the batch."""
 
@@ -156,19 +156,21 @@ def from_signature(signature: OperatorSignature, name: str) -> Attention | None:
         batch = max(1, lengths.shape[0] - 1) if lengths else 1
         queries, keys = ceil(queries / batch), ceil(keys / batch)
     return Attention(
-        kind,
-        backward,
-        batch,
-        heads,
-        kv_heads,
-        queries,
-        keys,
-        q.shape[-1],
-        v.shape[-1],
-        causal,
-        q.dtype,
-        isinstance(dropped, float) and dropped > 0.0,
-        batch * heads * queries * keys * item_bytes(bias.dtype) if bias is not None and len(bias.shape) == 4 else 0,
+        kind=kind,
+        backward=backward,
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads,
+        queries=queries,
+        keys=keys,
+        head=q.shape[-1],
+        value_head=v.shape[-1],
+        causal=causal,
+        dtype=q.dtype,
+        dropout=isinstance(dropped, float) and dropped > 0.0,
+        bias=batch * heads * queries * keys * item_bytes(bias.dtype)
+        if bias is not None and len(bias.shape) == 4
+        else 0,
         gradient=given.dtype if given is not None else "",
     )
 
@@ -193,7 +195,7 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
 
 def of(machine: Machine, a: Attention, kernels: Kernels) -> Estimate:
     """Estimate of all kernels: FlashAttention's helpers of the backward pass separately, the others share the rest."""
-    whole = Estimate(attention_ns(machine, a), a.moved, a.flops, a.dtype)
+    whole = Estimate(attention_ns(machine, a), a.moved, flops=a.flops, format=a.dtype)
     if not a.backward or len(kernels) < 2:
         return whole
     before, after = helper_ns(machine, a)
@@ -215,18 +217,18 @@ def of_call(machine: Machine, library: Mapping[str, Any]) -> Estimate | None:
     whole = of(
         machine,
         Attention(
-            "cudnn",
-            library["call"] == "sdpa_bwd",
-            batch,
-            heads,
-            int(library.get("hkv", heads)),
-            queries,
-            keys,
-            head,
-            int(library.get("dv", head)),
-            bool(library.get("causal", 0)),
-            "bfloat16",
-            bool(library.get("dropout", 0)),
+            kind="cudnn",
+            backward=library["call"] == "sdpa_bwd",
+            batch=batch,
+            heads=heads,
+            kv_heads=int(library.get("hkv", heads)),
+            queries=queries,
+            keys=keys,
+            head=head,
+            value_head=int(library.get("dv", head)),
+            causal=bool(library.get("causal", 0)),
+            dtype="bfloat16",
+            dropout=bool(library.get("dropout", 0)),
         ),
         (),
     )
@@ -351,4 +353,6 @@ def _tensor_scale(machine: Machine) -> float:
     return 989.4e12 / 132 / (machine.gpu.peak_flops["bfloat16"] / machine.gpu.sms)
 
 
-FAMILY = Family("attention", classify, estimate, 10, places=places, depends_on_kernels=False)
+FAMILY = Family(
+    "attention", classify=classify, estimate=estimate, precedence=10, places=places, depends_on_kernels=False
+)

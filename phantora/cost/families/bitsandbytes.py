@@ -78,5 +78,5 @@ def _made(signature: OperatorSignature, base: str, given: list[TensorSpec]) -> i
     return values * (PACKED if "4bit" in base else 1) * item_bytes(dtype)
 
 
-FAMILY = Family("bitsandbytes", classify, estimate)
+FAMILY = Family("bitsandbytes", classify=classify, estimate=estimate)
 """Operators of bitsandbytes that were measured."""

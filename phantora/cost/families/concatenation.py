@@ -79,7 +79,7 @@ def _copied(
             continue
         count = prod(t.shape)
         each = float(nbytes(t) + count * item_bytes(result))
-        part = TensorSpec(result, t.shape, contiguous_strides(t.shape))
+        part = TensorSpec(result, t.shape, stride=contiguous_strides(t.shape))
         work = machine.fit.floor_ns + machine.cycles_ns(count * index_cycles([t], part, name))
         ns += COPY_NS + max(work, machine.memory_ns(each))
         moved += each
@@ -114,4 +114,4 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
     return Place(f"{name} {dtypes} {even}", at), Place(f"{name} {dtypes}", at)
 
 
-FAMILY = Family("concatenation", classify, estimate, places=places)
+FAMILY = Family("concatenation", classify=classify, estimate=estimate, places=places)

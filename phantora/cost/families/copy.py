@@ -35,4 +35,4 @@ def classify(name: str) -> str | None:
     return "copy" if stem in NAMES or stem.endswith("_copy") else None
 
 
-FAMILY = Family("copy", classify, passes_memory, 50)
+FAMILY = Family("copy", classify=classify, estimate=passes_memory, precedence=50)

@@ -56,7 +56,9 @@ def _batched(given: list[TensorSpec], made: TensorSpec) -> gemm.Product | None:
         for first in (True, False):
             (batch, m, n), (ab, am, k), (bb, *sides) = (_turned(t.shape, first) for t in (made, a, b))
             if ab == bb == batch and am == m and sides in ([n, k], [k, n]) and min(m, n, k) > 1:
-                return gemm.Product(m, n, k, batch, a.dtype, item_bytes(a.dtype), item_bytes(made.dtype))
+                return gemm.Product(
+                    m, n, k, batch=batch, dtype=a.dtype, in_bytes=item_bytes(a.dtype), out_bytes=item_bytes(made.dtype)
+                )
     return None
 
 
@@ -64,4 +66,4 @@ def _turned(shape: tuple[int, ...], first: bool) -> tuple[int, ...]:
     return shape if first else (shape[-1], *shape[:-1])
 
 
-FAMILY = Family("cute", classify, estimate)
+FAMILY = Family("cute", classify=classify, estimate=estimate)

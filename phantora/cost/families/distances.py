@@ -50,4 +50,4 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     return Estimate(max(work, machine.memory_ns(moved)), moved)
 
 
-FAMILY = Family("distances", classify, estimate)
+FAMILY = Family("distances", classify=classify, estimate=estimate)

@@ -48,7 +48,7 @@ def _half_cold(machine: Machine, warm: Estimate) -> Estimate:
 
 def _triangle(machine: Machine, x: TensorSpec) -> Estimate:
     """tril and triu go row by row however the matrix lies; half of it is read, all is written."""
-    by_row = TensorSpec(x.dtype, x.shape, contiguous_strides(x.shape))
+    by_row = TensorSpec(x.dtype, x.shape, stride=contiguous_strides(x.shape))
     load, sector = sectors.per_element(x, by_row)
     cycles = prod(x.shape) * (INDEX_CYCLES + 1.5 * (LOAD_CYCLES * load + SECTOR_CYCLES * sector))
     moved = 1.5 * nbytes(x)
@@ -100,11 +100,11 @@ def operands(signature: OperatorSignature, name: str) -> tuple[list[TensorSpec],
         dtype = "bool"
     model = next((t for t in given if t.shape == shape and dense(t)), None)
     if model is not None:
-        return given, TensorSpec(dtype, shape, model.stride)
+        return given, TensorSpec(dtype, shape, stride=model.stride)
     model = next((t for t in given if t.shape == shape and len(t.stride) == len(shape) and 0 not in t.stride), None)
     if model is not None:  # gaps are closed, the order of the dimensions stays
-        return given, TensorSpec(dtype, shape, _closed(model))
-    return given, TensorSpec(dtype, shape, contiguous_strides(shape))
+        return given, TensorSpec(dtype, shape, stride=_closed(model))
+    return given, TensorSpec(dtype, shape, stride=contiguous_strides(shape))
 
 
 def _closed(tensor: TensorSpec) -> tuple[int, ...]:
@@ -170,7 +170,7 @@ def created(signature: OperatorSignature) -> TensorSpec:
             shape = (int(value),)
         elif isinstance(value, str) and value.removeprefix("torch.") in _KNOWN_DTYPES:
             dtype = value.removeprefix("torch.")
-    return TensorSpec(dtype, shape, contiguous_strides(shape))
+    return TensorSpec(dtype, shape, stride=contiguous_strides(shape))
 
 
 _KNOWN_DTYPES = frozenset(
@@ -218,4 +218,4 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
     return tuple(Place(f"{each.family} grown", (each.at[0] + coordinates.log(grown), *each.at[1:])) for each in found)
 
 
-FAMILY = Family("elementwise", classify, estimate, LAST, places=places)
+FAMILY = Family("elementwise", classify=classify, estimate=estimate, precedence=LAST, places=places)

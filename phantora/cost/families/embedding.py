@@ -115,4 +115,4 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
     return coordinates.by_rows(signature, name, launches, images="norm" in name, at=at, more=more)
 
 
-FAMILY = Family("embedding", classify, estimate, 35, places=places)
+FAMILY = Family("embedding", classify=classify, estimate=estimate, precedence=35, places=places)

@@ -50,4 +50,4 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     return Estimate(max(machine.memory_ns(moved, SHARE), stores), moved)
 
 
-FAMILY = Family("fill", classify, estimate, 75)
+FAMILY = Family("fill", classify=classify, estimate=estimate, precedence=75)

@@ -54,18 +54,18 @@ def from_signature(signature: OperatorSignature, name: str) -> attention.Attenti
         batch = max(1, lengths.shape[0] - 1) if lengths is not None and lengths.shape else 1
         queries, keys = -(-q.shape[0] // batch), -(-k.shape[0] // batch)
     return attention.Attention(
-        NAMESPACES[f"{name.partition('::')[0]}::"],
-        backward,
-        batch,
-        q.shape[-2],
-        k.shape[-2],
-        queries,
-        keys,
-        q.shape[-1],
-        v.shape[-1],
-        bool(causal),
-        q.dtype,
-        isinstance(dropout, float) and dropout > 0.0,
+        kind=NAMESPACES[f"{name.partition('::')[0]}::"],
+        backward=backward,
+        batch=batch,
+        heads=q.shape[-2],
+        kv_heads=k.shape[-2],
+        queries=queries,
+        keys=keys,
+        head=q.shape[-1],
+        value_head=v.shape[-1],
+        causal=bool(causal),
+        dtype=q.dtype,
+        dropout=isinstance(dropout, float) and dropout > 0.0,
     )
 
 
@@ -84,4 +84,4 @@ def _numbers(name: str) -> int:
     return (9 if "backward" in name else 3) + (4 if "varlen" in name else 0)
 
 
-FAMILY = Family("flash-attn", classify, estimate)
+FAMILY = Family("flash-attn", classify=classify, estimate=estimate)

@@ -45,7 +45,18 @@ def from_signature(signature: OperatorSignature, name: str) -> attention.Attenti
     backward = "backward" in name
     step = BACKWARD_NS if backward else FORWARD_NS
     return attention.Attention(
-        "flex", backward, batch, heads, kv_heads, queries, keys, head, v.shape[-1], True, q.dtype, step_ns=step
+        kind="flex",
+        backward=backward,
+        batch=batch,
+        heads=heads,
+        kv_heads=kv_heads,
+        queries=queries,
+        keys=keys,
+        head=head,
+        value_head=v.shape[-1],
+        causal=True,
+        dtype=q.dtype,
+        step_ns=step,
     )
 
 
@@ -55,4 +66,4 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
     return attention.places_of(found, name) if found is not None else ()
 
 
-FAMILY = Family("FlexAttention", classify, estimate, places=places, depends_on_kernels=False)
+FAMILY = Family("FlexAttention", classify=classify, estimate=estimate, places=places, depends_on_kernels=False)

@@ -118,4 +118,4 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
     return (Place(f"{name} {width} {kind}", at),)
 
 
-FAMILY = Family("Fourier transforms", classify, estimate, places=places)
+FAMILY = Family("Fourier transforms", classify=classify, estimate=estimate, places=places)

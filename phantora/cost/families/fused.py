@@ -42,4 +42,4 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
     return coordinates.by_rows(signature, name, launches, dims, images=images)
 
 
-FAMILY = Family("fused", classify, estimate, places=places)
+FAMILY = Family("fused", classify=classify, estimate=estimate, places=places)

@@ -260,4 +260,6 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
     return coordinates.by_rows(signature, name, launches, form, True, more=(0.5 * coordinates.log(nbytes(given[0])),))
 
 
-FAMILY = Family("gather", classify, estimate, 85, places=places, together=ADDED + WRITTEN + ASSIGNED)
+FAMILY = Family(
+    "gather", classify=classify, estimate=estimate, precedence=85, places=places, together=ADDED + WRITTEN + ASSIGNED
+)

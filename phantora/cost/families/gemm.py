@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import lru_cache
 from math import ceil, gcd
 from typing import Any
@@ -114,6 +114,7 @@ class Product:
     m: int
     n: int
     k: int
+    _: KW_ONLY
     batch: int = 1
     dtype: str = "bfloat16"
     in_bytes: float = 2
@@ -250,7 +251,19 @@ def from_library(call: Mapping[str, Any]) -> Product | None:
     sms = int(call.get("sms", 0) or 0)
     shared = float8.SHARED_BY.get({"vec32": "mx", "vec16": "nv"}.get(str(call.get("scale_a")), ""), 0)
     bias = "bias" in str(call.get("epilogue", "")).lower()
-    return Product(m, n, k, batch, multiplier, element_bytes(a), item_bytes(c), alignment, sms, bias, shared)
+    return Product(
+        m,
+        n,
+        k,
+        batch=batch,
+        dtype=multiplier,
+        in_bytes=element_bytes(a),
+        out_bytes=item_bytes(c),
+        alignment=alignment,
+        sms=sms,
+        bias=bias,
+        shared_by=shared,
+    )
 
 
 def on_fewer_sms(machine: Machine, library: Mapping[str, Any]) -> float:
@@ -311,7 +324,9 @@ def _size(shape: tuple[int, ...]) -> int:
 def _product(a: TensorSpec, m: int, n: int, k: int, batch: int) -> Product:
     width = item_bytes(a.dtype)
     k *= float8.elements(a.dtype)
-    return Product(m, n, k, batch, a.dtype, element_bytes(a.dtype), 2 if width == 1 else width)
+    return Product(
+        m, n, k, batch=batch, dtype=a.dtype, in_bytes=element_bytes(a.dtype), out_bytes=2 if width == 1 else width
+    )
 
 
 def _aligned(p: Product, a: TensorSpec, b: TensorSpec) -> Product:
@@ -358,7 +373,7 @@ def of_calls(machine: Machine, signature: OperatorSignature, name: str, kernels:
     )
     expected = from_signature(signature, name) if name in COUNTED else []
     flops, moved = sum(p.flops for p in (expected or products)), sum(p.moved for p in products)
-    return _tiled(machine, products, Estimate(sum(parts), moved, flops, parts=parts, cls="gemm"))
+    return _tiled(machine, products, Estimate(sum(parts), moved, flops=flops, parts=parts, cls="gemm"))
 
 
 def of_call(machine: Machine, library: Mapping[str, Any]) -> Estimate | None:
@@ -371,7 +386,7 @@ def _of(machine: Machine, products: list[Product]) -> Estimate | None:
     if not products:
         return None
     ns = sum(product_ns(machine, p) for p in products)
-    return _tiled(machine, products, Estimate(ns, sum(p.moved for p in products), sum(p.flops for p in products)))
+    return _tiled(machine, products, Estimate(ns, sum(p.moved for p in products), flops=sum(p.flops for p in products)))
 
 
 def _tiled(machine: Machine, products: list[Product], found: Estimate) -> Estimate:
@@ -413,8 +428,8 @@ def _transposed(t: TensorSpec) -> str:
 
 FAMILY = Family(
     "products",
-    classify,
-    estimate,
+    classify=classify,
+    estimate=estimate,
     places=places,
     depends_on_kernels=False,
     together=("mm", "addmm"),

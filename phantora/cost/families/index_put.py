@@ -116,4 +116,4 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
     return Place(f"{kind} {x.dtype}", at), Place(kind, at)
 
 
-FAMILY = Family("index_put", classify, estimate, 84, places=places)
+FAMILY = Family("index_put", classify=classify, estimate=estimate, precedence=84, places=places)

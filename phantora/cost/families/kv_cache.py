@@ -56,7 +56,7 @@ def _attention(machine: Machine, signature: OperatorSignature) -> Estimate:
     picked = sequences * length * kv_heads * head * (item_bytes(keys.dtype) + item_bytes(values.dtype))
     moved = float(min(picked, nbytes(keys) + nbytes(values)) + 2 * nbytes(queries))
     count = flops.attention(sequences, heads, 1, length, head, head)
-    return Estimate(machine.memory_ns(moved, READ_SHARE), moved, count, error=ERROR)
+    return Estimate(machine.memory_ns(moved, READ_SHARE), moved, flops=count, error=ERROR)
 
 
-FAMILY = Family("caches of keys and values", classify, estimate)
+FAMILY = Family("caches of keys and values", classify=classify, estimate=estimate)

@@ -160,4 +160,4 @@ def _measured_as(signature: OperatorSignature, name: str) -> str:
     return SAME.get(name, name)
 
 
-FAMILY = Family("linear algebra", classify, estimate)
+FAMILY = Family("linear algebra", classify=classify, estimate=estimate)

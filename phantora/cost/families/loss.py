@@ -75,4 +75,4 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
     return coordinates.by_rows(signature, name, launches, images="norm" in name)
 
 
-FAMILY = Family("loss", classify, estimate, 30, places=places)
+FAMILY = Family("loss", classify=classify, estimate=estimate, precedence=30, places=places)

@@ -257,4 +257,6 @@ def read_again(machine: Machine, signature: OperatorSignature, name: str) -> flo
     return size * (2 if backward else 1) * machine.misses(flight) / max(1.0, flight)
 
 
-FAMILY = Family("normalization", classify, estimate, 20, places=places, read_again=read_again)
+FAMILY = Family(
+    "normalization", classify=classify, estimate=estimate, precedence=20, places=places, read_again=read_again
+)

@@ -49,4 +49,4 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     return Estimate(machine.memory_ns(moved, share) + extra, moved)
 
 
-FAMILY = Family("optimizer", classify, estimate, 40)
+FAMILY = Family("optimizer", classify=classify, estimate=estimate, precedence=40)

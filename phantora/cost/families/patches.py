@@ -49,4 +49,4 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     return Estimate(images * (floor + each), images * moved)
 
 
-FAMILY = Family("patches", classify, estimate)
+FAMILY = Family("patches", classify=classify, estimate=estimate)

@@ -176,4 +176,4 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
     return coordinates.by_rows(signature, name, launches, str(windows), wider=True, images="norm" in name)
 
 
-FAMILY = Family("pooling", classify, estimate, 60, places=places)
+FAMILY = Family("pooling", classify=classify, estimate=estimate, precedence=60, places=places)

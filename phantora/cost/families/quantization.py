@@ -40,4 +40,4 @@ def _written(signature: OperatorSignature, name: str, given: list[TensorSpec]) -
     return values * (bitsandbytes.PACKED if "4bit" in name else 1) * item_bytes(dtype)
 
 
-FAMILY = Family("quantization", classify, estimate)
+FAMILY = Family("quantization", classify=classify, estimate=estimate)

@@ -68,4 +68,4 @@ def _permutation(machine: Machine, count: int, written: float, kernels: Kernels)
     return Estimate(SORT_NS + max(0.0, passes), written, error=SORT_ERROR)
 
 
-FAMILY = Family("random numbers", classify, estimate, 70)
+FAMILY = Family("random numbers", classify=classify, estimate=estimate, precedence=70)

@@ -75,7 +75,7 @@ KEPT = {False: Step(5370.0, 0.0, 0.0, 3960.0), True: Step(7250.0, 0.09, 0.0, 103
 NEXT_TO = 0.6  # of its time that a further layer or direction adds: their steps overlap in part
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recurrent:
     """One call for all its layers. `steps` is the longest sequence, `batch` the mean number of sequences of a step."""
 
@@ -97,7 +97,7 @@ class Recurrent:
         dtype = "tfloat32" if self.dtype == "float32" else self.dtype
 
         def product(m: int, n: int, k: int) -> gemm.Product:
-            return gemm.Product(m, n, k, 1, dtype, size, size)
+            return gemm.Product(m, n, k, batch=1, dtype=dtype, in_bytes=size, out_bytes=size)
 
         at_once = []
         for layer in range(self.layers):
@@ -134,16 +134,16 @@ def from_signature(signature: OperatorSignature, name: str) -> Recurrent | None:
     directions = 2 if args[mode + 7] else 1
     gates = GATES.get(int(args[mode]), 1)
     return Recurrent(
-        backward,
-        steps,
-        batch,
-        x.shape[-1],
-        int(args[mode + 1]),
-        int(args[mode + 3]),
-        directions,
-        gates,
-        x.dtype,
-        packed,
+        backward=backward,
+        steps=steps,
+        batch=batch,
+        inputs=x.shape[-1],
+        hidden=int(args[mode + 1]),
+        layers=int(args[mode + 3]),
+        directions=directions,
+        gates=gates,
+        dtype=x.dtype,
+        packed=packed,
     )
 
 
@@ -188,7 +188,7 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
         called = gemm.of_calls(machine, signature, name, kernels)
         return called or gemm.estimate(machine, signature, name, kernels)
     moved = float(sum(map(nbytes, tensors(signature.args))))
-    return Estimate(recurrent_ns(machine, layers), moved, flops(layers), error=ERROR)
+    return Estimate(recurrent_ns(machine, layers), moved, flops=flops(layers), error=ERROR)
 
 
 def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:
@@ -196,4 +196,4 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
     return ()
 
 
-FAMILY = Family("recurrent", classify, estimate, takes_libraries=True, places=places)
+FAMILY = Family("recurrent", classify=classify, estimate=estimate, takes_libraries=True, places=places)

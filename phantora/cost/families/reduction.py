@@ -186,4 +186,4 @@ def places_of_cut(signature: OperatorSignature, cut: Cut, block: tuple[int, int,
     return Place(f"{kind} {block}", at), Place(kind, at)
 
 
-FAMILY = Family("reduction", classify, estimate, 65, places=places)
+FAMILY = Family("reduction", classify=classify, estimate=estimate, precedence=65, places=places)

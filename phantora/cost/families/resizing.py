@@ -130,4 +130,4 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
     return coordinates.by_size(signature, name, compute, launches)
 
 
-FAMILY = Family("resizing", classify, estimate, 62, places=places)
+FAMILY = Family("resizing", classify=classify, estimate=estimate, precedence=62, places=places)

@@ -69,4 +69,4 @@ def read_again(machine: Machine, signature: OperatorSignature, name: str) -> flo
 
 
 _OF_ROWS = ("softmax", "log_softmax")
-FAMILY = Family("softmax", classify, estimate, 25, places=places, read_again=read_again)
+FAMILY = Family("softmax", classify=classify, estimate=estimate, precedence=25, places=places, read_again=read_again)

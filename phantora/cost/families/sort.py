@@ -91,4 +91,4 @@ def places(signature: OperatorSignature, name: str, compute: str, launches: int)
     return coordinates.by_rows(signature, name, launches)
 
 
-FAMILY = Family("sort", classify, estimate, 80, places=places)
+FAMILY = Family("sort", classify=classify, estimate=estimate, precedence=80, places=places)

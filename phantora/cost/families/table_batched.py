@@ -54,4 +54,4 @@ def _result(
     return columns, max(1, (offsets - 1) // count)
 
 
-FAMILY = Family("table-batched embeddings", classify, estimate)
+FAMILY = Family("table-batched embeddings", classify=classify, estimate=estimate)

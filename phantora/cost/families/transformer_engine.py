@@ -45,7 +45,7 @@ def classify(name: str) -> str | None:
     return next((cls for cls, pattern in CLASSES if pattern.search(name)), "elementwise")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Pass:
     """Elements that a call's kernels read and write, bytes of each, and the number of layouts of 8-bit results (along
     rows, along columns)."""
@@ -142,7 +142,7 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     whole = Estimate(
         sum(part.ns for part in several),
         sum(part.moved for part in several),
-        sum(part.flops for part in several),
+        flops=sum(part.flops for part in several),
         parts=tuple(part.ns for part in several),
     )
     heaviest = max(several, key=lambda part: part.ns)
@@ -154,7 +154,7 @@ def passed(signature: OperatorSignature, name: str) -> Pass:
     """The pass of the call over its largest operand."""
     base = name.removeprefix(NAMESPACE)
     given = [t for t in on_gpu(signature.args) if t.shape]
-    largest = max(given, key=lambda t: (prod(t.shape), nbytes(t)), default=TensorSpec("uint8", (0,), (1,)))
+    largest = max(given, key=lambda t: (prod(t.shape), nbytes(t)), default=TensorSpec("uint8", (0,), stride=(1,)))
     count, width = prod(largest.shape), item_bytes(largest.dtype)
     made = count // 2 if base.endswith(GATED) and not base.startswith(("d", "clamped_d")) else count
     if base in PERMUTATIONS:
@@ -162,7 +162,14 @@ def passed(signature: OperatorSignature, name: str) -> Pass:
     quantiser = next(_quantisers(signature.args), "")
     layouts = len(quantiser.rpartition(" ")[2]) if quantiser else 0
     narrow = bool(quantiser) and "CurrentScaling" not in quantiser
-    return Pass(count, width, made, 1 if narrow else width, max(1, layouts), float(sum(map(nbytes, tensors(given)))))
+    return Pass(
+        given=count,
+        width=width,
+        made=made,
+        made_width=1 if narrow else width,
+        layouts=max(1, layouts),
+        operands=float(sum(map(nbytes, tensors(given)))),
+    )
 
 
 def _quantisers(args: Iterable[object]) -> Iterator[str]:
@@ -223,4 +230,4 @@ def _of_kernel(machine: Machine, done: Pass, kernel: KernelLaunch) -> Estimate:
     return Estimate(max(kind.least, machine.memory_ns(moved, kind.share)), moved)
 
 
-FAMILY = Family("transformer-engine", classify, estimate, takes_libraries=True, call_of=call_of)
+FAMILY = Family("transformer-engine", classify=classify, estimate=estimate, takes_libraries=True, call_of=call_of)

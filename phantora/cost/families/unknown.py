@@ -40,7 +40,9 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     product = product_of(given, made)
     if product is not None:
         ns, tiles = gemm.plan(machine, product)
-        return Estimate(ns + rest, product.moved, product.flops, product.dtype, tiles, error=PRODUCT_ERROR)
+        return Estimate(
+            ns + rest, product.moved, flops=product.flops, format=product.dtype, tiles=tiles, error=PRODUCT_ERROR
+        )
     tables = tables_among(given)
     read, picked_from = (float(sum(map(traffic, some))) for some in (given, tables))
     if made:
@@ -77,8 +79,10 @@ def product_of(given: list[TensorSpec], made: list[TensorSpec]) -> gemm.Product 
         elementwise = a.shape == b.shape == result  # squares
         fits = a.shape[:-1] == tuple(rows) and b.shape in ((k, n), (n, k)) and min(m, n, k) > 1
         if fits and not elementwise:
-            return gemm.Product(m, n, k, 1, a.dtype, item_bytes(a.dtype), item_bytes(made[0].dtype))
+            return gemm.Product(
+                m, n, k, batch=1, dtype=a.dtype, in_bytes=item_bytes(a.dtype), out_bytes=item_bytes(made[0].dtype)
+            )
     return None
 
 
-FAMILY = Family("unknown", classify, estimate, LAST)
+FAMILY = Family("unknown", classify=classify, estimate=estimate, precedence=LAST)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from phantora.cost.families import attention, gemm
 from phantora.cost.family import Prediction
 from phantora.cost.published import Published
 from phantora.cost.query import Query
@@ -30,25 +29,14 @@ class PublishedMeasurements:
         if not query.comparable:
             return None
         if query.base.cls == "attention":
-            return _price(query, self._attention(query), exact=False)
-        product = _product(query)
-        if product is None:
+            found = self._published.attention(query.attention) if query.attention is not None else None
+            return _price(query, found, exact=False)
+        if len(query.products) != 1:
             return None
+        (product,) = query.products
         found = self._published.read(product)
         price = _price(query, found, exact=found is not None and not found.distance and product.batch == 1)
         return price and replace(price, error=max(price.error or 0.0, self._between))
-
-    def _attention(self, query: Query) -> Prediction | None:
-        passed = attention.from_signature(query.signature, query.name) if attention.classify(query.name) else None
-        return self._published.attention(passed) if passed is not None else None
-
-
-def _product(query: Query) -> gemm.Product | None:
-    """The operator's only product; None for operators with more products, or none."""
-    products = gemm.from_signature(query.signature, query.name) if query.name in gemm.PUBLISHED else []
-    if len(products) != 1:
-        return None
-    return replace(products[0], dtype="tfloat32") if query.compute == "tf32" else products[0]
 
 
 def _price(query: Query, found: Prediction | None, exact: bool) -> Price | None:

@@ -48,7 +48,7 @@ EXPONENTS: dict[str, tuple[Any, int]] = {  # bits of the exponent: all are ones 
 }
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Kernel:
     """A compiled kernel: its IR, read when it is first launched, and how it runs."""
 
@@ -237,7 +237,15 @@ class Launches:
 
     def _launch(self, kernel: Kernel, grid: tuple[int, int, int], given: Sequence[Any]) -> Launch:
         arguments = tuple(self._argument(value) for value in given)
-        return Launch(grid, arguments, kernel.warps, kernel.stages, kernel.shared, kernel.registers, kernel.spills)
+        return Launch(
+            grid,
+            arguments,
+            kernel.warps,
+            stages=kernel.stages,
+            shared=kernel.shared,
+            registers=kernel.registers,
+            spills=kernel.spills,
+        )
 
     def _argument(self, value: Any) -> Argument:
         if hasattr(value, "block_shape"):
@@ -358,13 +366,13 @@ def _wrap_compiler(module: ModuleType, launches: Launches) -> None:
         if not hasattr(self._run, "phantora_kernel"):
             meta = self.metadata
             self._run.phantora_kernel = Kernel(
-                self.name,
-                self.asm.get("ttir", ""),
-                meta.num_warps,
-                meta.num_stages,
-                meta.shared,
-                self.n_regs or 0,
-                self.n_spills or 0,
+                name=self.name,
+                ir=self.asm.get("ttir", ""),
+                warps=meta.num_warps,
+                stages=meta.num_stages,
+                shared=meta.shared,
+                registers=self.n_regs or 0,
+                spills=self.n_spills or 0,
             )
             kinds = list(self.src.signature.values())
             self._run.phantora_places = [i for i, kind in enumerate(kinds) if kind != "constexpr"]
@@ -403,7 +411,15 @@ def _wrap_static(module: ModuleType, launches: Launches) -> None:
         if kernel is None:
             ir = getattr(self, "phantora_ir", "") or _from_cache(self.hash, self.name)
             stages = getattr(self, "phantora_stages", 1)
-            kernel = Kernel(self.name, ir, self.num_warps, stages, self.shared, self.n_regs or 0, self.n_spills or 0)
+            kernel = Kernel(
+                name=self.name,
+                ir=ir,
+                warps=self.num_warps,
+                stages=stages,
+                shared=self.shared,
+                registers=self.n_regs or 0,
+                spills=self.n_spills or 0,
+            )
             self.phantora_kernel = kernel
         if x * y * z <= 0:
             return run(self, x, y, z, stream, *args)

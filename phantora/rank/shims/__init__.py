@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -44,6 +44,7 @@ class Shim:
     version, and so does the import where there is none of this name. Or what makes the given function, which fails,
     stand before each use of what the change is about."""
     apply: Callable[[ModuleType, Routing], None]
+    _: KW_ONLY
     does: str = "routes tokens to experts"
     remedy: str = f"leave its routing as it is, by zeros, with {OPTION} {FRAMEWORK}"
     routes: bool = True

@@ -106,22 +106,28 @@ FUSED_ADAM = Shim(
     "deepspeed",
     ("0.19",),
     "deepspeed.ops.adam.fused_adam",
-    "FusedAdam.__init__",
-    _load_fused,
-    "loads FusedAdam",
-    REMEDY,
+    guarded="FusedAdam.__init__",
+    apply=_load_fused,
+    does="loads FusedAdam",
+    remedy=REMEDY,
     routes=False,
 )
 CPU_ADAM = Shim(
     "deepspeed",
     ("0.19",),
     "deepspeed.ops.adam.cpu_adam",
-    "DeepSpeedCPUAdam.__init__",
-    _load_cpu,
-    "loads DeepSpeedCPUAdam",
-    f'{REMEDY} and "zero_force_ds_cpu_optimizer": false',
+    guarded="DeepSpeedCPUAdam.__init__",
+    apply=_load_cpu,
+    does="loads DeepSpeedCPUAdam",
+    remedy=f'{REMEDY} and "zero_force_ds_cpu_optimizer": false',
     routes=False,
 )
 RANGES = Shim(
-    "deepspeed", (), "deepspeed.utils.nvtx", "instrument_w_nvtx", _silence_ranges, "marks its functions", routes=False
+    "deepspeed",
+    (),
+    "deepspeed.utils.nvtx",
+    guarded="instrument_w_nvtx",
+    apply=_silence_ranges,
+    does="marks its functions",
+    routes=False,
 )

@@ -104,6 +104,6 @@ SHIM = Shim(
     "megatron-core",
     ("0.17.1", "0.18.2", "0.19.2", "0.16.1"),
     "megatron.core.transformer.moe.router",
-    "TopKRouter.routing",
-    _apply,
+    guarded="TopKRouter.routing",
+    apply=_apply,
 )

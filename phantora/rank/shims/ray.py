@@ -176,4 +176,6 @@ def _reaching_ends(
     return taking
 
 
-CLOCKS = Shim("ray", (), "ray", "get", _order_clocks, "orders the clocks of its processes", routes=False)
+CLOCKS = Shim(
+    "ray", (), "ray", guarded="get", apply=_order_clocks, does="orders the clocks of its processes", routes=False
+)

@@ -159,8 +159,13 @@ def _report_async_tp(module: Any, _: Routing) -> None:
     module.maybe_enable_async_tp = enable_with_a_note
 
 
-SHIM = Shim("torchtitan", ("0.2.2",), "torchtitan.models.moe.moe", "MoE.__init__", _apply)
-COMMON = Shim("torchtitan", ("0.3",), "torchtitan.models.common.moe", "MoE.__init__", _apply_common)
+SHIM = Shim("torchtitan", ("0.2.2",), "torchtitan.models.moe.moe", guarded="MoE.__init__", apply=_apply)
+COMMON = Shim("torchtitan", ("0.3",), "torchtitan.models.common.moe", guarded="MoE.__init__", apply=_apply_common)
 ASYNC_TP = Shim(
-    "torchtitan", (), "torchtitan.distributed.tensor_parallel", "maybe_enable_async_tp", _report_async_tp, routes=False
+    "torchtitan",
+    (),
+    "torchtitan.distributed.tensor_parallel",
+    guarded="maybe_enable_async_tp",
+    apply=_report_async_tp,
+    routes=False,
 )

@@ -51,9 +51,9 @@ SHIM = Shim(
     "transformer-engine",
     (),
     "transformer_engine.pytorch.module.base",
-    "initialize_ub",
-    _apply,
-    "overlaps products with communication",
-    "leave out --tp-comm-overlap (ub_overlap_ag, ub_overlap_rs, initialize_ub)",
+    guarded="initialize_ub",
+    apply=_apply,
+    does="overlaps products with communication",
+    remedy="leave out --tp-comm-overlap (ub_overlap_ag, ub_overlap_rs, initialize_ub)",
     routes=False,
 )

@@ -94,4 +94,4 @@ def _guard(modeling: ModuleType, refuse: Callable[..., None]) -> None:
     _when_complete(modeling.PreTrainedModel, look)
 
 
-SHIM = Shim("transformers", ("5", "5.23"), "transformers.modeling_utils", _guard, _apply)
+SHIM = Shim("transformers", ("5", "5.23"), "transformers.modeling_utils", guarded=_guard, apply=_apply)

@@ -39,5 +39,11 @@ def _mark_phases(module: ModuleType, _: Routing) -> None:
 
 
 PHASES = Shim(
-    "trl", (), "trl.extras.profiling", "ProfilingContext.__enter__", _mark_phases, "marks its phases", routes=False
+    "trl",
+    (),
+    "trl.extras.profiling",
+    guarded="ProfilingContext.__enter__",
+    apply=_mark_phases,
+    does="marks its phases",
+    routes=False,
 )

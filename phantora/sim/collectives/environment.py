@@ -57,7 +57,7 @@ _WHY_IGNORED = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NcclEnvironment:
     """Settings by NCCL's environment variables. Without any: NCCL's defaults."""
 
@@ -124,16 +124,16 @@ class NcclEnvironment:
             ignored["NCCL_IB_HCA"] = f"names none of mlx5_0 to mlx5_{nics - 1}, as the {nics} NICs of a host are called"
             honoured.pop("NCCL_IB_HCA")
         made = cls(
-            _choice("NCCL_ALGO", take("NCCL_ALGO"), _ALGORITHMS),
-            _choice("NCCL_PROTO", take("NCCL_PROTO"), _PROTOCOLS),
-            number(0, "NCCL_MIN_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MIN_NRINGS"),
-            number(0, "NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MAX_NRINGS"),
-            number(0, "NCCL_P2P_DISABLE") != 0,
-            number(2, "NCCL_NVLS_ENABLE") != 0,
-            number(0, "NCCL_PXN_DISABLE") == 0,
-            number(4 << 20, "NCCL_BUFFSIZE") or 4 << 20,
-            names or None,
-            honoured,
+            algorithms=_choice("NCCL_ALGO", take("NCCL_ALGO"), _ALGORITHMS),
+            protocols=_choice("NCCL_PROTO", take("NCCL_PROTO"), _PROTOCOLS),
+            min_channels=number(0, "NCCL_MIN_NCHANNELS", "NCCL_MIN_CTAS", "NCCL_MIN_NRINGS"),
+            max_channels=number(0, "NCCL_MAX_NCHANNELS", "NCCL_MAX_CTAS", "NCCL_MAX_NRINGS"),
+            p2p_disabled=number(0, "NCCL_P2P_DISABLE") != 0,
+            nvls=number(2, "NCCL_NVLS_ENABLE") != 0,
+            pxn=number(0, "NCCL_PXN_DISABLE") == 0,
+            buffer_bytes=number(4 << 20, "NCCL_BUFFSIZE") or 4 << 20,
+            nics=names or None,
+            honoured=honoured,
         )
         for name in found:
             if name not in honoured and name not in _WITHOUT_EFFECT and found[name]:

@@ -34,7 +34,7 @@ class Rows:
     row_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Kernel:
     """Constants of one kernel on one GPU."""
 
@@ -64,47 +64,99 @@ class Kernel:
 
 _KERNELS: dict[str, dict[int, Kernel]] = {
     "H100-SXM": {
-        Coll.EXPERT_DISPATCH: Kernel(25.3, 0.23, 0.395, 0.0539, 26.6e3, 335e3, 0.12),
-        Coll.EXPERT_COMBINE: Kernel(24.1, 1.64, 0.883, 0.0, 27.6e3, 331e3, 0.20),
-        Coll.LOW_LATENCY_DISPATCH: Kernel(9.99, 0.27, 1.67, 0.0, 15.9e3, 248e3, 0.28),
-        Coll.LOW_LATENCY_COMBINE: Kernel(10.4, 0.10, 0.0, 0.0, 27.0e3, 219e3, 0.16),
+        Coll.EXPERT_DISPATCH: Kernel(
+            start=25.3, start_per_kilobyte=0.23, token=0.395, row=0.0539, sm_rate=26.6e3, link_rate=335e3, error=0.12
+        ),
+        Coll.EXPERT_COMBINE: Kernel(
+            start=24.1, start_per_kilobyte=1.64, token=0.883, row=0.0, sm_rate=27.6e3, link_rate=331e3, error=0.20
+        ),
+        Coll.LOW_LATENCY_DISPATCH: Kernel(
+            start=9.99, start_per_kilobyte=0.27, token=1.67, row=0.0, sm_rate=15.9e3, link_rate=248e3, error=0.28
+        ),
+        Coll.LOW_LATENCY_COMBINE: Kernel(
+            start=10.4, start_per_kilobyte=0.10, token=0.0, row=0.0, sm_rate=27.0e3, link_rate=219e3, error=0.16
+        ),
     },
     "H200-SXM": {
-        Coll.EXPERT_DISPATCH: Kernel(26.0, 0.19, 0.392, 0.0523, 27.8e3, 333e3, 0.11),
-        Coll.EXPERT_COMBINE: Kernel(23.9, 1.59, 0.858, 0.0, 27.5e3, 331e3, 0.20),
-        Coll.LOW_LATENCY_DISPATCH: Kernel(8.70, 0.26, 1.60, 0.0, 17.3e3, 255e3, 0.27),
-        Coll.LOW_LATENCY_COMBINE: Kernel(9.18, 0.12, 0.0, 0.0, 28.9e3, 226e3, 0.15),
+        Coll.EXPERT_DISPATCH: Kernel(
+            start=26.0, start_per_kilobyte=0.19, token=0.392, row=0.0523, sm_rate=27.8e3, link_rate=333e3, error=0.11
+        ),
+        Coll.EXPERT_COMBINE: Kernel(
+            start=23.9, start_per_kilobyte=1.59, token=0.858, row=0.0, sm_rate=27.5e3, link_rate=331e3, error=0.20
+        ),
+        Coll.LOW_LATENCY_DISPATCH: Kernel(
+            start=8.70, start_per_kilobyte=0.26, token=1.60, row=0.0, sm_rate=17.3e3, link_rate=255e3, error=0.27
+        ),
+        Coll.LOW_LATENCY_COMBINE: Kernel(
+            start=9.18, start_per_kilobyte=0.12, token=0.0, row=0.0, sm_rate=28.9e3, link_rate=226e3, error=0.15
+        ),
     },
     "B200-SXM": {
-        Coll.EXPERT_DISPATCH: Kernel(33.1, 0.41, 0.426, 0.0933, 31.2e3, 350e3, 0.11),
-        Coll.EXPERT_COMBINE: Kernel(31.1, 1.76, 0.983, 0.0, 29.8e3, 429e3, 0.17),
-        Coll.LOW_LATENCY_DISPATCH: Kernel(16.0, 0.58, 1.70, 0.144, 14.9e3, 485e3, 0.33),
-        Coll.LOW_LATENCY_COMBINE: Kernel(15.8, 0.28, 0.0, 0.0, 47.6e3, 595e3, 0.22),
+        Coll.EXPERT_DISPATCH: Kernel(
+            start=33.1, start_per_kilobyte=0.41, token=0.426, row=0.0933, sm_rate=31.2e3, link_rate=350e3, error=0.11
+        ),
+        Coll.EXPERT_COMBINE: Kernel(
+            start=31.1, start_per_kilobyte=1.76, token=0.983, row=0.0, sm_rate=29.8e3, link_rate=429e3, error=0.17
+        ),
+        Coll.LOW_LATENCY_DISPATCH: Kernel(
+            start=16.0, start_per_kilobyte=0.58, token=1.70, row=0.144, sm_rate=14.9e3, link_rate=485e3, error=0.33
+        ),
+        Coll.LOW_LATENCY_COMBINE: Kernel(
+            start=15.8, start_per_kilobyte=0.28, token=0.0, row=0.0, sm_rate=47.6e3, link_rate=595e3, error=0.22
+        ),
     },
     "B300-SXM": {
-        Coll.EXPERT_DISPATCH: Kernel(34.3, 0.35, 0.421, 0.0964, 33.7e3, 352e3, 0.12),
-        Coll.EXPERT_COMBINE: Kernel(31.9, 1.67, 0.990, 0.0, 31.2e3, 421e3, 0.17),
-        Coll.LOW_LATENCY_DISPATCH: Kernel(16.6, 0.54, 1.64, 0.175, 15.6e3, 486e3, 0.29),
-        Coll.LOW_LATENCY_COMBINE: Kernel(16.5, 0.28, 0.0, 0.0, 47.6e3, 597e3, 0.22),
+        Coll.EXPERT_DISPATCH: Kernel(
+            start=34.3, start_per_kilobyte=0.35, token=0.421, row=0.0964, sm_rate=33.7e3, link_rate=352e3, error=0.12
+        ),
+        Coll.EXPERT_COMBINE: Kernel(
+            start=31.9, start_per_kilobyte=1.67, token=0.990, row=0.0, sm_rate=31.2e3, link_rate=421e3, error=0.17
+        ),
+        Coll.LOW_LATENCY_DISPATCH: Kernel(
+            start=16.6, start_per_kilobyte=0.54, token=1.64, row=0.175, sm_rate=15.6e3, link_rate=486e3, error=0.29
+        ),
+        Coll.LOW_LATENCY_COMBINE: Kernel(
+            start=16.5, start_per_kilobyte=0.28, token=0.0, row=0.0, sm_rate=47.6e3, link_rate=597e3, error=0.22
+        ),
     },
     "GB200": {
-        Coll.EXPERT_DISPATCH: Kernel(31.4, 0.25, 0.402, 0.225, 62.3e3, 242e3, 0.11),
-        Coll.EXPERT_COMBINE: Kernel(28.4, 1.33, 0.822, 0.112, 35.5e3, 273e3, 0.16),
-        Coll.LOW_LATENCY_DISPATCH: Kernel(12.2, 0.48, 1.64, 0.107, 13.1e3, 457e3, 0.37),
-        Coll.LOW_LATENCY_COMBINE: Kernel(11.0, 0.33, 0.0, 0.0, 38.3e3, 563e3, 0.32),
+        Coll.EXPERT_DISPATCH: Kernel(
+            start=31.4, start_per_kilobyte=0.25, token=0.402, row=0.225, sm_rate=62.3e3, link_rate=242e3, error=0.11
+        ),
+        Coll.EXPERT_COMBINE: Kernel(
+            start=28.4, start_per_kilobyte=1.33, token=0.822, row=0.112, sm_rate=35.5e3, link_rate=273e3, error=0.16
+        ),
+        Coll.LOW_LATENCY_DISPATCH: Kernel(
+            start=12.2, start_per_kilobyte=0.48, token=1.64, row=0.107, sm_rate=13.1e3, link_rate=457e3, error=0.37
+        ),
+        Coll.LOW_LATENCY_COMBINE: Kernel(
+            start=11.0, start_per_kilobyte=0.33, token=0.0, row=0.0, sm_rate=38.3e3, link_rate=563e3, error=0.32
+        ),
     },
     "GB300": {
-        Coll.EXPERT_DISPATCH: Kernel(30.1, 1.04, 0.400, 0.218, 69.3e3, 253e3, 0.19),
-        Coll.EXPERT_COMBINE: Kernel(28.6, 1.20, 0.841, 0.106, 38.0e3, 267e3, 0.17),
-        Coll.LOW_LATENCY_DISPATCH: Kernel(12.1, 0.48, 1.59, 0.102, 13.0e3, 465e3, 0.36),
-        Coll.LOW_LATENCY_COMBINE: Kernel(11.1, 0.31, 0.0, 0.0, 38.6e3, 565e3, 0.32),
+        Coll.EXPERT_DISPATCH: Kernel(
+            start=30.1, start_per_kilobyte=1.04, token=0.400, row=0.218, sm_rate=69.3e3, link_rate=253e3, error=0.19
+        ),
+        Coll.EXPERT_COMBINE: Kernel(
+            start=28.6, start_per_kilobyte=1.20, token=0.841, row=0.106, sm_rate=38.0e3, link_rate=267e3, error=0.17
+        ),
+        Coll.LOW_LATENCY_DISPATCH: Kernel(
+            start=12.1, start_per_kilobyte=0.48, token=1.59, row=0.102, sm_rate=13.0e3, link_rate=465e3, error=0.36
+        ),
+        Coll.LOW_LATENCY_COMBINE: Kernel(
+            start=11.1, start_per_kilobyte=0.31, token=0.0, row=0.0, sm_rate=38.6e3, link_rate=565e3, error=0.32
+        ),
     },
 }
 """Kernels by GPU of the package and kind."""
 
 _HYBRID = {
-    Coll.HYBRID_DISPATCH: Kernel(7.9, 0.0, 0.0, 0.0, inf, 689e3, 0.15, 0.053),
-    Coll.HYBRID_COMBINE: Kernel(15.0, 0.0, 0.0, 0.0, 55e3, 656e3, 0.15),
+    Coll.HYBRID_DISPATCH: Kernel(
+        start=7.9, start_per_kilobyte=0.0, token=0.0, row=0.0, sm_rate=inf, link_rate=689e3, error=0.15, member=0.053
+    ),
+    Coll.HYBRID_COMBINE: Kernel(
+        start=15.0, start_per_kilobyte=0.0, token=0.0, row=0.0, sm_rate=55e3, link_rate=656e3, error=0.15
+    ),
 }
 """On a link of `HYBRID_LINK`; other links carry in proportion. In a dispatch a thread of an SM goes through all members
 for each token (DeepEP, csrc/hybrid_ep/backend/hybrid_ep_backend.cuh). Rows are BF16; FP8 takes 0.083 us a member."""

@@ -44,7 +44,7 @@ OWN_RATE = 2000 * GBPS  # of a send from a GPU to itself: assumed
 _ERRORS = {CALIBRATED: 0.1, "fitted": 0.13, "scaled": 0.13, "analytic": 0.25}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class CollectivePrice:
     """Time that an operation occupies each member's stream after the last arrival, and its source.
 
@@ -106,18 +106,27 @@ class CollectiveModel:
         pcie = pcie_port * constants.pcie_share / 1e6
         nic = cluster.inter.bandwidth * NETWORK_SHARE / 1e6
         tuner = Tuner(
-            min(max(gpu.compute_capability[0], 7), 10),
-            link,
-            pcie,
-            cluster.inter.bandwidth / 1e6,
-            cluster.wiring.kind == "nvswitch" and gpu.compute_capability[0] >= 9,
-            cluster.wiring.cpu,
-            self.environment,
+            generation=min(max(gpu.compute_capability[0], 7), 10),
+            link=link,
+            pcie=pcie,
+            nic=cluster.inter.bandwidth / 1e6,
+            switch=cluster.wiring.kind == "nvswitch" and gpu.compute_capability[0] >= 9,
+            cpu=cluster.wiring.cpu,
+            environment=self.environment,
         )
         reference = NVLINK_LATENCY_NS if nvlink else PCIE_LATENCY_NS
         fit = gpu.calibration
-        channels = fit.nccl_channels, fit.nccl_pcie_channels, fit.nccl_peer_channels
-        self._timing = Timing(tuner, link, pcie, nic, intra.latency_ns / reference, *channels, constants)
+        self._timing = Timing(
+            tuner=tuner,
+            link=link,
+            pcie=pcie,
+            nic=nic,
+            link_latency=intra.latency_ns / reference,
+            ring_channels=fit.nccl_channels,
+            pcie_channels=fit.nccl_pcie_channels,
+            peer_channels=fit.nccl_peer_channels,
+            constants=constants,
+        )
         self._measured = MeasuredCurves(gpu.measured.collectives) if gpu.measured else None
         self._groups = lru_cache(maxsize=4096)(self._group)
         self._patterns = lru_cache(maxsize=256)(self._pattern)
@@ -264,10 +273,25 @@ class CollectiveModel:
             duration_ns = latency_ns + math.ceil(transfer * 1e3)  # up: no rate above a link's
             per_second = 1e9 / (duration_ns - latency_ns)
             flows = tuple(
-                Flow(each.src, each.dst, each.links, each.share * bytes, each.share * bytes * per_second, each.count)
+                Flow(
+                    src=each.src,
+                    dst=each.dst,
+                    links=each.links,
+                    bytes=each.share * bytes,
+                    rate=each.share * bytes * per_second,
+                    count=each.count,
+                )
                 for each in pattern.shares
             )
-        return CollectivePrice(duration_ns, latency_ns, flows, choice.algorithm, choice.protocol, channels, provenance)
+        return CollectivePrice(
+            duration_ns=duration_ns,
+            latency_ns=latency_ns,
+            flows=flows,
+            algorithm=choice.algorithm,
+            protocol=choice.protocol,
+            channels=channels,
+            provenance=provenance,
+        )
 
     # ------------------------------------------------------------------ prices
 
@@ -333,7 +357,9 @@ class CollectiveModel:
         """`bytes` in `rows` of the member that moves most, by a kernel on `sms` SMs."""
         place, groups = self._groups(ranks)
         if kind == Coll.EXPERT_COUNTS or not bytes:
-            work = symmetric.Work("COUNTS", experts.COUNTS_US, 0.0, 1.0, 1, symmetric.SIGNAL_ERROR)
+            work = symmetric.Work(
+                algorithm="COUNTS", base=experts.COUNTS_US, share=0.0, rate=1.0, blocks=1, error=symmetric.SIGNAL_ERROR
+            )
             return self._shared(work, place, [], 0)
         low_latency = kind in (Coll.LOW_LATENCY_DISPATCH, Coll.LOW_LATENCY_COMBINE)
         kernel, own = experts.kernel_of(kind, self.cluster.gpu, self.cluster.intra.bandwidth / 1e6)

@@ -52,7 +52,7 @@ USERBUFFERS_ERROR = 0.15
 SM_RATE = 60e3  # that the stores of one block reach: 32 bytes a clock at 1.9 GHz
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Work:
     """`base` us, then `share` of the bytes between each pair of members, one way, at most `rate` into each member."""
 
@@ -69,7 +69,7 @@ def together(kind: int, members: int, size: int, link: float, given: int = 0) ->
     the blocks that are `given` or in those that torch would choose."""
     name = Coll.names()[kind]
     if name == "SYMMETRIC_BARRIER":
-        return Work("BARRIER", BARRIER, 0.0, link, 1, SIGNAL_ERROR)
+        return Work(algorithm="BARRIER", base=BARRIER, share=0.0, rate=link, blocks=1, error=SIGNAL_ERROR)
     if name.startswith("USERBUFFERS"):
         return _userbuffers(name == "USERBUFFERS_ALL_GATHER", members, size, link, max(1, given))
     one_shot = name == "ONE_SHOT_ALL_REDUCE"
@@ -80,10 +80,16 @@ def together(kind: int, members: int, size: int, link: float, given: int = 0) ->
     most = link * (BOTH_SHARE if name == "TWO_SHOT_ALL_REDUCE" else READ_SHARE)
     rate = max(1.0, min(on_the_way / READ_LATENCY, most))
     if one_shot:
-        return Work("ONE_SHOT", ONE_SHOT_BASE, 1.0, rate, blocks, REDUCTION_ERROR)
+        return Work(
+            algorithm="ONE_SHOT", base=ONE_SHOT_BASE, share=1.0, rate=rate, blocks=blocks, error=REDUCTION_ERROR
+        )
     if name == "TWO_SHOT_ALL_REDUCE":
-        return Work("TWO_SHOT", TWO_SHOT_BASE, 2 / members, rate, blocks, REDUCTION_ERROR)
-    return Work("PULLED", PULLED_BASE, 1 / members, rate, blocks, REDUCTION_ERROR)
+        return Work(
+            algorithm="TWO_SHOT", base=TWO_SHOT_BASE, share=2 / members, rate=rate, blocks=blocks, error=REDUCTION_ERROR
+        )
+    return Work(
+        algorithm="PULLED", base=PULLED_BASE, share=1 / members, rate=rate, blocks=blocks, error=REDUCTION_ERROR
+    )
 
 
 def _userbuffers(gathers: bool, members: int, size: int, link: float, blocks: int) -> Work:
@@ -94,24 +100,26 @@ def _userbuffers(gathers: bool, members: int, size: int, link: float, blocks: in
     latency = READ_LATENCY if gathers else SCATTER_LATENCY
     rate = max(1.0, min(on_the_way / latency, blocks * SM_RATE, link * READ_SHARE))
     name = "PUSHED" if gathers else "PULLED"
-    return Work(name, USERBUFFERS_BASE, 1 / members, rate, blocks, USERBUFFERS_ERROR)
+    return Work(
+        algorithm=name, base=USERBUFFERS_BASE, share=1 / members, rate=rate, blocks=blocks, error=USERBUFFERS_ERROR
+    )
 
 
 def push(size: int, link: float, blocks: int) -> Work:
     """A kernel of `blocks` that writes to a peer's memory; the signal at its end is distinguished."""
     on_the_way = min(size, blocks * USERBUFFERS_THREADS * ACCESS_BYTES * PUSH_UNROLL)
     rate = max(1.0, min(on_the_way / READ_LATENCY, blocks * SM_RATE, link * READ_SHARE))
-    return Work("PUSHED", WAY, 1.0, rate, blocks, USERBUFFERS_ERROR)
+    return Work(algorithm="PUSHED", base=WAY, share=1.0, rate=rate, blocks=blocks, error=USERBUFFERS_ERROR)
 
 
 def copy(link: float) -> Work:
     """A copy engine's copy from or to a peer."""
-    return Work("COPY_ENGINE", PEER_LATENCY_NS / 1e3, 1.0, link, 0, COPY_ERROR)
+    return Work(algorithm="COPY_ENGINE", base=PEER_LATENCY_NS / 1e3, share=1.0, rate=link, blocks=0, error=COPY_ERROR)
 
 
 def signal(puts: bool) -> Work:
     """Giving a signal, or taking one that is there."""
-    return Work("SIGNAL", PUT if puts else WAIT, 0.0, 1.0, 1, SIGNAL_ERROR)
+    return Work(algorithm="SIGNAL", base=PUT if puts else WAIT, share=0.0, rate=1.0, blocks=1, error=SIGNAL_ERROR)
 
 
 def kernel_name(kind: int, dtype: int, members: int) -> str:

@@ -43,7 +43,7 @@ P2P_PART_BYTES = 16 * MIB  # parts above this get more channels
 P2P_CHUNK_BYTES = 512 * KIB
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Constants:
     """Measured constants. Times in us, rates in GB/s, of H200 at 370.8 GB/s of payload per direction."""
 
@@ -136,7 +136,7 @@ def _follow(latency: float, transfer: float, first: float) -> tuple[float, float
     return max(0.0, latency - first), transfer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Timing:
     """Times on one cluster.
 

@@ -117,7 +117,7 @@ class Choice:
     protocol: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Tuner:
     """Chooses for one cluster. `link`, `pcie`, `nic`: a GPU's NVLink port, its PCIe port and a NIC, bytes/us."""
 

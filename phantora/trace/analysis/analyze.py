@@ -173,7 +173,9 @@ def _steps(log: Log, filters: Filters) -> Steps:
     if filters.time is not None:
         begin, end = filters.time
         name = f"{begin / 1e6:g} to {end / 1e6:g} ms"
-        return Steps("time", {rank: [Step(1, name, begin, end)] for rank in found.of_rank})
+        return Steps(
+            source="time", of_rank={rank: [Step(number=1, name=name, start=begin, end=end)] for rank in found.of_rank}
+        )
     if filters.steps is not None:
         kept = {r: [s for s in own if s.number in filters.steps] for r, own in found.of_rank.items()}
         if not any(kept.values()):
@@ -388,7 +390,9 @@ class _Pass:
                 part.peak_allocated, part.peak_reserved = self.levels.of_step(position, span.step)
             parts.append(part)
             if span.step is not None:
-                steps.append(StepTimes(span.step, span.name, start, end, part, span.note))
+                steps.append(
+                    StepTimes(number=span.step, name=span.name, start=start, end=end, times=part, note=span.note)
+                )
         by_class, by_provenance = self.work.of_rank(position)
         return RankReport(self.ranks[position], self._gpu(position, parts, peak), steps, by_class, by_provenance)
 
@@ -515,12 +519,12 @@ def _totals(ranks: list[RankReport], peak: float | None) -> list[StepTimes]:
             steps.setdefault(step.number, []).append(step)
     return [
         StepTimes(
-            number,
-            own[0].name,
-            min(s.start for s in own),
-            max(s.end for s in own),
-            mean_times([step.times for step in own], peak),
-            own[0].note,
+            number=number,
+            name=own[0].name,
+            start=min(s.start for s in own),
+            end=max(s.end for s in own),
+            times=mean_times([step.times for step in own], peak),
+            note=own[0].note,
         )
         for number, own in sorted(steps.items())
     ]

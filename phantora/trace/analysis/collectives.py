@@ -17,7 +17,7 @@ _COMMUNICATION, _COLLECTIVE = kind_mask(COMMUNICATION_KINDS), code("collective")
 _LATE = 1_000  # ns by which the last rank must be behind to be called late
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Sums:
     count: int = 0
     bytes: float = 0

@@ -181,7 +181,9 @@ class _Walk:
     def _add(self, start: int, end: int, rank: int, stream: int, cls: str, name: str) -> None:
         start = max(start, self.begin)
         if end > start:
-            self.segments.append(PathSegment(start, end, self.ranks[rank], stream, cls, name))
+            self.segments.append(
+                PathSegment(start=start, end=end, rank=self.ranks[rank], stream=stream, cls=cls, name=name)
+            )
 
     def _add_host(self, start: int, end: int, rank: int) -> None:
         """Host time, distinguished by the innermost operator or annotation."""

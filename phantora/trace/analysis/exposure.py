@@ -73,12 +73,12 @@ class Exposures:
         names, operators = log.words("name"), log.words("op")
         found = [
             Exposure(
-                comm,
-                group_of(known, comm).label,
-                names[name] if name >= 0 else "",
-                operators[by] if by >= 0 else "",
-                total / stretches,
-                late / stretches,
+                comm=comm,
+                group=group_of(known, comm).label,
+                collective=names[name] if name >= 0 else "",
+                waited_by=operators[by] if by >= 0 else "",
+                exposed=total / stretches,
+                late_rank=late / stretches,
             )
             for (comm, name, by), (total, late) in self._sums.items()
         ]

@@ -397,7 +397,9 @@ def _largest(
         total[1] += 1
     order = sorted(sums.items(), key=lambda item: (-item[1][0], item[0]))
     return [
-        MemoryBlock(CATEGORIES[code], operator, shape, size, count, site, module)
+        MemoryBlock(
+            category=CATEGORIES[code], operator=operator, shape=shape, bytes=size, count=count, site=site, module=module
+        )
         for (code, operator, shape, site, module), (size, count) in order[:MOST_SITES]
     ]
 

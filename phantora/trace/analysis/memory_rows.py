@@ -17,7 +17,7 @@ NEVER = np.iinfo(np.int64).max
 _EVENTS = frozenset(name.lower() for name in layout.Mem.names())  # rows of other names tell places and uses
 
 
-@dataclass
+@dataclass(kw_only=True)
 class MemoryRows:
     """Memory rows of one rank in order."""
 
@@ -62,12 +62,27 @@ def read_memory(log: Log, ranks: Sequence[int]) -> list[MemoryRows]:
         time, value, reserved, row, link, thread, name, asked = (c.astype(np.int64) for c in joined)
         named = np.where(places[name], name, -1)
         site, use = np.where(link >= 0, -1, named), np.where(link >= 0, named, -1)
-        events = freed[name], made[name], oom[name], int(again[name].sum())
-        found.append(MemoryRows(time, value, reserved, row, link, thread, *events, asked, site, use))
+        found.append(
+            MemoryRows(
+                time=time,
+                allocated=value,
+                reserved=reserved,
+                id=row,
+                link=link,
+                thread=thread,
+                free=freed[name],
+                alloc=made[name],
+                oom=oom[name],
+                retries=int(again[name].sum()),
+                asked=asked,
+                site=site,
+                use=use,
+            )
+        )
     return found
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Blocks:
     """Blocks of one rank, in order of their allocation."""
 
@@ -103,4 +118,6 @@ def blocks_of(rows: MemoryRows) -> Blocks:
     named = np.flatnonzero(rows.use >= 0)
     free, use = of_blocks(freed, freed), of_blocks(named, rows.use[named])
     end = np.where(free < 0, NEVER, rows.time[free])
-    return Blocks(made, size[made], rows.time[made], end, free, rows.thread[made], use)
+    return Blocks(
+        row=made, size=size[made], start=rows.time[made], end=end, freed=free, thread=rows.thread[made], use=use
+    )

@@ -27,7 +27,7 @@ class NextRow:
     launch: int
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Occupancy:
     """Device rows of one rank, and the layers of work that they make in [begin, end)."""
 
@@ -72,7 +72,19 @@ def occupancy(rows: Columns, begin: int, end: int) -> Occupancy:
         begin,
         end,
     )
-    return Occupancy(begin, end, device, syncs, cut, *cut.active)
+    compute, transfer, late, bubble, copy = cut.active
+    return Occupancy(
+        begin=begin,
+        end=end,
+        device=device,
+        syncs=syncs,
+        sweep=cut,
+        compute=compute,
+        transfer=transfer,
+        late=late,
+        bubble=bubble,
+        copy=copy,
+    )
 
 
 def times(o: Occupancy, idle: Idle) -> Times:

@@ -21,7 +21,7 @@ CUT = "cut"
 """The note of a real trace's first or last step that the trace does not have as a whole."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Content:
     """Sums over the device rows of one or several stretches of a rank's host."""
 
@@ -42,11 +42,11 @@ class Content:
     @classmethod
     def empty(cls, size: int) -> Content:
         """Zeros for `size` stretches."""
-        return cls(*(np.zeros(size) for _ in fields(cls)))
+        return cls(**{f.name: np.zeros(size) for f in fields(cls)})
 
     def part(self, begin: int, end: int) -> Content:
         """The sum over stretches `begin` to `end` (excluded)."""
-        return Content(*(getattr(self, f.name)[begin:end].sum(keepdims=True) for f in fields(self)))
+        return Content(**{f.name: getattr(self, f.name)[begin:end].sum(keepdims=True) for f in fields(self)})
 
 
 Timed = tuple[int, float]  # number of a step, ns

@@ -41,7 +41,7 @@ def by_repetition(log: Log, ranks: Iterable[int]) -> Iterations | None:
     return Iterations("pattern", found) if found else None
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Launches:
     """Launches of a rank, in order."""
 
@@ -77,7 +77,14 @@ def _launches(log: Log, rank: int, annotations: Annotations, place: int) -> _Lau
     inputs = np.zeros(len(launch), bool)
     for column, words in ((name, log.words("name")), (op, log.words("op"))):
         inputs |= np.array([word.startswith(_INPUTS) for word in words] + [False])[column]
-    return _Launches(launch, exact, loose, inputs, columns[-1][order] > 0, _waits(log, rank, launch))
+    return _Launches(
+        time=launch,
+        exact=exact,
+        loose=loose,
+        inputs=inputs,
+        works=columns[-1][order] > 0,
+        waits=_waits(log, rank, launch),
+    )
 
 
 def _waits(log: Log, rank: int, launch: Ints) -> Ints:

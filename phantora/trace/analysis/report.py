@@ -35,7 +35,7 @@ CAUSES = {
 }
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Times:
     """Time of a stretch by use; means over ranks if it stands for several.
 
@@ -75,7 +75,7 @@ class Times:
         return self.overlapped / self.communication if self.communication else None
 
 
-@dataclass
+@dataclass(kw_only=True)
 class StepTimes:
     """One step, of one rank or over ranks."""
 
@@ -106,7 +106,7 @@ DECIDING_SHARE = 0.1
 WIDE_ERROR = 0.5  # relative error bar of what is bounded rather than modelled
 
 
-@dataclass
+@dataclass(kw_only=True)
 class UnmeasuredOperator:
     """An operator, or a kernel of none, whose price is not measured. Sums over the steady steps and all ranks."""
 
@@ -126,7 +126,7 @@ class UnmeasuredOperator:
         return error >= WIDE_ERROR and self.share * max(1.0, error) > DECIDING_SHARE
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Exposure:
     """Exposed communication of one kind, and what waited for it. Mean per rank and step."""
 
@@ -199,7 +199,7 @@ class HostOperator:
     """On the host, operators inside included; None in an execution trace, which has no times."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Work:
     """Device time of one kind of work. Sums over the ranks and steps reported on."""
 
@@ -221,7 +221,7 @@ class Work:
     """The provenance of most of its time."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class CollectiveReport:
     """Collectives of one kind and size class on one communicator, per rank and call."""
 
@@ -262,7 +262,7 @@ class Straggler:
     """Calls in which it came last by more than a microsecond."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class StreamReport:
     """A stream's gaps between two rows, by HolisticTraceAnalysis' definition. Sums over all that is reported on."""
 
@@ -279,7 +279,7 @@ class StreamReport:
     """The stream waited for another, as a rule."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class LinkReport:
     """A directed link of the network, from link rows. Means per steady step."""
 
@@ -295,7 +295,7 @@ class LinkReport:
     """Highest share of its bandwidth in use at any time."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class MemoryBlock:
     """Equal blocks at the peak: what made them, and what they hold."""
 
@@ -322,7 +322,7 @@ class FailedAllocation:
     site: str
 
 
-@dataclass
+@dataclass(kw_only=True)
 class MemoryReport:
     """A rank's memory: the framework's own account of it."""
 
@@ -368,7 +368,7 @@ class Growth:
     """Iteration in which the GPU's memory is used up, from 1; of a run that ended so its last."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class PathSegment:
     """A stretch of the critical path. Segments of a path follow each other without gap."""
 
@@ -381,7 +381,7 @@ class PathSegment:
     name: str
 
 
-@dataclass
+@dataclass(kw_only=True)
 class CriticalPath:
     """The critical path: a walk from the end of a step back through the recorded dependencies.
 
@@ -440,7 +440,7 @@ class Cost:
     """None where the log shows no tokens."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Headline:
     """The numbers that people read first. Of the steady steps; times in ns."""
 
@@ -506,7 +506,7 @@ class SharedGpu:
     """Their kernels run concurrently; else the processes take turns."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Report:
     """The results of a log, for texts, pages and JSON. Times are ns, memory is bytes."""
 
@@ -560,7 +560,7 @@ class Report:
     format: int = REPORT_FORMAT
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Details:
     """Additions of `phantora analyze` to the times."""
 

@@ -45,7 +45,7 @@ PRODUCTS = ("gemm", "attention", "convolution")  # classes that every forward pa
 BACKWARD = re.compile(r"backward", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Step:
     """One step of one rank: times in ns."""
 
@@ -67,7 +67,7 @@ class Step:
         return (self.start if self.begin is None else self.begin, self.end if self.until is None else self.until)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Steps:
     """The steps of every rank, and their source."""
 
@@ -102,7 +102,7 @@ class Steps:
             rank: [replace(step, note="") if step.note == SETTLING else step for step in own]
             for rank, own in self.of_rank.items()
         }
-        return Steps(self.source, of_rank, self.covered)
+        return Steps(source=self.source, of_rank=of_rank, covered=self.covered)
 
     def notes(self) -> dict[int, str]:
         """Why a step is an outlier, by its number."""
@@ -114,7 +114,10 @@ def find_steps(log: Log, ranks: Collection[int] | None = None, by: str | None = 
     by the first of them that most of the GPUs' work belongs to. Raises PhantoraError if `by` finds none."""
     log.read_ahead(_COLUMNS)
     extent = _extents(log, ranks)
-    whole = Steps("run", {rank: [Step(1, "run", start, end)] for rank, (start, end) in extent.items()})
+    whole = Steps(
+        source="run",
+        of_rank={rank: [Step(number=1, name="run", start=start, end=end)] for rank, (start, end) in extent.items()},
+    )
     if not extent or by == "run":
         return whole
     named = _ANNOTATION.fullmatch(by or "")
@@ -241,7 +244,14 @@ def _steps(log: Log, iterations: Iterations, marks: Marks) -> Steps | None:
     of_rank = {rank: [replace(s, note=noted.get(s.number, "")) for s in own] for rank, own in found.items()}
     first = not any(work.content.busy[0] for work in launched.values())
     starting = first and not log.metadata.of_real and all(len(own) == 1 for own in found.values())
-    return Steps(iterations.source, of_rank, covered, settled.predicted, starting, settled.short_ns)
+    return Steps(
+        source=iterations.source,
+        of_rank=of_rank,
+        covered=covered,
+        predicted=settled.predicted,
+        starting=starting,
+        short_ns=settled.short_ns,
+    )
 
 
 def _settle(log: Log, source: str, steps: dict[int, list[Step]], noted: dict[int, str]) -> Settled:
@@ -287,10 +297,10 @@ def _of_rank(iterations: Sequence[Iteration], work: _Launched) -> tuple[list[Ste
         follows = bool(steps) and not work.content.busy[at - 1]
         steps.append(
             Step(
-                iteration.number,
-                iteration.name,
-                before if follows else max(before, first),
-                end,
+                number=iteration.number,
+                name=iteration.name,
+                start=before if follows else max(before, first),
+                end=end,
                 begin=begin,
                 until=iteration.end,
                 host_time=_host_time(begin, iteration.end, work.content, at, slot),

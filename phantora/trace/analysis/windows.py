@@ -24,7 +24,7 @@ Mask = npt.NDArray[np.bool_]
 Columns = dict[str, npt.NDArray[Any]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Span:
     """Borders of a window on every rank; positions are those of `Windows.ranks`."""
 
@@ -108,7 +108,9 @@ def spans_of(steps: Steps, ranks: Sequence[int], begin: int, end: int, outside: 
 
     def rest(until: Ints) -> None:
         if outside and bool((until > at).any()):
-            spans.append(Span(None, "outside of steps", until > at, at.copy(), until.copy()))
+            spans.append(
+                Span(step=None, name="outside of steps", present=until > at, start=at.copy(), end=until.copy())
+            )
 
     for number, own in zip(numbers, by_number, strict=True):
         present = np.array([step is not None for step in own])
@@ -116,7 +118,16 @@ def spans_of(steps: Steps, ranks: Sequence[int], begin: int, end: int, outside: 
         stop = np.array([step.end if step else at[i] for i, step in enumerate(own)], np.int64)
         rest(start)
         name = next(step.name for step in own if step)
-        spans.append(Span(number, name, present, start, stop, "" if number in steady else notes[number]))
+        spans.append(
+            Span(
+                step=number,
+                name=name,
+                present=present,
+                start=start,
+                end=stop,
+                note="" if number in steady else notes[number],
+            )
+        )
         at = np.maximum(at, stop)
     rest(np.full(len(ranks), end, np.int64))
     return spans

@@ -45,7 +45,7 @@ InNs = Annotated[Change, Unit("ns")]
 InBytes = Annotated[Change, Unit("bytes")]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class WorkChange:
     """One operator (all its shapes) or one kind of collective."""
 
@@ -81,7 +81,7 @@ class Cause:
     """ns per step of device or idle time that it accounts for; with ``rest`` they sum to the change."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Difference:
     """Differences of run b from run a. Times are ns."""
 
@@ -142,7 +142,7 @@ class Difference:
         return abs(self.step.change) > self.error
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Side:
     """One run, as far as it is compared."""
 
@@ -171,7 +171,15 @@ def gather(log: Log, filters: Filters, progress: Progress | None = None, arrival
     operations, transfers = inventory.result()
     used = {c.comm for c in report.details.collectives} if report.details else set()
     sizes = sorted({len(g.ranks) for comm, g in groups(log).items() if comm in used})
-    return Side(log, report, operations, transfers, inventory.optimizers(), sizes, loading(log, report))
+    return Side(
+        log=log,
+        report=report,
+        operations=operations,
+        transfers=transfers,
+        optimizers=inventory.optimizers(),
+        groups=sizes,
+        loading=loading(log, report),
+    )
 
 
 def comparable(a: Side, b: Side) -> tuple[Side, Side]:
@@ -389,7 +397,10 @@ def _work(a: dict[Any, Amount], b: dict[Any, Amount]) -> list[WorkChange]:
     found: dict[tuple[str, str], WorkChange] = {}
     for key in {**a, **b}:
         part = getattr(key, "part", "")
-        change = found.setdefault((key.name, part), WorkChange(key.name, part, Amount(), Amount(), 0.0, 0.0, 0.0))
+        change = found.setdefault(
+            (key.name, part),
+            WorkChange(name=key.name, part=part, a=Amount(), b=Amount(), by_count=0.0, by_shape=0.0, by_duration=0.0),
+        )
         x, y = a.get(key), b.get(key)
         for total, part in ((change.a, x), (change.b, y)):
             if part is not None:

@@ -23,7 +23,7 @@ _TENSOR = re.compile(r"\w+\[[\d,]*\]")
 _LEAST_PARAMETERS = 1 << 18  # bytes: smaller collectives carry counts, norms and flags
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Traits:
     """Traits of batch and model, from a run's operators."""
 
@@ -179,7 +179,7 @@ def _traffic(
     return dict(found[0]), dict(found[1]), dict(found[2]), (activations[0], activations[1])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Repeats:
     """Calls of b over those of a."""
 
@@ -224,8 +224,10 @@ def repeats(a: Side, b: Side, x: Traits, y: Traits) -> Repeats:
             ratio = forward[1] / forward[0] if all(forward) else after / before
             whole = cls == "attention" and not x.pipeline and not y.pipeline
             layers = (before / micro[0], after / micro[1]) if whole else None
-            return Repeats(passes, micro, products, ratio, after / before, layers)
-    return Repeats(passes, micro, products, 1.0, 1.0, None)
+            return Repeats(
+                passes=passes, micro=micro, products=products, forward=ratio, backward=after / before, layers=layers
+            )
+    return Repeats(passes=passes, micro=micro, products=products, forward=1.0, backward=1.0, layers=None)
 
 
 def activations(side: Side) -> set[str]:

@@ -32,7 +32,7 @@ class Limit:
     share: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """Verdict on one metric of run b, against run a."""
 
@@ -86,7 +86,9 @@ def judge(difference: Difference, limit: Limit) -> Verdict:
         result = PASS if worse <= limit.share and (worse <= 0 or worse + error <= limit.share) else INCONCLUSIVE
     if result == INCONCLUSIVE and difference.same_work and not difference.significant:
         result = PASS  # the same work: what is left is the spread of steps
-    return Verdict(result, limit.metric, change.a, change.b, worse, error, limit.share)
+    return Verdict(
+        result=result, metric=limit.metric, a=change.a, b=change.b, worse=worse, error=error, limit=limit.share
+    )
 
 
 def _change(difference: Difference, metric: str) -> Change:

@@ -62,7 +62,7 @@ NETWORK_PID = 9_999
 STREAM, THREAD, COMM, LINK = "stream", "thread", "comm", "link"
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Plan:
     """Tracks by layer as (rank, index, lane); lane 0 is the track itself."""
 
@@ -206,7 +206,7 @@ def track_key(rank: Array, index: Array) -> Ints:
 def make_plan(selector: Selector) -> Plan:
     """Goes through the selected rows once, from the last to the first."""
     tracks: dict[str, set[tuple[int, int, int]]] = {STREAM: set(), THREAD: set(), COMM: set(), LINK: set()}
-    plan = Plan(tracks, _communicators(selector), IdRuns(), IdRuns())
+    plan = Plan(tracks=tracks, communicators=_communicators(selector), threads=IdRuns(), record_streams=IdRuns())
     placers: dict[str, _FlatLanes | _NestedLanes] = {
         STREAM: _FlatLanes(),
         THREAD: _NestedLanes(),

@@ -33,7 +33,7 @@ class Selector:
             kept = {r: [s for s in own if s.number in selection.steps] for r, own in found.of_rank.items()}
             if not any(kept.values()):
                 raise PhantoraError(f"{log.path}: no such steps; the log has {', '.join(map(str, found.numbers()))}")
-            found = Steps(found.source, kept)
+            found = Steps(source=found.source, of_rank=kept)
             self._begin = np.full(max(self.ranks) + 1, np.iinfo(np.int64).max)
             self._end = np.full(max(self.ranks) + 1, np.iinfo(np.int64).min)
             for rank, own in kept.items():

@@ -50,4 +50,13 @@ def apply(module: ModuleType, routing: Routing) -> None:
     module.sample = lambda logits: 0  # type: ignore[attr-defined]
 
 
-SHIM = Shim("my-framework", ("1.0",), "my_framework.sampler", "sample", apply, "samples", "leave it out", routes=False)
+SHIM = Shim(
+    "my-framework",
+    ("1.0",),
+    "my_framework.sampler",
+    guarded="sample",
+    apply=apply,
+    does="samples",
+    remedy="leave it out",
+    routes=False,
+)

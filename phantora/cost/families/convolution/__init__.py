@@ -27,7 +27,7 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     if found is None:
         return passes_memory(machine, signature, name, kernels)
     ns, flops, moved = found
-    return Estimate(ns, moved, flops, compute)
+    return Estimate(ns, moved, flops=flops, format=compute)
 
 
 def cores(there: Machine, here: Machine, signature: OperatorSignature) -> float:
@@ -39,9 +39,9 @@ def cores(there: Machine, here: Machine, signature: OperatorSignature) -> float:
 
 FAMILY = Family(
     "convolution",
-    classify,
-    estimate,
-    15,
+    classify=classify,
+    estimate=estimate,
+    precedence=15,
     takes_libraries=True,
     predictor=Predicted,
     same_work=without_bias,

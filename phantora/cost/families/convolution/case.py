@@ -17,7 +17,7 @@ START_NS = 2000.0  # of a product before and after its main loop
 AS_IT_IS, CONVERTED = "as it is", "converted"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Case:
     """A convolution's output or one of its gradients: what the kernels that compute it depend on."""
 
@@ -100,18 +100,18 @@ def case_of(signature: OperatorSignature, compute: str) -> Case | None:
     plain = prod(w.shape[2:]) == 1 and not sharing and out[2:] == x.shape[2:]
     first = arithmetic == "float32" and sharing != "depthwise"  # the layout of kernels without tensor cores
     return Case(
-        (name, *wanted, sharing == "depthwise", arithmetic),
-        (w.shape[2:], *geometry, mixed, sharing),
-        x.dtype,
-        _last(x),
-        plain,
-        x,
-        w,
-        out,
-        transposed,
-        sharing == "depthwise",
-        mixed,
-        _last(x) == first,
+        work=(name, *wanted, sharing == "depthwise", arithmetic),
+        geometry=(w.shape[2:], *geometry, mixed, sharing),
+        dtype=x.dtype,
+        last=_last(x),
+        pointwise=plain,
+        x=x,
+        w=w,
+        out=out,
+        transposed=transposed,
+        depthwise=sharing == "depthwise",
+        mixed=mixed,
+        foreign=_last(x) == first,
     )
 
 

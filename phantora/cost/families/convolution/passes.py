@@ -33,7 +33,7 @@ _PLACES = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Pass:
     """One pass. The plain convolution has `channels` in `inside` pixels, and `filters` in `outside` pixels."""
 
@@ -115,20 +115,20 @@ def _pass(signature: OperatorSignature, compute: str) -> Pass | None:
     if small[1] < groups:
         return None
     return Pass(
-        which,
-        x.shape[0],
-        big[1],
-        small[1],
-        groups,
-        prod(big[2:]),
-        prod(small[2:]),
-        prod(w.shape[2:]),
-        prod((stride * spatial)[:spatial]) if stride else 1,
-        max(dilation, default=1),
-        1 if spatial == 2 and big[2] == w.shape[2] == 1 else spatial,
-        _last(x) or _last(w),
-        x.dtype,
-        "half" if half else compute or x.dtype,
+        which=which,
+        batch=x.shape[0],
+        channels=big[1],
+        filters=small[1],
+        groups=groups,
+        inside=prod(big[2:]),
+        outside=prod(small[2:]),
+        taps=prod(w.shape[2:]),
+        stride=prod((stride * spatial)[:spatial]) if stride else 1,
+        dilation=max(dilation, default=1),
+        dimensions=1 if spatial == 2 and big[2] == w.shape[2] == 1 else spatial,
+        last=_last(x) or _last(w),
+        dtype=x.dtype,
+        arithmetic="half" if half else compute or x.dtype,
     )
 
 
