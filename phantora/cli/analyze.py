@@ -12,6 +12,7 @@ from phantora.cli.options import price_option
 from phantora.cli.progress import progress
 from phantora.cli.selection import marked_options
 from phantora.cli.terminal import report_console
+from phantora.cli.validating import Reality, show, validate_options
 from phantora.errors import PhantoraError
 from phantora.trace.export.selection import parse_numbers
 from phantora.units import TIME
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.option("--csv", "csv_directory", metavar="DIRECTORY", help="Write each table to DIRECTORY as CSV.")
 @click.option("--html", "html_path", metavar="PATH", help="Write the report to PATH as one self-contained page.")
-def analyze(log: str, ranks: str | None, steps: str | None, stretch: str | None, **options: Any) -> None:
+@validate_options(click.option)
+def analyze(log: str, ranks: str | None, steps: str | None, stretch: str | None, **options: Any) -> int:
     """Show where the run of LOG spends time and memory.
 
     Prints step times, overlap, MFU, exposed communication, idle causes, kernels, operators, collectives, peak
@@ -51,6 +53,7 @@ def analyze(log: str, ranks: str | None, steps: str | None, stretch: str | None,
     from phantora.trace.analysis.energy import priced
     from phantora.trace.analysis.report import to_json
 
+    reality = Reality(options["validate"], options["validate_within"]) if options["validate"] else None
     report = priced(report_of(log, filters(ranks, steps, stretch)), options["price"])
     if options["csv_directory"]:
         from phantora.trace.analysis.tables import tables, write_csv
@@ -60,12 +63,14 @@ def analyze(log: str, ranks: str | None, steps: str | None, stretch: str | None,
         from phantora.view.pages import report_page, write_page
 
         write_page(options["html_path"], report_page(report))
+    validation = reality.compare(log) if reality is not None else None
     if options["as_json"]:
-        click.echo(to_json(report))
+        click.echo(to_json(report, {"validation": validation} if validation is not None else {}))
     else:
         from phantora.trace.analysis.render import render
 
         render(report, report_console(), options["verbose"])
+    return show(validation) if validation is not None else 0
 
 
 def filters(ranks: str | None, steps: str | None, stretch: str | None) -> Filters:

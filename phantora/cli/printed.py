@@ -18,6 +18,7 @@ from phantora.sweeps.plan import Planned, PlannedPoint
 from phantora.sweeps.questions import Fits
 from phantora.trace.analysis.report import Report
 from phantora.trace.diff.compare import Difference
+from phantora.trace.diff.validation import Validation
 from phantora.trace.diff.verdict import Verdict
 
 
@@ -147,7 +148,7 @@ def schema(command: str) -> dict[str, Any]:
     """The JSON Schema of one of ``cli.schema.COMMANDS``."""
     schemas = Schemas()
     of: dict[str, Callable[[], dict[str, Any]]] = {
-        "analyze": lambda: schemas.object(Report),
+        "analyze": lambda: _analyze(schemas),
         "cluster-show": lambda: schemas.object(ShownCluster),
         "compare": lambda: schemas.object(Compared),
         "diff": lambda: _diff(schemas),
@@ -186,7 +187,15 @@ def _diff(schemas: Schemas) -> dict[str, Any]:
 def _trace(schemas: Schemas) -> dict[str, Any]:
     top = schemas.object(RunReport, required=False)
     top["properties"] |= {"reason": {"type": "string"}, "analysis": schemas.of(Report)}
+    top["properties"]["validation"] = schemas.of(Validation)
     return {**top, "required": ["status", "ranks", "reason"]}
+
+
+def _analyze(schemas: Schemas) -> dict[str, Any]:
+    """The report, with ``--validate`` also its comparison with a real run."""
+    top = schemas.object(Report)
+    top["properties"]["validation"] = schemas.of(Validation)
+    return top
 
 
 def _dry_run(schemas: Schemas) -> dict[str, Any]:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from phantora.errors import PhantoraError, Reason
+from phantora.json_data import encode
 from phantora.result import RunResult, first_line
+
+if TYPE_CHECKING:
+    from phantora.trace.diff.validation import Validation
 
 
 class Report:
@@ -43,8 +47,8 @@ class Report:
             if not failed:
                 terminal.print(f"[bold]NEXT[/bold]      phantora view {result.log}", highlight=False)
 
-    def end(self, result: RunResult) -> None:
-        """Prints the rest."""
+    def end(self, result: RunResult, validation: Validation | None = None) -> None:
+        """Prints the rest; `validation` in the JSON."""
         if self._summary and (result.reason == Reason.OK or self._analysis is not None):
             _print_end(result)
         if self._as_json:
@@ -53,6 +57,8 @@ class Report:
                 from phantora.trace.analysis.report import to_json
 
                 report["analysis"] = json.loads(to_json(self._analysis))
+            if validation is not None:
+                report["validation"] = encode(validation)
             print(json.dumps(report), flush=True)
         _print_failure(result, named=self._summary and self._analysis is not None)
 

@@ -11,10 +11,10 @@ import click
 
 from phantora.cli.behind import note_behind, ours_behind, reads
 from phantora.cli.options import IGNORED, check_option, ignored_options, module_option, report_options
+from phantora.cli.validating import Reality, show, validate_options
 from phantora.errors import PhantoraError
 from phantora.options import ScriptCommand, run_options, run_spec
 from phantora.spec import COMMAND, TRACE, RunSpec
-from phantora.units import SHARE
 
 # Options that may also stand behind the script.
 TRAILING = {"cluster": ("-c", "--cluster"), "output": ("-o", "--output")}
@@ -77,19 +77,7 @@ Examples:
 @run_options(TRACE)
 @module_option
 @check_option("--fail", is_flag=True, help="End with status 1 if --check finds something.")
-@check_option(
-    "--validate",
-    type=click.Path(),
-    metavar="REAL.ARROW",
-    help="Compare step, classes and memory with the log of a real run (phantora import).",
-)
-@check_option(
-    "--validate-within",
-    default="5%",
-    show_default=True,
-    metavar="SHARE",
-    help="End with status 1 if the step or the memory differs by more than SHARE.",
-)
+@validate_options(check_option)
 @report_options
 @ignored_options
 @click.argument("target", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT|-m MODULE|-- COMMAND [ARGS]...")
@@ -138,7 +126,7 @@ def _run(spec: RunSpec, options: Mapping[str, Any]) -> int:
     from phantora.runs.local import run
 
     quiet, as_json = spec.ranks.quiet, options["as_json"]
-    validated = _Validated(options["validate"], options["validate_within"]) if options["validate"] else None
+    reality = Reality(options["validate"], options["validate_within"]) if options["validate"] else None
     # JSON shall be all that stands on stdout.
     ranks_out = sys.stderr if as_json else sys.stdout
     console = Console(ranks_out.buffer, sys.stderr.buffer, not quiet and spec.kind != COMMAND and sys.stderr.isatty())
@@ -148,9 +136,11 @@ def _run(spec: RunSpec, options: Mapping[str, Any]) -> int:
     summary = options["summary"] and not quiet
     report = Report(summary=summary, as_json=as_json, verbose=options["verbose"], price=options["price"])
     result = run(spec, console, None if quiet else follow(spec.arguments), report.analyze)
-    report.end(result)
-    if validated is not None and not result.status and result.log is not None:
-        return validated.check(str(result.log))
+    ended = not result.status and result.log is not None
+    validation = reality.compare(str(result.log)) if reality is not None and ended else None
+    report.end(result, validation)
+    if validation is not None:
+        return show(validation)
     if options["fail"] and not result.status and result.log is not None:
         return 1 if _found(str(result.log)) else 0
     return result.status
@@ -162,30 +152,3 @@ def _found(path: str) -> bool:
     from phantora.trace.reader import open_log
 
     return bool(races(open_log(path)))
-
-
-class _Validated:
-    """The real run that a simulated one is compared with."""
-
-    def __init__(self, path: str, within: str) -> None:
-        """Raises PhantoraError for a file that is no log of a real run, before the simulation begins."""
-        from phantora.trace.reader import open_log
-
-        self._within = SHARE.of("--validate-within", within)
-        self._real = open_log(path)
-        if not self._real.metadata.real:
-            raise PhantoraError(f"{path}: --validate needs the log of a real run (`phantora import`)")
-
-    def check(self, path: str) -> int:
-        """Prints the table of the run whose log is `path`; 1 if it is beyond the bound."""
-        from phantora.cli.terminal import report_console
-        from phantora.trace.diff.between import validation
-        from phantora.trace.diff.render import headline
-        from phantora.trace.diff.validation import beyond, render
-        from phantora.trace.reader import open_log
-
-        found, difference = validation(self._real, open_log(path))
-        console = report_console(stderr=True)
-        console.print(headline(difference), highlight=False, markup=False, style="bold", soft_wrap=True)
-        render(found, self._within, console)
-        return 1 if beyond(found, self._within) else 0

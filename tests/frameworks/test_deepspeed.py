@@ -89,6 +89,8 @@ def check_numbers(seen: Seen, samples: int) -> None:
     # Its throughput leaves out what lies between a step and the next forward pass, its phases all between them.
     throughput = seen.printed(r"CurrSamplesPerSec=([\d.]+)")[-1]
     assert 0.99 * samples / seen.seconds < throughput < 1.02 * samples / phases
+    read = seen.run.step_lines()
+    assert read.framework == "DeepSpeed" and read.steps[-1].seconds == pytest.approx(samples / throughput)
     summary = analyze(open_log(seen.run.log), details=False)
     assert summary.ranks[0].gpu.peak_allocated == report["max_memory_allocated"]
 

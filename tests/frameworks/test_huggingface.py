@@ -33,6 +33,7 @@ def check_trainer(run: Run, batch: int, steps: int = 3) -> None:
     numbers = {key: float(value) for key, value in re.findall(r"'(\w+)': '([^']+)'", final)}
     assert numbers["train_samples_per_second"] == pytest.approx(steps * batch / numbers["train_runtime"], rel=0.01)
     assert numbers["train_steps_per_second"] == pytest.approx(steps / numbers["train_runtime"], rel=0.01)
+    assert run.step_lines().steps[-1].seconds == pytest.approx(1 / numbers["train_steps_per_second"])
     moments = [float(value) for value in re.findall(r"\[rank0\]: {'loss'.*'train_runtime': '([^']+)'", run.out)]
     assert len(moments) == steps
     # Four digits are printed, and the first step, which contains all first uses, has most of them.
@@ -87,6 +88,8 @@ def test_lightning(tmp_path: Path) -> None:
     assert float(row[3]) == pytest.approx(3 * float(row[1]), rel=0.01)
     steps = seconds_of(run)
     assert sum(steps[1:]) < float(row[3]) < sum(steps)
+    read = run.step_lines()
+    assert read.framework == "Lightning" and read.steps[-1].last == 3
     finished = re.findall(r"\[rank0\]: .*step_ms: ([\d.]+)", run.out + run.err)
     assert 0.75 * steps[-1] < float(finished[-1]) / 1e3 < 1.01 * steps[-1]  # less what lies between batches
 

@@ -102,6 +102,8 @@ def check_numbers(run: Run, tokens: int) -> None:
     assert distance - 0.0004 < seconds < 1.001 * distance
     peak = max(r["bytes"] for r in records(run.log, "memory", "rank", "bytes") if r["rank"] == 0)  # reserved
     assert max(line.memory for line in printed) == pytest.approx(peak / 2**30, abs=0.006)
+    read = run.step_lines()
+    assert read.framework == "TorchTitan" and read.steps[-2].seconds == pytest.approx(seconds, abs=2e-3)
 
 
 def collectives(run: Run, rank: int = 0) -> Counter[tuple[str, int, int]]:

@@ -19,6 +19,7 @@ ORDER = (
     "will-it-fit",
     "what-holds-my-step-up",
     "why-is-my-run-slower",
+    "compare-with-a-log",
     "calibrate",
     "gate-in-ci",
     "own-gpu",
@@ -46,6 +47,7 @@ SAID = {
     "will-it-fit": ("Fits: rank 0", "status 1", "Does not fit: an allocation of rank 0", "samples/llama.py:"),
     "what-holds-my-step-up": ("Critical path", "Links, per step", r"h0\.gpu0>h0\.nvsw"),
     "why-is-my-run-slower": ("host gaps, the host works", "A real run; not in its trace", r"\nstep .* yes"),
+    "compare-with-a-log": (),  # unit/test_framework_logs.py
     "calibrate": (),  # its commands need a trace of a real run
     "gate-in-ci": ("No difference",),
     "own-gpu": ("MyGPU",),

@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from phantora.framework_logs import StepLog, read_step_log
 from phantora.launch.shared_forkserver import VARIABLE
 from phantora.launch.zygote import Zygote
 from phantora.run_process import PHANTORA
@@ -47,6 +48,12 @@ class Run:
         """The JSON line that a sample prints last."""
         lines = [re.sub(r"^\[rank\d+\]: ", "", line) for line in self.out.splitlines()]
         return dict(json.loads([line for line in lines if line.startswith("{")][-1]))
+
+    def step_lines(self) -> StepLog:
+        """What is read of the step lines that a framework printed on rank 0."""
+        printed = [line for line in (self.out + self.err).splitlines() if not re.match(r"\[rank[1-9]", line)]
+        (self.directory / "printed.txt").write_text("\n".join(printed))
+        return read_step_log(str(self.directory / "printed.txt"))
 
 
 def command(*arguments: str) -> list[str]:

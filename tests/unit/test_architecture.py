@@ -28,6 +28,7 @@ ALLOWED = {
     "cost": {"hardware", "ttir", "wire"},
     "trace": {"fold", "wire"},
     "dumps": {"trace"},
+    "framework_logs": {"trace"},
     "importers": {"cost", "hardware", "trace", "wire"},
     "calibration": {"cost", "hardware", "trace"},
     "sim": {"cost", "fold", "hardware", "trace", "wire"},

@@ -7,6 +7,7 @@ where it comes from.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -582,6 +583,7 @@ class Details:
     critical_paths: list[CriticalPath]
 
 
-def to_json(report: Report) -> str:
-    """`report` as JSON, with the derived `overlap` next to the times it comes from."""
-    return orjson.dumps(encode(report), option=orjson.OPT_INDENT_2).decode()
+def to_json(report: Report, more: Mapping[str, Any] | None = None) -> str:
+    """`report` as JSON, with the derived `overlap` next to the times it comes from, and `more` data classes."""
+    data = encode(report) | {name: encode(value) for name, value in (more or {}).items()}
+    return orjson.dumps(data, option=orjson.OPT_INDENT_2).decode()

@@ -9,7 +9,8 @@ from dataclasses import replace
 from phantora.trace.analysis.analyze import Filters, Progress
 from phantora.trace.diff.causes import find_causes
 from phantora.trace.diff.compare import Difference, Side, comparable, compare, gather
-from phantora.trace.diff.validation import Quantity, quantities
+from phantora.trace.diff.render import headline
+from phantora.trace.diff.validation import Validation, quantities, validated
 from phantora.trace.reader import Log
 
 Watched = Callable[[str], AbstractContextManager[Progress | None]]
@@ -47,7 +48,8 @@ def _between(a: Side, b: Side) -> Difference:
     return difference
 
 
-def validation(real: Log, simulated: Log) -> tuple[list[Quantity], Difference]:
-    """The quantities of a real and a simulated run to compare, and what differs."""
+def validation(real: Log, simulated: Log, within: float) -> Validation:
+    """A simulated run compared with a real one; `within` is a share."""
     a, b = sides_of([simulated, real], Filters())
-    return quantities(b, a, difference := _between(a, b)), difference
+    difference = _between(a, b)
+    return validated(headline(difference), quantities(b, a, difference), within)
