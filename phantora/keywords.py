@@ -30,6 +30,8 @@ class RunOptions(TypedDict, total=False):
     disk: str
     moe_routing: str
     assume: Sequence[str]
+    worst_batch: bool
+    remedy: str
     modules: bool
     check: str
     fold: str
@@ -66,6 +68,8 @@ class FitsOptions(TypedDict, total=False):
     disk: str
     moe_routing: str
     assume: Sequence[str]
+    worst_batch: bool
+    remedy: str
     fold: str
     real_ranks: Sequence[int]
     degrade: Sequence[str]
@@ -89,6 +93,7 @@ class PlanOptions(TypedDict, total=False):
     disk: str
     moe_routing: str
     assume: Sequence[str]
+    remedy: str
     fold: str
     real_ranks: Sequence[int]
     degrade: Sequence[str]
@@ -112,6 +117,7 @@ class CompareOptions(TypedDict, total=False):
     disk: str
     moe_routing: str
     assume: Sequence[str]
+    remedy: str
     fold: str
     real_ranks: Sequence[int]
     degrade: Sequence[str]
@@ -134,6 +140,7 @@ class SweepOptions(TypedDict, total=False):
     disk: str
     moe_routing: str
     assume: Sequence[str]
+    remedy: str
     degrade: Sequence[str]
     straggler: Sequence[str]
     background: Sequence[str]
@@ -152,6 +159,7 @@ class CalibrateOptions(TypedDict, total=False):
     disk: str
     moe_routing: str
     assume: Sequence[str]
+    remedy: str
     fold: str
     real_ranks: Sequence[int]
     nnodes: int | str | None

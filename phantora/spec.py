@@ -142,6 +142,10 @@ ASSUMPTIONS = {
     "clip": "always (default: unknown gradient norms exceed the clipping limit) or never",
 }
 """Keys of ``--assume``, with their values."""
+CHECKPOINTING, OFFLOAD, FSDP = REMEDIES = "checkpointing", "offload", "fsdp"
+"""Values of ``--remedy``."""
+WORST_BATCH = " (--worst-batch)"
+"""End of an assumption about batches."""
 TABLES, LIVE = "tables", "live"
 
 # ---------------------------------------------------------------------- a run and its parts
@@ -181,6 +185,19 @@ class RankSpec(_Json):
         "Replace unknown values: " + "; ".join(f"{key}={text}" for key, text in ASSUMPTIONS.items()) + ".",
         _VALUES,
         metavar="KEY=VALUE",
+    )
+    worst_batch: bool = option(
+        False,
+        "Give every batch of torch's DataLoaders the longest samples of their datasets.",
+        _VALUES,
+        commands=(TRACE, FITS),
+    )
+    remedy: str = option(
+        "",
+        "Change the script's use of memory: checkpoint its repeated layers, keep their activations on the host, or "
+        "shard what it replicates by DDP.",
+        _VALUES,
+        choices=REMEDIES,
     )
     modules: bool = option(
         False,

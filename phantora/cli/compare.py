@@ -11,7 +11,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from phantora.cli.options import module_option
+from phantora.cli.options import margin_option, module_option
 from phantora.cli.sweep import progress_of
 from phantora.errors import PhantoraError
 from phantora.options import ScriptCommand, run_options, run_spec
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from phantora.spec import RunSpec
     from phantora.sweeps.compare import Choice, Comparison, Question
 
-_MARGIN = "4%"
 _NAMED = 8  # packages
 
 
@@ -73,13 +72,7 @@ _NAMED = 8  # packages
     metavar="FILE",
     help="Prices by provider, source and date.  [default: public on-demand prices, their median]",
 )
-@click.option(
-    "--margin",
-    default=_MARGIN,
-    show_default=True,
-    metavar="SHARE",
-    help="Memory that a recommended machine leaves free.",
-)
+@margin_option
 @click.option(
     "-o",
     "--output",

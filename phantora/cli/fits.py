@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from phantora.cli.options import module_option
+from phantora.cli.options import margin_option, module_option
 from phantora.cli.sweep import progress_of
 from phantora.options import ScriptCommand, run_options, run_spec
 from phantora.spec import FITS, OFF
+from phantora.units import SHARE
 
 
 @click.command(
@@ -23,9 +24,17 @@ from phantora.spec import FITS, OFF
 \b
   phantora fits --cluster 1x4xH100 train.py --batch 8
   phantora fits --cluster 1x4xH100 --largest --batch train.py
+  phantora fits --cluster 1x4xH100 --worst-batch train.py
 """,
 )
 @click.option("--largest", metavar="OPTION", help="Find the largest integer value of this option of SCRIPT that fits.")
+@margin_option
+@click.option(
+    "--remedies/--no-remedies",
+    default=True,
+    show_default=True,
+    help="Simulate what would help a run that does not fit: checkpointing, offload, smaller batches, FSDP.",
+)
 @click.option(
     "-o",
     "--output",
@@ -39,7 +48,7 @@ from phantora.spec import FITS, OFF
 @run_options(FITS, defaults={"fold": OFF})
 @module_option
 @click.argument("target", nargs=-1, required=True, type=click.UNPROCESSED, metavar="SCRIPT [ARGS]...")
-def fits(target: tuple[str, ...], largest: str | None, output: str, as_json: bool, quiet: bool, **options: Any) -> int:
+def fits(target: tuple[str, ...], largest: str | None, as_json: bool, quiet: bool, **options: Any) -> int:
     """Check whether SCRIPT fits the GPU memory.
 
     Prints the memory left or missing. Ends with status 0 if it fits, else 1. Each run is a short `phantora trace`.
@@ -49,6 +58,13 @@ def fits(target: tuple[str, ...], largest: str | None, output: str, as_json: boo
     from phantora.json_data import encode
     from phantora.sweeps import questions
 
-    found = questions.fits(run_spec(FITS, target, options), Path(output), largest, progress_of(quiet))
+    found = questions.fits(
+        run_spec(FITS, target, options),
+        Path(options["output"]),
+        largest,
+        progress_of(quiet),
+        margin=SHARE.of("--margin", options["margin"]),
+        remedies=options["remedies"],
+    )
     click.echo(orjson.dumps(encode(found), option=orjson.OPT_INDENT_2) if as_json else "\n".join(found.says))
     return 0 if found.fits else 1

@@ -48,6 +48,14 @@ def report_options(function: Decorated) -> Decorated:
     )(function)
 
 
+def margin_option(function: Decorated) -> Decorated:
+    """``--margin``, of the commands that recommend a run."""
+    from phantora.trace.analysis.fit import MARGIN
+
+    text = "Share of the fullest GPU's memory that a recommended run leaves free."
+    return click.option("--margin", default=f"{MARGIN:.0%}", show_default=True, metavar="SHARE", help=text)(function)
+
+
 def output_option(*names: str, **more: Any) -> Callable[[Decorated], Decorated]:
     """An option below the heading of outputs."""
     return click.option(*names, cls=HeadedOption, heading=_OUTPUT, **more)

@@ -9,14 +9,14 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from phantora.cli.options import module_option
+from phantora.cli.options import margin_option, module_option
 from phantora.cli.sweep import progress_of
 from phantora.options import ScriptCommand, run_options, run_spec
 from phantora.spec import OFF, PLAN
-from phantora.units import COUNT
+from phantora.units import COUNT, SHARE
 
 if TYPE_CHECKING:
-    from phantora.sweeps.questions import Offer
+    from phantora.sweeps.questions import Offers
 
 
 @click.command(
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 @click.option("--rate", metavar="N", help="Target rate in tokens per second (200k). Ends the search.")
 @click.option("--tokens", metavar="N", help="Total tokens of the job (1T), for its time and cost.")
 @click.option("--price", metavar="DOLLARS", help="Price per GPU and hour.")
+@margin_option
 @click.option(
     "-o",
     "--output",
@@ -81,6 +82,7 @@ def plan(target: tuple[str, ...], **options: Any) -> int:
         rate=COUNT.of("--rate", rate) if rate else None,
         tokens=COUNT.of("--tokens", options["tokens"]) if options["tokens"] else None,
         prices=parse_prices(options["price"]),
+        margin=SHARE.of("--margin", options["margin"]),
     )
     run = run_spec(PLAN, target, options)
     found = questions.plan(run, Path(options["output"]), sizes, progress_of(options["quiet"]))
@@ -99,21 +101,26 @@ def plan(target: tuple[str, ...], **options: Any) -> int:
         answer = Plan(found.enough.cluster if found.enough else None, rows)
         click.echo(orjson.dumps(encode(answer), option=orjson.OPT_INDENT_2))
     else:
-        _print(found.tried, found.enough, rate)
+        _print(found, rate, sizes.margin)
     return 0 if found.enough else 1
 
 
-def _print(found: list[Offer], enough: Offer | None, rate: str | None) -> None:
+def _print(answer: Offers, rate: str | None, margin: float) -> None:
     from phantora.trace.analysis.summary import counted
 
     console = Console(width=100)
+    found, enough = answer.tried, answer.enough
     if rate and enough:
         console.print(f"{enough.gpus} GPUs run {rate} tokens/s: {enough.cluster}.", highlight=False)
     elif rate:
-        text = f"{found[-1].gpus} GPUs do not run {rate} tokens/s; try more with --gpus."
+        text = f"{found[-1].gpus} GPUs do not run {rate} tokens/s and leave {margin:.0%}; try more with --gpus."
         console.print(text, highlight=False)
     elif enough is None:
-        console.print("The script fits none of these clusters.", highlight=False)
+        console.print(f"The script leaves {margin:.0%} of the memory of none of these clusters.", highlight=False)
+    for offer in answer.passed_over:
+        assert offer.row.measured is not None
+        left = f"{offer.row.measured.left:.1%} of its memory, less than {margin:.0%} (--margin)"
+        console.print(f"{offer.cluster} is passed over: it leaves {left}.", highlight=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     unit = next((offer.unit for offer in found if offer.rate), "tokens")
     for column in ("cluster", f"{unit}/s", "of linear", "MFU", "memory", "time", "cost"):

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.console import Console
 
+from phantora.cli.options import margin_option
 from phantora.errors import PhantoraError
 from phantora.options import HeadedCommand, run_options, run_spec, spec_of
 from phantora.spec import SWEEP
+from phantora.units import SHARE
 
 if TYPE_CHECKING:
     from phantora.sweeps.expressions import Value
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
     "--by", default="speed", show_default=True, help="Criterion of the ranking: speed, cost, energy, per-gpu, step."
 )
 @click.option("--price", metavar="DOLLARS", help="Price per GPU and hour: 2.5, or H100=2.5,H200=3.5.")
+@margin_option
 @click.option("--jobs", type=click.IntRange(min=0), default=0, metavar="N", help="Parallel runs  [default: what fits]")
 @click.option("--ray", metavar="ADDRESS", help="Run on a Ray cluster: auto, HOST:PORT, or local.")
 @click.option("--all", "everything", is_flag=True, help="Run also the layouts whose bound is slower than the best.")
@@ -160,7 +163,7 @@ def _request(words: tuple[str, ...], options: dict[str, Any]) -> Request:
     return Request(
         space=replace(_space(words, options), run=run),
         folder=Path(options["output"]),
-        objective=Objective(options["by"], parse_prices(options["price"])),
+        objective=Objective(options["by"], parse_prices(options["price"]), SHARE.of("--margin", options["margin"])),
         screen=options["screen"],
         finalists=options["finalists"],
         search=options["search"] or 0,

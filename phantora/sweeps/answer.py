@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ class Row:
     """Share by which the best is better."""
     surely: bool = False
     """The best is better even if it is as slow, and this one as fast, as the error bars allow; on slower hosts too."""
+    room: bool = True
+    """It leaves the margin of memory."""
     pareto: bool = False
     """No other is better in speed, memory and cost at once."""
     rate: float | None = None
@@ -57,7 +59,7 @@ class Answer:
     """All points, in order."""
 
     rows: list[Row]
-    """The best first; then what does not fit, what failed, what was skipped."""
+    """The best first; after those with room those without; then what does not fit, what failed, what was skipped."""
     unit: str
     """Unit of rates: tokens, samples or steps."""
     objective: Objective
@@ -68,6 +70,11 @@ class Answer:
     def best(self) -> Row | None:
         """The first row, if it has numbers."""
         return self.rows[0] if self.rows and self.rows[0].measured else None
+
+    @property
+    def passed_over(self) -> list[Row]:
+        """Points better than the best that leave less memory than the margin."""
+        return [row for row in self.rows[1:] if row.rank and not row.room and row.behind < 0]
 
     @property
     def ties(self) -> list[Row]:
@@ -96,21 +103,20 @@ def answer(entries: Sequence[Entry], objective: Objective, axes: Sequence[str], 
     units = {objective.work(row.entry.point, row.measured)[1] for row in ran if row.measured}
     unit = units.pop() if len(units) == 1 else "steps"
     compared = (
-        objective
-        if unit != "steps"
-        else Objective("step" if objective.by == "speed" else objective.by, objective.prices)
+        objective if unit != "steps" else replace(objective, by="step" if objective.by == "speed" else objective.by)
     )
     for row in ran:
         assert row.measured is not None
         point = row.entry.point
         row.rate = compared.work(point, row.measured)[0] if unit != "steps" else 1e9 / row.measured.step_time
         row.value, row.cost = compared.value(point, row.rate, row.measured.watts), compared.cost(point, row.rate)
+        row.room = objective.has_room(row.measured)
         row.joules = compared.joules(point, row.rate, row.measured.watts)
-    ran.sort(key=lambda row: (-row.value, row.entry.point.number))
+    ran.sort(key=lambda row: (not row.room, -row.value, row.entry.point.number))
     for rank, row in enumerate(ran, 1):
         assert row.measured is not None
         row.rank = rank
-        row.tie = rank > 1 and row.value * (1 + _error(row, ran[0])) >= ran[0].value
+        row.tie = rank > 1 and row.room == ran[0].room and row.value * (1 + _error(row, ran[0])) >= ran[0].value
         row.behind = ran[0].value / row.value - 1
         row.surely = rank > 1 and row.value * (1 + (row.measured.error or 0.0)) < ran[0].value / (1 + _above(ran[0]))
         row.pareto = not any(_dominates(other, row) for other in ran)
@@ -150,6 +156,7 @@ class Record:
     tie: bool
     behind: float | None
     surely_slower: bool
+    room: bool
     pareto: bool
     status: str
     gpus: int
@@ -212,6 +219,7 @@ def _record(row: Row, names: Sequence[str], unit: str) -> dict[str, Any]:
             tie=row.tie,
             behind=row.behind if row.rank else None,
             surely_slower=row.surely,
+            room=row.room,
             pareto=row.pareto,
             status=row.status,
             gpus=point.world,
@@ -234,7 +242,7 @@ def _record(row: Row, names: Sequence[str], unit: str) -> dict[str, Any]:
             command=list(result.command) if result else None,
         )
     )
-    first = {name: columns.pop(name) for name in ("rank", "tie", "behind", "surely_slower", "pareto", "status")}
+    first = {name: columns.pop(name) for name in ("rank", "tie", "behind", "surely_slower", "room", "pareto", "status")}
     rates = {
         f"{unit}_per_second": row.rate,
         f"dollars_per_million_{unit}": row.cost,

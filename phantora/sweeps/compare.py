@@ -6,7 +6,7 @@ Each machine, and each value of a varied option, is a point of a sweep, so the f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -24,9 +24,8 @@ from phantora.sweeps.questions import OnResult, report_nothing
 from phantora.sweeps.result import Measured
 from phantora.sweeps.run import Request, run_sweep
 from phantora.sweeps.space import CLUSTER, Space, Spelling
+from phantora.trace.analysis.fit import MARGIN
 
-MARGIN = 0.04
-"""Share of a GPU's memory that a recommended machine leaves."""
 PER_HOST = 8
 _BINARY = {"k": 1 << 10, "m": 1 << 20}
 
@@ -42,6 +41,7 @@ class Job:
     deadline: Seconds | None = None
     """Longest time of all tokens, with failures."""
     margin: float = MARGIN
+    """Share of the fullest GPU's memory that a recommended machine leaves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ class Choice:
     @property
     def left(self) -> float:
         """Share of the fullest GPU's memory that is left."""
-        return 1 - self.measured.memory / self.measured.capacity if self.measured else 0.0
+        return self.measured.left if self.measured else 0.0
 
     @property
     def limited_by(self) -> str:
@@ -182,7 +182,8 @@ def compare(run: RunSpec, folder: Path, question: Question, on_result: OnResult 
     if question.vary:
         axes[question.vary], arguments[question.vary] = question.values, f"--{question.vary}"
     space = Space(where="compare", run=replace(run, cluster=names[0]), axes=axes, arguments=arguments)
-    request = Request(space=space, folder=folder, objective=Objective("speed", _prices(names, question)), fold=ONE)
+    objective = Objective("speed", _prices(names, question), question.job.margin)
+    request = Request(space=space, folder=folder, objective=objective, fold=ONE)
     found = run_sweep(request, on_result).answer
     ran = [row for row in found.rows if row.measured]
     broken = [row for row in found.rows if row.entry.result is not None and row.entry.result.status == "failed"]
@@ -281,10 +282,14 @@ def decide(choices: Sequence[Choice], job: Job) -> tuple[Choice | None, str]:
         text = (
             f"{best.cluster} is the fastest{_ahead(best, others)}; no price of {_unpriced(enough)} is known (--price)"
         )
-    passed = [one for one in tight if (one.rate or 0.0) > (best.rate or 0.0)]
-    if passed:
-        text += f". {passed[0].cluster} is faster and leaves only {passed[0].left:.1%} of its memory"
+    for word, better in (("faster", lambda one: (one.rate or 0.0) > (best.rate or 0.0)), ("cheaper", _cheaper(best))):
+        if (passed := next(filter(better, tight), None)) is not None:
+            return best, f"{text}. {passed.cluster} is {word} and leaves only {passed.left:.1%} of its memory"
     return best, text
+
+
+def _cheaper(best: Choice) -> Callable[[Choice], bool]:
+    return lambda one: _cost(one) < _cost(best)
 
 
 def _enough(one: Choice, job: Job) -> bool:

@@ -12,9 +12,11 @@ from pathlib import Path
 import orjson
 
 from phantora.errors import PhantoraError
+from phantora.spec import WORST_BATCH
 from phantora.sweeps.result import Measured
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.fit import Fit
+from phantora.trace.analysis.memory_fit import grows
 from phantora.trace.analysis.report import Report
 from phantora.trace.reader import open_log
 from phantora.without_pandas import block_pandas
@@ -56,6 +58,11 @@ def measured_of(report: Report) -> Measured:
         watts=head.energy.watts if head.energy else None,
         parts=parts_of(report),
         roles=", ".join(f"{role.name} {role.idle / role.time:.0%}" for role in report.phases if role.time),
+        grows=grows(report.growth) if report.growth is not None else "",
+        worst_batch=next((one.what for one in report.assumptions if WORST_BATCH in one.what), "").partition(
+            WORST_BATCH
+        )[0],
+        full=report.growth.full if report.growth is not None else None,
     )
 
 

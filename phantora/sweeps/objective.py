@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from phantora.errors import PhantoraError
 from phantora.sweeps.plan import Point
 from phantora.sweeps.result import Measured
+from phantora.trace.analysis.fit import MARGIN
 
 BY = ("speed", "cost", "energy", "per-gpu", "step")
 """Work per second; dollars for it; joules for it; work per second and GPU; the time of a step, whatever its work."""
@@ -21,12 +22,18 @@ class Objective:
     by: str = "speed"
     prices: Mapping[str, float] = field(default_factory=dict)
     """Dollars for an hour of a GPU, by its name; "" for all others."""
+    margin: float = MARGIN
+    """Share of the fullest GPU that the best leaves."""
 
     def __post_init__(self) -> None:
         if self.by not in BY:
             raise PhantoraError(f"--by {self.by!r}: unknown criterion; known: {', '.join(BY)}")
         if self.by == "cost" and not self.prices:
             raise PhantoraError("--by cost needs the price of a GPU's hour: --price 2.5, or --price H100=2.5,H200=3.5")
+
+    def has_room(self, measured: Measured) -> bool:
+        """True if the margin is left."""
+        return measured.left >= self.margin
 
     def price(self, point: Point) -> float | None:
         """Dollars for an hour of the cluster."""

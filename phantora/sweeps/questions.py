@@ -16,14 +16,16 @@ from phantora.sweeps.answer import Row
 from phantora.sweeps.expressions import Value
 from phantora.sweeps.fold import ENDS
 from phantora.sweeps.objective import Objective
+from phantora.sweeps.remedies import Remedied, remedied
 from phantora.sweeps.result import FAILED, OUT_OF_MEMORY, RAN, Result
 from phantora.sweeps.run import Request, plan_of, run_sweep
 from phantora.sweeps.runner import Entry
 from phantora.sweeps.space import CLUSTER, Space, Spelling
-from phantora.trace.analysis.fit import Fit
+from phantora.trace.analysis.fit import MARGIN, Fit
 from phantora.units import GIB
 
 LARGEST = "largest"
+NO_LOADER = "has no DataLoader of torch, so its batches are its own: give its option of the length the largest value"
 MOST = 1 << 20  # of a number that is looked for
 OnResult = Callable[[Entry, int, int], None]
 
@@ -38,6 +40,8 @@ class Tried:
 
     value: int
     result: Result
+    margin: float = 0.0
+    """Share of the GPU that a safe run leaves."""
 
     @property
     def fits(self) -> bool:
@@ -45,6 +49,12 @@ class Tried:
         if self.result.status not in (RAN, OUT_OF_MEMORY):
             raise PhantoraError(f"the run with {self.value} failed: {self.result.error}")
         return self.result.status == RAN
+
+    @property
+    def safe(self) -> bool:
+        """It fits, leaves the margin, and does not grow."""
+        measured = self.result.measured
+        return self.fits and measured is not None and measured.left >= self.margin and not measured.grows
 
     @property
     def bytes(self) -> int | None:
@@ -57,8 +67,12 @@ class Tried:
         """The verdict, and what would help."""
         measured = self.result.measured
         remedy = measured.remedy if measured and not self.fits else ""
-        fit = Fit(fits=self.fits, taken=self.bytes or 0, capacity=capacity, remedy=remedy)
-        return [text for text in (fit.sentence(), fit.advice) if text]
+        fit = Fit(fits=self.fits, taken=self.bytes or 0, capacity=capacity, remedy=remedy, margin=self.margin)
+        says = [text for text in (fit.sentence(), fit.advice) if text]
+        if measured is not None and measured.grows:
+            end = f"Out of memory in iteration {measured.full:,}" if self.fits else "Memory does not last"
+            says = [f"{end}: it grows by {measured.grows}.", f"In the iterations that ran: {says[0]}", *says[1:]]
+        return says
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +80,7 @@ class Fits:
     """Answer of ``phantora fits``."""
 
     fits: bool
+    """It runs to its end and does not grow."""
     memory: Bytes | None
     """Memory of the fullest GPU. Where the run does not fit: the memory that it needs, if known."""
     capacity: Bytes
@@ -74,11 +89,26 @@ class Fits:
     """The largest value that fits, or 0; None without ``--largest``."""
     tried: dict[int, Bytes | None] | None = None
     """The memory by value."""
+    full: int | None = None
+    """Iteration in which a run whose memory grows uses up the GPU."""
+    worst_batch: str = ""
+    """The batches of ``--worst-batch``."""
+    remedies: list[Remedied] = field(default_factory=list)
+    """Changes that make the run fit, the fastest first, then those that do not."""
 
 
-def fits(run: RunSpec, folder: Path, largest: str | None = None, on_result: OnResult = report_nothing) -> Fits:
-    """Whether a run fits its GPUs; with `largest`, an option of its script, the largest number of it that fits. The
-    runs are kept in `folder`. Raises PhantoraError for a run that fails for another reason than memory."""
+def fits(
+    run: RunSpec,
+    folder: Path,
+    largest: str | None = None,
+    on_result: OnResult = report_nothing,
+    *,
+    margin: float = MARGIN,
+    remedies: bool = True,
+) -> Fits:
+    """Whether a run fits its GPUs; with `largest`, an option of its script, the largest number of it that fits and
+    leaves the `margin`. `remedies`: simulate what would help a run that does not fit. The runs are kept in `folder`.
+    Raises PhantoraError for a run that fails for another reason than memory."""
     if largest and any(word.partition("=")[0] == largest for word in run.arguments):
         raise PhantoraError(f"--largest {largest}: leave {largest} out of the script's arguments, it is searched")
     request = one_run(run, folder, "fits", largest)
@@ -87,24 +117,46 @@ def fits(run: RunSpec, folder: Path, largest: str | None = None, on_result: OnRe
         result, capacity = row.entry.result, row.entry.point.capacity
         if result is None:
             raise PhantoraError(f"{run.target} was not run: {row.entry.skipped}")
-        one = Tried(1, result)
-        return Fits(fits=one.fits, memory=one.bytes, capacity=capacity, says=one.says(capacity))
+        return _fit_of(run, request, Tried(1, result, margin), on_result if remedies else None)
     capacity = plan_of(request).points[0].capacity
 
     def run_with(number: int) -> Tried:
         result = run_point(request, {LARGEST: number}, on_result).entry.result
         assert result is not None
-        return Tried(number, result)
+        return Tried(number, result, margin)
 
-    known = {one.value: one for one in largest_that_fits(run_with, capacity, largest, run.target)}
-    best = max((one.value for one in known.values() if one.fits), default=0)
+    search = largest_that_fits(run_with, round(capacity * (1 - margin)), largest, run.target)
+    known = {one.value: one for one in search}
+    best = max((one.value for one in known.values() if one.safe), default=0)
     shown = known[best or 1]
     line = f"Largest {largest} that fits: {best}." if best else f"Not even {largest} 1 fits."
     says = [line, *shown.says(capacity)]
     if best and (more := known.get(best + 1)) is not None and more.bytes:
-        says.append(f"{largest} {best + 1} needs {more.bytes / GIB:.1f} GiB.")
+        left = f", which leaves less than {margin:.0%} (--margin)" if more.fits else ""
+        says.append(f"{largest} {best + 1} needs {more.bytes / GIB:.1f} GiB{left}.")
     memory = {one.value: one.bytes for one in known.values()}
     return Fits(fits=bool(best), memory=shown.bytes, capacity=capacity, says=says, largest=best, tried=memory)
+
+
+def _fit_of(run: RunSpec, request: Request, one: Tried, on_result: OnResult | None) -> Fits:
+    """The answer for one run, with remedies if `on_result` is given."""
+    measured, capacity = one.result.measured, plan_of(request).points[0].capacity
+    says, helped = one.says(capacity), []
+    worst = measured.worst_batch if measured else ""
+    if run.ranks.worst_batch:
+        says.append(f"Worst batch: {worst}." if worst else f"--worst-batch: {run.target} {NO_LOADER}.")
+    if on_result is not None and not one.safe and not (measured and measured.grows):
+        helped = remedied(run, request, one.result, on_result)
+        says += [text.says(capacity) for text in helped]
+    return Fits(
+        fits=one.fits and not (measured and measured.grows),
+        memory=one.bytes,
+        capacity=capacity,
+        says=says,
+        full=measured.full if measured else None,
+        worst_batch=worst,
+        remedies=helped,
+    )
 
 
 def run_point(request: Request, values: Mapping[str, Value], on_result: OnResult) -> Row:
@@ -140,13 +192,13 @@ def largest_that_fits(run: Callable[[int], Tried], capacity: int, option: str, s
     number, runs = 1, 0
     while number <= MOST:
         found = run(number)
-        if before is not None and before.fits and found.fits and _same(before.result, found.result):
+        if before is not None and before.safe and found.safe and _same(before.result, found.result):
             raise ChangesNothing(f"{option} changes nothing: does {script} read it?")
         before = found
         yield found
         if found.bytes:
             tried[number] = found.bytes
-        low, high = (number, high) if found.fits else (low, number)
+        low, high = (number, high) if found.safe else (low, number)
         if high == low + 1 or high == 1:
             return
         number = (low + high) // 2 if high and runs % 2 else _next(tried, low, high, capacity)
@@ -199,6 +251,8 @@ class Sizes:
     """Tokens of the whole job."""
     prices: Mapping[str, float] = field(default_factory=dict)
     """Dollars for an hour of a GPU, by its name; "" for all others."""
+    margin: float = MARGIN
+    """Share of the fullest GPU's memory that a cluster leaves that is enough."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +261,9 @@ class Offers:
 
     tried: list[Offer]
     enough: Offer | None
-    """The smallest on which the script fits and is fast enough."""
+    """The smallest on which the script is fast enough and leaves the margin."""
+    passed_over: list[Offer] = field(default_factory=list)
+    """Smaller ones that are fast enough and leave less."""
 
 
 def plan(run: RunSpec, folder: Path, sizes: Sizes, on_result: OnResult = report_nothing) -> Offers:
@@ -215,9 +271,11 @@ def plan(run: RunSpec, folder: Path, sizes: Sizes, on_result: OnResult = report_
     Raises PhantoraError."""
     clusters = clusters_of(sizes.gpu, sizes.most, sizes.per_host)
     request = one_run(replace(run, cluster=clusters[0]), folder, "plan")
-    request = replace(request, objective=Objective("speed", sizes.prices))
+    request = replace(request, objective=Objective("speed", sizes.prices, sizes.margin))
     tried = list(offers(request, clusters, sizes.tokens, sizes.rate, on_result))
-    return Offers(tried, next((one for one in tried if one.rate and one.rate >= (sizes.rate or 0.0)), None))
+    fast = [one for one in tried if one.rate and one.rate >= (sizes.rate or 0.0)]
+    enough = next((one for one in fast if one.row.room), None)
+    return Offers(tried, enough, [one for one in fast if not one.row.room and (not enough or one.gpus < enough.gpus)])
 
 
 def offers(
@@ -241,7 +299,7 @@ def offers(
                 "--tokens cannot be answered; run it without them"
             )
         yield Offer(cluster=cluster, gpus=point.world, row=row, unit=unit, seconds=seconds, dollars=dollars)
-        if least is not None and row.rate is not None and row.rate >= least:
+        if least is not None and row.rate is not None and row.room and row.rate >= least:
             return
 
 

@@ -31,6 +31,7 @@ def render(found: Answer, console: Console) -> None:
     if not ran:
         console.print("No point ran to its end.", style="bold")
         return
+    _report_passed_over(found, console)
     _report_ties(found, console)
     _report_front(found, ran, console)
     _report_folds(found, ran, console)
@@ -95,6 +96,19 @@ def why(row: Row) -> str:
     if result.needs:
         return f"does not fit: needs {size(result.needs)} of {capacity}"
     return f"does not fit: needs more than {capacity}"
+
+
+def _report_passed_over(found: Answer, console: Console) -> None:
+    best, margin = found.best, f"{found.objective.margin:.0%}"
+    if best is not None and not best.room:
+        _line(console, f"No point leaves {margin} of its memory (--margin): other shapes or a longer run may not fit.")
+    for row in found.passed_over[:3] if best is not None and best.room else ():
+        assert row.measured is not None
+        _line(
+            console,
+            f"{row.rank} is {-row.behind:.1%} better than 1 and passed over: it leaves {row.measured.left:.1%} of its "
+            f"memory, less than {margin} (--margin).",
+        )
 
 
 def _report_ties(found: Answer, console: Console) -> None:

@@ -46,6 +46,18 @@ class Measured:
     host, the last two where nothing computes."""
     roles: str = ""
     """Share of idle time by role of reinforcement learning: ``generate 12%, score + train 53%``."""
+    grows: str = ""
+    """Memory that grows each iteration, and what keeps it."""
+    full: int | None = None
+    """Iteration in which the growth uses up the GPU."""
+
+    worst_batch: str = ""
+    """The batches of ``--worst-batch``; "" without it, or if the script has no DataLoader."""
+
+    @property
+    def left(self) -> float:
+        """Share of the fullest GPU's memory that is left."""
+        return 1.0 - self.memory / self.capacity
 
 
 @dataclass(frozen=True)

@@ -179,7 +179,7 @@ def confirmed(work: Work, entries: list[Entry]) -> list[Entry]:
     request, objective = work.request, work.request.objective
     for _ in range(CONFIRMED if request.fold == ONE else 0):
         ran = [entry for entry in entries if entry.result is not None and entry.result.status == RAN]
-        best = max(ran, key=lambda entry: _at_most(entry, objective), default=None)
+        best = max(ran, key=lambda entry: (_has_room(entry, objective), _at_most(entry, objective)), default=None)
         if best is None or best.result is None or not is_first_only(best.result.fold):
             break
         found = replace(work, fold=ENDS, done=work.done, expected=work.expected)
@@ -187,6 +187,11 @@ def confirmed(work: Work, entries: list[Entry]) -> list[Entry]:
         work.done, work.expected = found.done, found.expected
         entries = [checked[0] if entry is best else entry for entry in entries]
     return entries
+
+
+def _has_room(entry: Entry, objective: Objective) -> bool:
+    result = entry.result
+    return result is not None and result.measured is not None and objective.has_room(result.measured)
 
 
 def _at_most(entry: Entry, objective: Objective) -> float:

@@ -160,7 +160,8 @@ class Runner:
     def _settle(self, task: Task, result: Result) -> None:
         entry = self.entries.setdefault(task.key, Entry(task))
         entry.result = result
-        if result.status == RAN and (self._best is None or self._value(entry) > self._value(self._best)):
+        roomy = result.measured is not None and self.objective.has_room(result.measured)
+        if result.status == RAN and roomy and (self._best is None or self._value(entry) > self._value(self._best)):
             self._best = entry
         self.source.notify(task.point, result)
         self._drop_logs()

@@ -114,7 +114,7 @@ class Search:
         value = 0.0
         if result is not None:
             self.seconds += result.seconds
-            if result.status == RAN and result.measured is not None:
+            if result.status == RAN and result.measured is not None and self.objective.has_room(result.measured):
                 rate, _ = self.objective.work(point, result.measured)
                 value = self.objective.value(point, rate, result.measured.watts)
         position = self._position(point.values)

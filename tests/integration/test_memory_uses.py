@@ -100,3 +100,16 @@ def test_a_backward_pass_without_room_names_its_forward_line(tmp_path: Path) -> 
     assert "MiB free; phantora fits says what it needs" in last
     assert "STEP" not in found.err and "HELD UP" not in found.err
     assert found.err.count("run.arrow") == 2  # the title, the end
+
+
+def test_remedies_take_less_memory(tmp_path: Path) -> None:
+    peaks = {}
+    for remedy in ("", "checkpointing", "offload"):
+        options = ("--remedy", remedy) if remedy else ()
+        args = ("--layers", "4", "--steps", "2", "--batch", "2")
+        run = runs.trace(tmp_path, *options, str(runs.SAMPLES / "llama_single.py"), *args)
+        report = analyze(open_log(run.log))
+        peaks[remedy] = report.ranks[0].gpu.peak_allocated
+        told = [one.what.partition(" at ")[0] for one in report.assumptions if "--remedy" in one.what]
+        assert told == ([f"4 repeated layers of Llama (--remedy {remedy})"] if remedy else [])
+    assert peaks["checkpointing"] < peaks["offload"] < peaks[""]

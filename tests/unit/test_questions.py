@@ -69,3 +69,12 @@ def test_an_option_that_the_script_does_not_read_ends_the_search() -> None:
 
 def test_clusters_of_one_two_four_gpus() -> None:
     assert clusters_of("H100", 16, 8) == ["1x1xH100", "1x2xH100", "1x4xH100", "1x8xH100", "2x8xH100"]
+
+
+def test_a_larger_number_that_leaves_less_than_the_margin_is_not_the_largest() -> None:
+    def run(number: int) -> Tried:
+        taken = number * 10 << 30
+        return Tried(number, result(RAN if number <= 8 else OUT_OF_MEMORY, taken, taken, number), 0.04)
+
+    tried = {one.value: one for one in largest_that_fits(run, round(0.96 * (80 << 30)), "--batch", "train.py")}
+    assert tried[7].safe and tried[8].fits and not tried[8].safe

@@ -26,6 +26,7 @@ def patches() -> tuple[Patch, ...]:
         profiler,
         progress_bars,
         races,
+        remedies,
         rendezvous,
         rpc_channels,
         static_runtime,
@@ -34,6 +35,7 @@ def patches() -> tuple[Patch, ...]:
         tuning,
         unmodelled_cpu,
         unpickling,
+        worst_batch,
     )
 
     return (
@@ -61,6 +63,8 @@ def patches() -> tuple[Patch, ...]:
         standins.PATCH,
         shims.PATCH,
         loading.PATCH,
+        worst_batch.PATCH,
+        remedies.PATCH,
         unmodelled_cpu.PATCH,
         rendezvous.PATCH,
         groups.PATCH,

@@ -9,7 +9,8 @@ from phantora.trace.analysis.host_memory import HostMemory
 from phantora.trace.analysis.units import percent, size
 from phantora.units import GIB
 
-_TIGHT = 0.05  # of the GPU: less is gone with another batch's shapes or a longer run's fragmentation
+MARGIN = 0.04
+"""Share of a GPU that a safe run leaves: less is gone with other shapes or a longer run's fragmentation."""
 _MOST_RANKS = 8
 
 
@@ -45,6 +46,7 @@ class Fit:
     """Bytes that the rank may take beyond `taken`: what NCCL's watchdog frees late (``watchdog_uncertainty.py``)."""
     host: HostMemory | None = None
     """Memory of the host that has the least left, where it matters."""
+    margin: float = MARGIN
     remedy: str = ""
     """A change that would make the run fit; "" if it fits or nothing is known."""
     says: list[str] = field(default_factory=list)
@@ -93,7 +95,7 @@ class Fit:
         if self.by_chance > self.left:
             late = f"what NCCL's watchdog frees late by chance may take {size(self.by_chance)} more"
             return f"Fits in some runs only: {of}, {left}; {late}."
-        if self.left - self.by_chance < _TIGHT * self.capacity:
+        if self.left - self.by_chance < self.margin * self.capacity:
             return f"Fits, barely: {of}, {left}; other shapes or a longer run may not."
         return f"Fits: {of}, {left}."
 
