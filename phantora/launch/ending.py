@@ -78,6 +78,8 @@ class Outcome:
     startup_seconds: float = 0.0
     """Seconds from the start of the fork server to the first rank's fork."""
     wall_seconds: float = 0.0
+    printed_mfu: tuple[float, float] | None = None
+    """The MFU that the script prints, a share, and half of its last digit."""
 
     def fail(self, status: int, reason: Reason, message: str, rank: int | None = None) -> None:
         """Keeps the first failure."""

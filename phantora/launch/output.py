@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from phantora.errors import PhantoraError, Reason, cause_of
 from phantora.launch.plan import STDERR, STDOUT, Plan, parse_streams, rank_log_dir
+from phantora.launch.printed_mfu import PrintedMfu
 from phantora.launch.repeats import Repeats
 
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|[\r\n])")  # progress bars end their lines with a carriage return
@@ -124,6 +125,7 @@ class Stream:
     """True for a line that the console does not show."""
     file: BinaryIO | None
     path: Path | None
+    mfu: PrintedMfu
     tail: bytes = b""
     end: bytes = b""
     """The last that came, at most :data:`_END_BYTES`."""
@@ -139,6 +141,7 @@ class Stream:
         if data:
             self.end = (self.end + data)[-_END_BYTES:]
             self._log(data, console)
+            self.mfu.read(self.fd, data)
             if self.to_console:
                 self._show(data, console)
             return True
@@ -208,6 +211,7 @@ class Outputs:
         self._tee = parse_streams("--tee", tee, plan.ranks_per_host)
         self._redirect = parse_streams("--redirects", options.redirects, plan.ranks_per_host)
         self.repeats = Repeats()
+        self.mfu = PrintedMfu()
 
     def check(self) -> None:
         """Raises, before anything runs, if the log directory cannot be written."""
@@ -252,6 +256,7 @@ class Outputs:
                     leaves_out=leaves_out,
                     file=file,
                     path=path,
+                    mfu=self.mfu,
                 )
             )
             ends.append(write)

@@ -136,6 +136,7 @@ class RankSupervisor:
             self.close()
         if self._outcome.failed_rank is not None:
             self._outcome.last_words = self._last_words.get(self._outcome.failed_rank, "")
+        self._outcome.printed_mfu = self._outputs.mfu.value()
         self._outcome.wall_seconds = time.monotonic() - self._begin
         return self._outcome
 

@@ -227,7 +227,7 @@ class _Run:
         log: Path | None = None
         try:
             self._write_missing(simulation)
-            self._close(report, simulation)
+            self._close(report, simulation, outcome.printed_mfu)
             if simulation.log is not None:
                 rows = simulation.log.rows
                 log = outputs.settle(outcome.status == 0, rows)
@@ -241,9 +241,11 @@ class _Run:
             self.console.message(f"phantora: {error}")  # what the script ended with counts more
         return RunResult(outcome.status, outcome.reason, outcome.message, log, report)
 
-    def _close(self, report: RunReport, simulation: Simulation) -> None:
+    def _close(self, report: RunReport, simulation: Simulation, printed_mfu: tuple[float, float] | None) -> None:
         operators = simulation.simulator.operators() if simulation.simulator is not None else []
         more: dict[str, Any] = {"operators": [asdict(entry) for entry in operators]}
+        if printed_mfu is not None:
+            more["printed_mfu"] = printed_mfu
         if report.status == 0 and self.setup.spec.output.recording and simulation.log is not None:
             from phantora.runs.sensitivity import simulated_again
             from phantora.trace.recording import by_rank

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from phantora.trace.analysis.analyze import analyze
+from phantora.trace.analysis.assumptions import Assumption, relevant
+from phantora.trace.analysis.render import render
 from phantora.trace.analysis.report import Report
 from phantora.trace.analysis.summary import lines
 from phantora.trace.reader import open_log
@@ -20,6 +25,12 @@ STEP = 1000 * US
 
 def report_of(run: FakeRun, folder: Path) -> Report:
     return analyze(open_log(run.write(folder / "run.arrow")))
+
+
+def printed(report: Report) -> str:
+    text = io.StringIO()
+    render(report, Console(file=text, width=200))
+    return text.getvalue()
 
 
 def sharded(folder: Path, late: int) -> Report:
@@ -76,7 +87,9 @@ def sharded(folder: Path, late: int) -> Report:
 def test_each_delay_has_its_own_share(tmp_path: Path, late: int) -> None:
     report = sharded(tmp_path, late)
     found = dict(lines(report))
-    assert found["HELD UP"] == f"all_gather 10.0 %, late rank {late} 10.0 %, reduce_scatter 5.0 %"
+    assert found["HELD UP"] == (
+        f"all_gather 10.0 %, late rank {late} 10.0 % (its slower kernels cost 20.0 %), reduce_scatter 5.0 %"
+    )
     assert sum(delay.time for delay in report.delays) == report.steady.time - report.steady.compute == 250 * US
 
 
@@ -89,7 +102,7 @@ def test_losses_and_delays_explain_the_mfu(tmp_path: Path) -> None:
     assert sum(loss.share for loss in report.losses) + delays + mfu == pytest.approx(1)
     below = 100 * (0.6 - mfu)
     assert dict(lines(report))["LOST"] == (
-        f"15 % kernels without flops (elementwise 15.0), {below:.0f} % below peak (gemm {below:.1f})"
+        f"15 % kernels without flops (elementwise 15.0), {below:.0f} % below BF16's peak (gemm {below:.1f})"
     )
 
 
@@ -131,6 +144,32 @@ def test_steps_of_a_real_run_that_wait_count(tmp_path: Path) -> None:
     assert found["STEP"].startswith("1.60 ms (1 to 3), 3 of 10 steps wait for the host: 38 % of the time, most in Data")
     assert found["HELD UP"].startswith("host 38.1 %")
     assert report.details is not None and "most in DataLoader" in report.details.findings[0]
+    (path,) = (path for path in report.details.critical_paths if path.gain is not None)
+    assert path.step == 5 and next(iter(path.by_class)) == "host"  # one of those that take most of the time
+    text = printed(report)
+    assert "Critical path of step 5 (it waits for the host): 3.00 ms" in text
+    assert re.search(r"^  in DataLoader +604.50 us +37.8%", text, re.MULTILINE)
+
+
+def test_a_long_table_of_steps_folds_those_near_the_typical_one(tmp_path: Path) -> None:
+    run = FakeRun(replace(METADATA, host_mode=REAL, world_size=1, ranks_per_host=1, peak_flops={}))
+    t = 0
+    for step in range(1, 41):
+        begin = t
+        t += 3 * STEP if step in (7, 30) else 0
+        length = STEP + 20 * US * (step % 3)
+        run.add(Kind.KERNEL, 0, t + 10 * US, t + length, "gemm", launch=t + 5 * US)
+        t += length
+        run.add(Kind.ANNOTATION, 0, begin, t - 1, f"ProfilerStep#{step}")
+    rows = printed(report_of(run, tmp_path)).partition("\nSteps")[2].partition("\nRanks")[0].splitlines()
+    assert [row.split("  ")[0] for row in rows[2:6]] == ["1-6,8-29,31-40", "7", "30", "steady"]
+
+
+def test_an_assumption_about_the_host_is_said_where_it_matters() -> None:
+    threads = Assumption("CPU operators run on 24 threads at train.py:3", 1)
+    count = Assumption("nonzero finds 0 in 5000 elements at train.py:12", 1)
+    assert relevant([count, threads], 100.0, 0.5) == [count]
+    assert relevant([count, threads], 100.0, 2.0) == [count, threads]
 
 
 def test_a_first_step_unlike_the_others_is_set_apart_with_its_share(tmp_path: Path) -> None:

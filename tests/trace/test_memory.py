@@ -176,6 +176,10 @@ def test_memory_that_grows_is_named_with_what_keeps_it(tmp_path: Path) -> None:
     left = (80 << 30) - 600 * MB
     assert report.growth == Growth(0, 40 * MB, "leak.py:27 (outs)", True, 6 + left // (40 * MB) + 1)
     said = dict(summary.lines(report))["GROWS"]
+    assert f"; not from iteration {report.growth.full:,} on (GROWS)" in dict(summary.lines(report))["FITS"]
+    details = analyze(open_log(tmp_path / "run.arrow")).details
+    assert details is not None
+    assert details.findings[0].startswith("Growing memory: 40.0 MiB an iteration, kept by leak.py:27 (outs)")
     assert (
         said == f"40.0 MiB an iteration, kept by leak.py:27 (outs); out of memory in iteration {report.growth.full:,}"
     )

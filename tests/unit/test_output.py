@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import os
 
+import pytest
+
 from phantora.launch.output import Console, Stream
+from phantora.launch.printed_mfu import PrintedMfu
 
 
 def test_the_message_of_an_uncaught_exception_is_found_behind_its_stack() -> None:
@@ -14,9 +17,36 @@ def test_the_message_of_an_uncaught_exception_is_found_behind_its_stack() -> Non
     frames = "".join(f"frame #{number}: c10d::Watchdog::run() + 0xb7 ({'x' * 100})\n" for number in range(20))
     os.write(writer, f"terminate called\n  what():  {limit}\n{frames}".encode())
     stream = Stream(
-        fd=reader, number=2, prefix=b"[rank0]: ", to_console=False, leaves_out=lambda _: False, file=None, path=None
+        fd=reader,
+        number=2,
+        prefix=b"[rank0]: ",
+        to_console=False,
+        leaves_out=lambda _: False,
+        file=None,
+        path=None,
+        mfu=PrintedMfu(),
     )
     stream.pump(Console(io.BytesIO(), io.BytesIO(), status=False))
     assert stream.last_words == limit
     os.close(writer)
     stream.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [
+        ("step 2  482.4 ms  16,901 tokens/s  MFU 39.4%  memory 58.86 GiB\n", 0.394),
+        ("iter 4: loss 2.1, time 11.2ms, mfu 12.34%\n", 0.1234),
+        ("\x1b[31mstep:  1  \x1b[35mmfu: 41.20%\x1b[39m\n", 0.412),
+        ('{"mfu": 0.3956431358367362, "params": 1}\n', 0.3956431358367362),
+        ("MFU (%): 41.0\n", 0.41),
+        ("mfu -100.00%\nmfu 20.0%\nmfu 30.0%\nmfu 31.0%\n", 0.30),
+        ("MFU of the H100s is printed below\nmfuture 7\n", None),
+    ],
+)
+def test_a_printed_mfu_is_read(text: str, share: float | None) -> None:
+    found = PrintedMfu()
+    for byte in text.encode():
+        found.read(1, bytes([byte]))
+    value = found.value()
+    assert (value and value[0]) == (share if share is None else pytest.approx(share))

@@ -16,7 +16,7 @@ from phantora.trace.analysis.assumptions import assumptions
 from phantora.trace.analysis.collectives import Collectives
 from phantora.trace.analysis.communicators import groups
 from phantora.trace.analysis.critical_path import CriticalPaths
-from phantora.trace.analysis.delays import delays, losses
+from phantora.trace.analysis.delays import delays, losses, slower_kernels
 from phantora.trace.analysis.energy import EnergySums
 from phantora.trace.analysis.exposure import Exposures
 from phantora.trace.analysis.findings import findings
@@ -28,6 +28,7 @@ from phantora.trace.analysis.hosts import other_hosts
 from phantora.trace.analysis.links import Links
 from phantora.trace.analysis.memory import memory, peak_and_growth
 from phantora.trace.analysis.memory_fit import fit_of
+from phantora.trace.analysis.mfu import MfuBasis
 from phantora.trace.analysis.occupancy import NextRow, first_row, idle_time, occupancy, times
 from phantora.trace.analysis.phases import phases
 from phantora.trace.analysis.races import races
@@ -277,6 +278,7 @@ class _Pass:
         if self.steps.predicted:
             steady = _settled(self.log, steady, peak)
         exposure = self._exposure(steady)
+        slower = slower_kernels(ranks, max(1, len(parts)))
         report = Report(
             path=self.log.path,
             complete=self.log.complete,
@@ -293,8 +295,9 @@ class _Pass:
             by_provenance=_shares([rank.by_provenance for rank in ranks]),
             exposure=exposure,
             host_waits=self.host_waits.report(steady),
-            delays=delays(steady, exposure, self.exposures.late, self._waits_unknown()),
+            delays=delays(steady, exposure, self.exposures.late, slower, self._waits_unknown()),
             losses=losses(steady, self.work.kernel_classes(), peak),
+            mfu=self._mfu(peak),
             unmeasured=self.unmeasured.report(),
             assumptions=assumptions(self.log),
             races=races(self.log),
@@ -359,6 +362,21 @@ class _Pass:
             replace(e, exposed=moving * e.transfer + waiting * e.late_rank, late_rank=waiting * e.late_rank)
             for e in found
         ]
+
+    def _mfu(self, peak: float | None) -> MfuBasis | None:
+        flops = {name: own for name, (_, own) in self.work.kernel_classes().items()}
+        if not peak or not sum(flops.values()):
+            return None
+        stretches = sum(1 for (index, _) in self.times if self.spans[index].steady)
+        printed, rounding = self.log.trailer.get("printed_mfu") or (None, 0.0)
+        return MfuBasis(
+            dtype=self.meta.mfu_dtype,
+            peak=peak,
+            attention=flops.get("attention", 0.0) / sum(flops.values()),
+            float32=self.work.float32() / max(1, stretches),
+            printed=printed,
+            rounding=rounding,
+        )
 
     def _waits_unknown(self) -> bool:
         """True for the traces of some ranks of a real run: when the others arrived is unknown."""
@@ -539,11 +557,24 @@ _WAITS, _LONGER = 0.2, 1.5  # of a step, and times the typical step: a host-boun
 
 def _waits(own: list[Times]) -> HostBound | None:
     """The steady steps that are longer than others because their GPU waits for the host; None if there are none."""
-    typical = sorted(times.time for times in own)[(len(own) - 1) // 2]
-    found = [times for times in own if times.time > _LONGER * typical and times.host > _WAITS * times.time]
+    found = _host_bound(own)
     if not found:
         return None
     return HostBound(len(found), len(own), sum(times.host for times in own) / sum(times.time for times in own))
+
+
+def _host_bound(own: list[Times]) -> list[Times]:
+    typical = sorted(times.time for times in own)[(len(own) - 1) // 2]
+    return [times for times in own if times.time > _LONGER * typical and times.host > _WAITS * times.time]
+
+
+def host_bound_steps(report: Report) -> set[int]:
+    """Numbers of the steps that the headline counts as waiting for the host."""
+    if report.headline.waits is None:
+        return set()
+    own = _steady(report.steps)
+    waiting = {id(times) for times in _host_bound([step.times for step in own])}
+    return {step.number for step in own if id(step.times) in waiting}
 
 
 _ONCE = ("start-up", "recompile", "autotuning", "waits", SETTLING)
@@ -567,10 +598,12 @@ def _shares(parts: list[dict[str, float]]) -> dict[str, float]:
 
 
 def _typical(spans: list[Span]) -> int | None:
-    """The steady step of median length."""
-    steps = [span for span in spans if span.steady]
-    steps = sorted(steps, key=lambda span: (span.last - span.first, span.step))
-    return steps[(len(steps) - 1) // 2].step if steps else None
+    """The steady step that stands for most of the time: half of it lies in steps that are as long or longer."""
+    steps = sorted((span for span in spans if span.steady), key=lambda span: (span.last - span.first, span.step))
+    if not steps:
+        return None
+    until = np.cumsum([span.last - span.first for span in steps])
+    return steps[int(np.searchsorted(2 * until, until[-1]))].step
 
 
 def _ranges(numbers: list[int]) -> str:

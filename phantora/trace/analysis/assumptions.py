@@ -29,6 +29,7 @@ _OPTIONS = {
 """Beginnings of assumptions -> what ``--assume`` is given to change them. Reads have their line in it."""
 
 MOST_LINES = 3
+_LEAST = 0.01  # of a step
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _CHECKS = frozenset({"isnan", "isinf", "isfinite"})
 
@@ -85,6 +86,11 @@ def _by_source(what: str, times: int) -> Assumption | None:
     if what.startswith(REAL) and int(text or 0) not in tests.lines:
         return None
     return Assumption(what, times, ends_loop=text.isdigit() and int(text) in tests.ends_loop)
+
+
+def relevant(found: Sequence[Assumption], step: float, host: float) -> list[Assumption]:
+    """Without what changes under a per cent of a `step`: `host` is what its hosts may change of it, both in ns."""
+    return [each for each in found if each.rank != 2 or host >= _LEAST * step]
 
 
 def assumed(found: Sequence[Assumption]) -> list[str]:

@@ -7,23 +7,32 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from statistics import median
 
 from phantora.trace.analysis.communicators import collective_kind
-from phantora.trace.analysis.report import Delay, Exposure, Loss, Times
+from phantora.trace.analysis.report import Delay, Exposure, Loss, RankReport, Times
 
 _NAMES = {"copy": "copies", "dependency": "dependencies", "launch gap": "launch gaps"}
+_SLOWER = 0.01  # relative: less is no difference between ranks
 _MOST = 0.5  # of the lateness, for a rank to be named alone
 
 
-def delays(steady: Times, exposure: Sequence[Exposure], late: Mapping[int, float], waits: bool = False) -> list[Delay]:
+def delays(
+    steady: Times,
+    exposure: Sequence[Exposure],
+    late: Mapping[int, float],
+    slower: Mapping[int, float],
+    waits: bool = False,
+) -> list[Delay]:
     """The rows of a steady step, longest first; their sum is ``steady.time - steady.compute``. `late`: ns that ranks
-    came last, on any scale. `waits`: the log does not tell when the last rank arrived, so transfers include waits."""
+    came last, on any scale. `slower`: as :func:`slower_kernels` gives it. `waits`: the log does not tell when the last
+    rank arrived, so transfers include waits."""
     found: list[Delay] = []
     for cause, time in steady.stalls.items():
         if cause == "transfer":
             found += _transfers(time, exposure, waits)
         elif cause == "late rank":
-            found += _late_ranks(time, late)
+            found += _late_ranks(time, late, slower)
         else:
             found.append(Delay(_NAMES.get(cause, cause), cause, time))
     return sorted((delay for delay in found if delay.time > 0), key=lambda delay: (-delay.time, delay.name))
@@ -41,14 +50,32 @@ def _transfers(time: float, exposure: Sequence[Exposure], waits: bool) -> list[D
     return [Delay(kind + more, "transfer", time * own / whole) for kind, own in by_kind.items()]
 
 
-def _late_ranks(time: float, late: Mapping[int, float]) -> list[Delay]:
+def _late_ranks(time: float, late: Mapping[int, float], slower: Mapping[int, float]) -> list[Delay]:
     """The rank that causes most of the lateness, and the others."""
     whole = sum(late.values())
     rank = max(late, key=lambda rank: late[rank], default=-1)
     if not whole or rank < 0 or late[rank] < _MOST * whole:
         return [Delay("late ranks", "late rank", time)]
     own = time * late[rank] / whole
-    return [Delay(f"late rank {rank}", "late rank", own), Delay("other late ranks", "late rank", time - own)]
+    alone = Delay(f"late rank {rank}", "late rank", own, slower.get(rank, 0.0))
+    return [alone, Delay("other late ranks", "late rank", time - own)]
+
+
+def slower_kernels(ranks: Sequence[RankReport], steps: int) -> dict[int, float]:
+    """ns of a step by which the kernels of a rank take longer than those of the median of the other ranks, where they
+    do."""
+    sums = {one.rank: kernel_time(one) for one in ranks}
+    found = {}
+    for rank, own in sums.items():
+        others = [time for other, time in sums.items() if other != rank]
+        if others and own > median(others) * (1 + _SLOWER):
+            found[rank] = (own - median(others)) / steps
+    return found
+
+
+def kernel_time(rank: RankReport) -> float:
+    """ns of a rank's device time in steady steps, communication left out."""
+    return sum(time for name, time in rank.by_class.items() if name != "communication")
 
 
 def losses(steady: Times, classes: Mapping[str, tuple[float, float]], peak: float | None) -> list[Loss]:

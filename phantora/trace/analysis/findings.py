@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from statistics import median
 
 from phantora.trace.analysis.communicators import collective_kind, ranges
+from phantora.trace.analysis.delays import kernel_time, slower_kernels
 from phantora.trace.analysis.host_waits import most_in
+from phantora.trace.analysis.memory_fit import KEEP_LESS, grows
+from phantora.trace.analysis.mfu import PRECISION
 from phantora.trace.analysis.report import Details, Report, StepTimes
 from phantora.trace.analysis.settled_steps import SETTLING
+from phantora.trace.analysis.summary import slow_products
 from phantora.trace.analysis.units import duration, percent, rate, size
 from phantora.trace.schema import REAL
 
 _WORTH_SAYING = 0.01  # of a step
 _BOUND = 0.1  # of a step: less is no reason to call it bound by its host
 _BEFORE = ("start-up", SETTLING)
+_SEEN = 0.0005  # of a step: a difference in the tables' digits
 _APART = 0.2  # of the time of all steps
 
 
@@ -74,23 +78,40 @@ def findings(report: Report, details: Details) -> list[str]:
         (kind, group), most = max(by_collective.items(), key=lambda item: item[1])
         waiter = max(waiters[kind, group].items(), key=lambda item: item[1])[0]
         by = f", awaited most by {waiter.removeprefix('aten::')}" if waiter else ""
+        waits = steady.exposed - stalls["transfer"]
+        of = f"; {percent(steady.exposed, whole)} with waits for ranks" if waits > _SEEN * whole else ""
         emit(
             "transfer",
-            "Exposed transfers: communication that no compute hides takes {time} of {step} ({share}), most in "
+            "Exposed transfers: communication that no compute hides takes {time} of {step} ({share}{of}), most in "
             f"{kind} of {group} ({duration(most)}{by}){_calls(kind, group, details)}.",
+            of=of,
         )
-    return [*(text for _, text in sorted(found, key=lambda item: -item[0])), *_apart(report)]
+    if slow := slow_products(report):
+        assert report.mfu is not None
+        found.append((report.mfu.float32, f"Precision: {slow}; {PRECISION}."))
+    return [*_grows(report), *(text for _, text in sorted(found, key=lambda item: -item[0])), *_apart(report)]
+
+
+def _grows(report: Report) -> list[str]:
+    """Memory that ends the run sooner or later."""
+    growth = report.growth
+    if growth is None:
+        return []
+    full = f"; the GPU is full in iteration {growth.full:,}"
+    return [f"Growing memory: {grows(growth)}, on rank {growth.rank}{full}; {KEEP_LESS}."]
 
 
 def _longer(rank: int, report: Report) -> str:
-    """How much longer a rank's kernels take than those of the median rank; "" below a share worth saying."""
-    sums = {
-        one.rank: sum(time for name, time in one.by_class.items() if name != "communication") for one in report.ranks
-    }
-    usual = median(time for other, time in sums.items() if other != rank) if rank in sums and len(sums) > 1 else 0
-    if not usual or sums[rank] < (1 + _WORTH_SAYING) * usual:
+    """How much longer a rank's kernels take than those of the median rank; "" where they do not."""
+    steps = max(1, report.headline.steps)
+    slower = slower_kernels(report.ranks, steps).get(rank, 0.0)
+    if not slower:
         return ""
-    return f"; its kernels take {percent(sums[rank] - usual, usual)} longer than those of the median rank"
+    usual = next(kernel_time(one) for one in report.ranks if one.rank == rank) / steps - slower
+    return (
+        f"; its kernels take {percent(slower, usual)} longer than those of the median rank, {duration(slower)} a step "
+        f"({percent(slower, report.steady.time)}), which is the most that mending it gains"
+    )
 
 
 def _copies(details: Details) -> str:

@@ -12,6 +12,7 @@ from phantora.trace.analysis.occupancy import Idle
 from phantora.trace.analysis.report import HostWait, Report, Times
 
 Ints = npt.NDArray[np.int64]
+_WORTH_NAMING = 0.01  # of a step
 _DATALOADER = "enumerate(DataLoader)"
 
 
@@ -58,3 +59,8 @@ def most_in(report: Report) -> str:
     """``, most in DataLoader``: the annotation that is open for most of the time."""
     most = report.host_waits[0] if report.host_waits else None
     return f", most in {most.name}" if most and most.name and most.time > 0.5 * report.steady.host else ""
+
+
+def named_waits(report: Report) -> list[HostWait]:
+    """The annotations that are open for a per cent of a step while the GPU waits for the host."""
+    return [wait for wait in report.host_waits if wait.name and wait.time >= _WORTH_NAMING * report.steady.time]

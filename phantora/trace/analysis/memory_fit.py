@@ -56,7 +56,7 @@ def fit_of(
         host=host,
     )
     if failed and fatal:
-        found.remedy = f"memory grows by {grows(growth)}: {_KEEP_LESS}" if growth is not None else _remedy(fullest)
+        found.remedy = f"memory grows by {grows(growth)}: {KEEP_LESS}" if growth is not None else _remedy(fullest)
         more = _why(fullest, found, growth)
     else:
         more = [] if shared else [other_ranks(found)]
@@ -101,7 +101,7 @@ def grows(growth: Growth) -> str:
     return f"{size(growth.bytes)} an iteration{how}"
 
 
-_KEEP_LESS = "keep what is detached (`.detach()`, `.item()`, `.cpu()`), or run under `torch.no_grad()`"
+KEEP_LESS = "keep what is detached (`.detach()`, `.item()`, `.cpu()`), or run under `torch.no_grad()`"
 
 
 def _why(memory: MemoryReport, found: Fit, growth: Growth | None) -> list[str]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from phantora.trace.analysis.analyze import mean_times, steps_of_mean
-from phantora.trace.analysis.assumptions import assumed
+from phantora.trace.analysis.analyze import host_bound_steps
+from phantora.trace.analysis.assumptions import assumed, relevant
 from phantora.trace.analysis.communicators import collective_kind, ranges
 from phantora.trace.analysis.findings import memory_finding
+from phantora.trace.analysis.host_waits import named_waits
+from phantora.trace.analysis.mfu import peak_name
 from phantora.trace.analysis.report import (
     CAUSES,
     CriticalPath,
@@ -21,27 +23,28 @@ from phantora.trace.analysis.report import (
     LinkReport,
     MemoryBlock,
     Report,
-    StepTimes,
-    Times,
     UnmeasuredOperator,
     Work,
 )
+from phantora.trace.analysis.steps_table import print_ranks, print_steps
 from phantora.trace.analysis.summary import (
     achieved_rate,
     counted,
     energy,
     host_bound,
+    host_effect,
     lines,
     no_kernels,
+    other_mfu,
     rounded,
     step_with_bar,
     who,
 )
+from phantora.trace.analysis.text_table import text_table
 from phantora.trace.analysis.units import cut, duration, percent, rate, short_name, size
 from phantora.trace.schema import REAL
 
-_MOST_RANKS = 16  # ranks shown one by one; more are only summed up
-_MOST_STEPS = 12
+_MOST_OPERATORS = 12
 _MOST_ROWS = 8  # of any other table
 
 
@@ -68,8 +71,8 @@ def render(report: Report, console: Console, verbose: bool = False) -> None:
     _races(report, console)
     if report.details is not None:
         _findings(report, console)
-    _steps(report, console)
-    _ranks(report, console)
+    print_steps(report, console)
+    print_ranks(report, console)
     _phases(report, console)
     _workspaces(report, console)
     if report.details is not None:
@@ -114,14 +117,6 @@ def _not_simulated(report: Report, console: Console) -> None:
         console.print(f"[bold]ENV[/bold]       not simulated: {', '.join(names)} (phantora analyze)", highlight=False)
 
 
-def _table(title: str, *columns: str, left: int = 1) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for i, column in enumerate(columns):
-        # Where a terminal is narrow names wrap; numbers stay whole.
-        table.add_column(column, justify="left" if i < left else "right", no_wrap=i >= left, overflow="fold")
-    return table
-
-
 def _findings(report: Report, console: Console) -> None:
     assert report.details is not None
     lines = [*report.details.findings]
@@ -138,7 +133,7 @@ def _phases(report: Report, console: Console) -> None:
     """The phases of a reinforcement-learning loop, by role."""
     if not report.phases:
         return
-    table = _table("\nPhases, after the first step", "role", "ranks", "phase", "time", "share", "GPU idle", left=3)
+    table = text_table("\nPhases, after the first step", "role", "ranks", "phase", "time", "share", "GPU idle", left=3)
     for role in report.phases:
         table.add_row(
             role.name, ranges(tuple(role.ranks)), "all", duration(role.time), "100.0%", percent(role.idle, role.time)
@@ -152,39 +147,6 @@ def _phases(report: Report, console: Console) -> None:
 
 _NAME, _NAME_IN_FILE = 44, 80  # characters of a kernel's name
 _WIDEST = 400  # columns of a terminal
-_WIDE = 95  # columns of a terminal that has room for all of a step
-_COLUMNS: dict[str, Callable[[Times], str]] = {
-    "time": lambda t: duration(t.time),
-    "compute": lambda t: percent(t.compute, t.time),
-    "comm": lambda t: percent(t.communication, t.time),
-    "exposed": lambda t: percent(t.exposed, t.time),
-    "overlap": lambda t: "-" if t.overlap is None else f"{100 * t.overlap:.1f}%",
-    "copy": lambda t: percent(t.copy, t.time),
-    "idle": lambda t: percent(t.idle, t.time),
-    "MFU": lambda t: "-" if t.mfu is None else f"{100 * t.mfu:.1f}%",
-    "allocated": lambda t: size(t.peak_allocated) if t.peak_allocated else "-",
-    "reserved": lambda t: size(t.peak_reserved) if t.peak_reserved else "-",
-}
-
-
-def _columns(console: Console) -> dict[str, Callable[[Times], str]]:
-    """Columns for which the terminal has room."""
-    left_out = () if console.width >= _WIDE else ("overlap", "copy")
-    return {name: show for name, show in _COLUMNS.items() if name not in left_out}
-
-
-def _row(times: Times, columns: Iterable[Callable[[Times], str]]) -> list[str]:
-    return [show(times) for show in columns]
-
-
-_SOURCES = {
-    "optimizer": "each ends with its optimizer",
-    "profiler": "by ProfilerStep annotations",
-    "dataloader": "each begins with its batch",
-    "pattern": "by repetition of what is launched",
-    "run": "the whole run as one",
-    "time": "the stretch asked for as one",
-}
 
 
 def render_summary(report: Report, console: Console) -> None:
@@ -192,15 +154,22 @@ def render_summary(report: Report, console: Console) -> None:
     console.print(f"[bold]{report.path}[/bold]  {who(report)}", highlight=False)
     if report.details is not None:
         _out_of_memory(report.details, console)
-    for text in assumed(report.assumptions):
-        console.print(f"[bold]ASSUMED[/bold]   {escape(text)}", highlight=False)
+    assumptions = relevant(report.assumptions, report.headline.step_time, host_effect(report))
+    decide, others = (assumed([a for a in assumptions if (a.rank == 0) == first]) for first in (True, False))
+    _assumed(decide, console)
     _not_simulated(report, console)
     _races(report, console)
     for word, text in lines(report):
         console.print(f"[bold]{word:8}[/bold]  {text}", highlight=False)
+    _assumed(others, console)
     for entry in report.unmeasured:
         if entry.decides:
             console.print(_unknown(entry), highlight=False)
+
+
+def _assumed(texts: Sequence[str], console: Console) -> None:
+    for text in texts:
+        console.print(f"[bold]ASSUMED[/bold]   {escape(text)}", highlight=False)
 
 
 def _headline(report: Report, console: Console) -> None:
@@ -220,12 +189,16 @@ def _headline(report: Report, console: Console) -> None:
     if h.short:
         parts.append(f"the GPUs' clocks still settle for {duration(h.short)}")
     if h.mfu is not None:
-        parts.append(f"MFU [bold]{100 * h.mfu:.1f}%[/bold]")
+        basis = report.mfu
+        of = f" of {peak_name(basis.dtype)}'s {basis.peak / 1e12:.0f} TFLOP/s" if basis is not None else ""
+        parts.append(f"MFU [bold]{100 * h.mfu:.1f}%[/bold]{of}")
     if h.throughput is not None and h.throughput.tokens_per_second:
         parts.append(f"[bold]{counted(h.throughput.tokens_per_second, h.error)}[/bold] tokens/s")
     if h.throughput is not None and h.throughput.samples_per_second:
         parts.append(f"[bold]{counted(h.throughput.samples_per_second, h.error)}[/bold] samples/s")
     console.print(", ".join(parts), highlight=False)
+    if other := other_mfu(report):
+        console.print(f"MFU: {other}", highlight=False, markup=False)
     drawn = energy(report)
     if drawn:
         console.print(f"Energy: {drawn.replace('   ', ', ')}", highlight=False, markup=False)
@@ -251,8 +224,8 @@ def _host_operators(report: Report, console: Console) -> None:
     """All that a log without work of a GPU shows."""
     console.print(f"Step: {no_kernels(report)}", highlight=False, markup=False)
     timed = report.host_operators[0].time is not None
-    table = _table("\nOperators of the host", "operator", "calls", *(["time"] if timed else []))
-    for row in report.host_operators[:_MOST_STEPS]:
+    table = text_table("\nOperators of the host", "operator", "calls", *(["time"] if timed else []))
+    for row in report.host_operators[:_MOST_OPERATORS]:
         name = cut(f"{row.name.removeprefix('aten::')}({row.shape})", 70)
         table.add_row(escape(name), f"{row.count:,}", *([] if row.time is None else [duration(row.time)]))
     console.print(table)
@@ -280,53 +253,6 @@ def _hosts(report: Report, console: Console) -> None:
     console.print("Host: " + "; ".join(parts), highlight=False, markup=False)
 
 
-def _steps(report: Report, console: Console) -> None:
-    source = _SOURCES.get(report.step_source) or f"each begins with the {report.step_source}"
-    columns = _columns(console)
-    table = _table(f"\nSteps ({source}; mean over ranks)", "step", *columns)
-    rows = _merged(report.steps, columns.values())
-    for numbers, cells in rows[:_MOST_STEPS]:
-        table.add_row(numbers, *cells)
-    if len(rows) > _MOST_STEPS:
-        table.add_row(f"+{len(rows) - _MOST_STEPS}", *["" for _ in columns])
-    if len(report.steps) > 1:
-        table.add_row("steady", *_row(report.steady, columns.values()), style="bold")
-    console.print(table)
-    if report.headline.apart:
-        console.print("* excluded from the mean of the steady steps", style="dim")
-
-
-def _merged(steps: Sequence[StepTimes], columns: Collection[Callable[[Times], str]]) -> list[tuple[str, list[str]]]:
-    """Rows of a table, those of steps that look the same as one: ``4-9``. Of a long run the outlier steps first."""
-    found: list[tuple[list[int], bool, list[str]]] = []
-    for step in steps:
-        cells = _row(step.times, columns)
-        if found and found[-1][1:] == (bool(step.note), cells):
-            found[-1][0].append(step.number)
-        else:
-            found.append(([step.number], bool(step.note), cells))
-    if len(found) > _MOST_STEPS:
-        found.sort(key=lambda row: not row[1])
-    return [(f"{ranges(tuple(numbers))}{'*' * noted}", cells) for numbers, noted, cells in found]
-
-
-def _ranks(report: Report, console: Console) -> None:
-    columns = _columns(console)
-    run = "" if report.headline.settled else " of the run, which is not settled"
-    table = _table(f"\nRanks (per steady step{run}; ranks that look the same are one row)", "rank", *columns)
-    own = steps_of_mean(report)
-    identical: dict[tuple[str, ...], list[int]] = {}
-    for rank in report.ranks:
-        steady = [step.times for step in rank.steps if step.number in own]
-        times = mean_times(steady or [rank.gpu], report.metadata["peak_flops"].get(report.metadata["mfu_dtype"]))
-        identical.setdefault(tuple(_row(times, columns.values())), []).append(rank.rank)
-    for cells, ranks in list(identical.items())[:_MOST_RANKS]:
-        table.add_row(ranges(tuple(ranks)), *cells)
-    if len(identical) > _MOST_RANKS:
-        table.add_row(f"+{sum(map(len, list(identical.values())[_MOST_RANKS:]))}", *["" for _ in columns])
-    console.print(table)
-
-
 def _workspaces(report: Report, console: Console) -> None:
     """The source of the workspaces of convolutions, unless measured on this GPU."""
     known = report.metadata.get("extra", {}).get("workspaces")
@@ -346,7 +272,7 @@ def _details(report: Report, details: Details, console: Console) -> None:
     paths = sorted(details.critical_paths, key=lambda path: path.time)
     shown = next((path for path in paths if path.gain is not None), paths[len(paths) // 2] if paths else None)
     if shown is not None:
-        _path(shown, console)
+        _path(shown, report, console)
     for title, rows in (("Kernels", details.kernels), ("Operators", details.operators), ("Modules", details.modules)):
         _work(title, rows, report, console)
     _memory(details, console)
@@ -355,11 +281,15 @@ def _details(report: Report, details: Details, console: Console) -> None:
 def _delays(report: Report, console: Console) -> None:
     if not report.delays:
         return
-    table = _table("\nTime without compute, per step", "cause", "time", "share", "what it is")
+    table = text_table("\nTime without compute, per step", "cause", "time", "share", "what it is")
     table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
     whole = report.steady.time
     for delay in report.delays:
         table.add_row(cut(delay.name, 30), duration(delay.time), percent(delay.time, whole), CAUSES[delay.cause])
+        if delay.cause == "host":
+            for wait in named_waits(report):
+                name = f"  in {cut(wait.name, 25)}"
+                table.add_row(name, duration(wait.time), percent(wait.time, whole), "this annotation is open meanwhile")
     console.print(table)
 
 
@@ -367,7 +297,7 @@ def _losses(report: Report, console: Console) -> None:
     """The rows of LOST."""
     if not report.losses:
         return
-    table = _table("\nLoss of MFU by kernels, as shares of the peak", "class", "share", "why")
+    table = text_table("\nLoss of MFU by kernels, as shares of the peak", "class", "share", "why")
     table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
     for loss in report.losses[:_MOST_ROWS]:
         table.add_row(loss.name, f"{100 * loss.share:.1f}%", "below peak" if loss.flops else "no flops")
@@ -377,7 +307,7 @@ def _losses(report: Report, console: Console) -> None:
 def _exposure(report: Report, console: Console) -> None:
     if not report.exposure:
         return
-    table = _table(
+    table = text_table(
         "\nExposed communication, per rank and step",
         "collective",
         "of",
@@ -402,7 +332,7 @@ def _exposure(report: Report, console: Console) -> None:
 def _collectives(report: Report, details: Details, console: Console) -> None:
     if not details.collectives:
         return
-    table = _table(
+    table = text_table(
         "\nCollectives (calls per rank and step; mean of a call)",
         "collective",
         "of",
@@ -435,7 +365,7 @@ def _links(report: Report, details: Details, console: Console) -> None:
         identical.setdefault((re.sub(r"\d+", "*", link.name), link.bandwidth), []).append(link)
     if not identical:
         return
-    table = _table(
+    table = text_table(
         "\nLinks, per step", "links", "number", "bandwidth", "bytes of one", "busy", "used", "most used", "peak"
     )
     for (name, bandwidth), links in list(identical.items())[:_MOST_ROWS]:
@@ -453,12 +383,13 @@ def _links(report: Report, details: Details, console: Console) -> None:
     console.print(table)
 
 
-def _path(path: CriticalPath, console: Console) -> None:
-    console.print(
-        f"\n[bold]Critical path of step {path.step}[/bold]: {duration(path.length)}, ends on rank {path.end_rank}",
-        highlight=False,
+def _path(path: CriticalPath, report: Report, console: Console) -> None:
+    waits = " (it waits for the host)" if path.step in host_bound_steps(report) else ""
+    text = (
+        f"[bold]Critical path of step {path.step}[/bold]{waits}: {duration(path.length)}, ends on rank {path.end_rank}"
     )
-    table = _table("", "class", "on the path", "share", "gain if free")
+    console.print(f"\n{text}", highlight=False)
+    table = text_table("", "class", "on the path", "share", "gain if free")
     gain = path.gain or {}
     if path.gain is None:
         console.print(f"(gains take long here: ask for them with --steps {path.step})", style="dim")
@@ -487,7 +418,7 @@ def _work(title: str, rows: Sequence[Work], report: Report, console: Console) ->
     shown = [row for row in rows if row.name != "(none)"][:_MOST_ROWS]
     if not shown:
         return
-    table = _table(
+    table = text_table(
         f"\n{title}, per rank and step; shares of the device time",
         "name",
         "calls",
@@ -540,7 +471,7 @@ def _memory(details: Details, console: Console) -> None:
     if fullest.largest:
         console.print(_blocks(fullest.largest, when))
     if fullest.by_module:
-        modules = _table("", "module", f"bytes {when}")
+        modules = text_table("", "module", f"bytes {when}")
         for name, taken in list(fullest.by_module.items())[:_MOST_ROWS]:
             modules.add_row(escape(name or "outside of modules"), size(taken))
         console.print(modules)
@@ -550,7 +481,7 @@ def _blocks(largest: Sequence[MemoryBlock], when: str) -> Table:
     """A row per block, with its place in the program if the log has one."""
     placed = any(block.site or block.module for block in largest)
     made_at, width = (["made at"], 32) if placed else ([], 58)
-    table = _table("", f"largest blocks {when}", *made_at, "hold", "blocks", "bytes", left=2 + placed)
+    table = text_table("", f"largest blocks {when}", *made_at, "hold", "blocks", "bytes", left=2 + placed)
     for block in largest[:_MOST_ROWS]:
         made = f"{block.operator.removeprefix('aten::')}({block.shape})" if block.operator else "outside of operators"
         place = [escape(_made_at(block, 26))] if placed else []
@@ -579,17 +510,24 @@ def _out_of_memory(details: Details, console: Console) -> None:
 def _shares(report: Report, console: Console) -> None:
     for title, shares in (
         ("Where the numbers come from", report.by_provenance),
-        ("Device time by class", report.by_class),
+        (f"Device time by class of operator{_within(report)}", report.by_class),
     ):
         text = ", ".join(f"{name} {100 * share:.1f}%" for name, share in shares.items())
         console.print(f"\n[bold]{title}[/bold]: {text or '-'}", highlight=False)
+
+
+def _within(report: Report) -> str:
+    """A word where kernels that are named products belong to operators of another class."""
+    kernels = report.details.kernels if report.details is not None else []
+    others = sorted({row.cls for row in kernels if "gemm" in row.name.lower() and row.cls not in ("gemm", "unknown")})
+    return f" (gemm kernels of a {others[0]} count as {others[0]})" if others else ""
 
 
 def _unmeasured(report: Report, console: Console) -> None:
     if not report.unmeasured:
         return
     title = "\nCostliest unmeasured operators, per rank and step (`--missing FILE` lists all)"
-    table = _table(title, "operator", "source", "±", "time", "share", left=2)
+    table = text_table(title, "operator", "source", "±", "time", "share", left=2)
     for entry in report.unmeasured:
         table.add_row(
             escape(cut(f"{entry.operator.removeprefix('aten::')}({entry.shape})", 58)),
@@ -616,11 +554,13 @@ def _unknown(entry: UnmeasuredOperator) -> str:
 
 
 def _assumptions(report: Report, console: Console) -> None:
-    if not report.assumptions:
+    found = relevant(report.assumptions, report.headline.step_time, host_effect(report))
+    if not found:
         return
-    shown = report.assumptions[:MOST_ASSUMPTIONS]
-    more = len(report.assumptions) - len(shown)
-    console.print("[bold]Unknown values decide the work[/bold] (docs/values.md; `--assume` changes it); assumed:")
+    shown = found[:MOST_ASSUMPTIONS]
+    more = len(found) - len(shown)
+    decide = "Unknown values decide the work" if found[0].rank == 0 else "Unknown values"
+    console.print(f"[bold]{decide}[/bold] (docs/values.md; `--assume` changes it); assumed:")
     for item in shown:
         times = f"{item.times} time{'s' * (item.times > 1)}"
         console.print(f"  {item.what}, {times}{item.option}", highlight=False, markup=False)

@@ -17,6 +17,7 @@ from phantora.json_data import Bytes, BytesPerSecond, IntNs, MeanBytes, Ns, enco
 from phantora.trace.analysis.assumptions import Assumption
 from phantora.trace.analysis.fit import Fit
 from phantora.trace.analysis.hosts import OtherHosts
+from phantora.trace.analysis.mfu import MfuBasis
 from phantora.trace.analysis.phases import Role
 from phantora.trace.analysis.races import Race
 
@@ -156,6 +157,9 @@ class Delay:
     cause: str
     """Key of :data:`CAUSES`."""
     time: Ns
+    slower: Ns = 0.0
+    """ns by which the kernels of a late rank take longer than those of the median rank: the most that a step becomes
+    shorter by mending it. `time` is what the ranks wait for it, on average."""
 
 
 @dataclass
@@ -537,6 +541,8 @@ class Report:
     losses: list[Loss] = field(default_factory=list)
     """What kernels lose of the GPU's peak, largest first: with `delays` over the step's time and the MFU they make up
     1. Empty where the MFU is unknown."""
+    mfu: MfuBasis | None = None
+    """What the MFU counts; None where it is unknown."""
     unmeasured: list[UnmeasuredOperator] = field(default_factory=list)
     """The costliest operators that are not measured."""
     assumptions: list[Assumption] = field(default_factory=list)

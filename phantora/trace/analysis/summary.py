@@ -14,7 +14,8 @@ from phantora.trace.analysis.fit import Fit
 from phantora.trace.analysis.host_memory import host_memory
 from phantora.trace.analysis.host_waits import most_in
 from phantora.trace.analysis.memory_fit import grows
-from phantora.trace.analysis.report import Headline, Report, Work
+from phantora.trace.analysis.mfu import differing, peak_name, slow_format
+from phantora.trace.analysis.report import Delay, Headline, Report, Work
 from phantora.trace.analysis.units import cut, percent
 from phantora.trace.schema import REAL
 
@@ -36,7 +37,8 @@ def lines(report: Report) -> list[tuple[str, str]]:
     fit = report.details.fit if report.details is not None else None
     if fit is not None and not fit.fits:  # what ran until then is no step of a training
         return [(word, text) for word, text in found if text]
-    found += [("STEP", _step(report)), ("RANGE", _range(report)), ("HOST", _host(report))]
+    found += [("STEP", _step(report)), ("MFU", other_mfu(report)), ("FP32", slow_products(report))]
+    found += [("RANGE", _range(report)), ("HOST", _host(report))]
     if report.step_source != "run":
         found.append(("ENERGY", energy(report)))
         found.append(("HELD UP", held_up(report)))
@@ -57,7 +59,10 @@ def _fits(report: Report) -> str:
             return ""
         by_chance = report.peak.highest - report.peak.allocated if report.peak is not None else 0
         fit = Fit(fits=fits, taken=taken, capacity=capacity, by_chance=by_chance, host=host)
-    return fit.short() + (" (PEAK)" if fit.in_some_runs else "")
+    text = fit.short() + (" (PEAK)" if fit.in_some_runs else "")
+    if fit.fits and report.growth is not None:
+        return f"in this run: {text}; not from iteration {report.growth.full:,} on (GROWS)"
+    return text
 
 
 def _grows(report: Report) -> str:
@@ -97,6 +102,17 @@ def _step(report: Report) -> str:
     if h.waits is not None:
         return f"{parts[0]}, {host_bound(report)}" + "".join(f"   {part}" for part in parts[1:])
     return "   ".join([*parts, *_steps(h)])
+
+
+def other_mfu(report: Report) -> str:
+    """Why the script prints another MFU."""
+    basis, mfu = report.mfu, report.headline.mfu
+    return differing(basis, mfu, report.metadata["peak_flops"]) if basis is not None and mfu else ""
+
+
+def slow_products(report: Report) -> str:
+    """Products in a format far below the peak of the MFU."""
+    return slow_format(report.mfu, report.steady.time, report.metadata["peak_flops"]) if report.mfu is not None else ""
 
 
 def no_kernels(report: Report) -> str:
@@ -145,6 +161,12 @@ def _host(report: Report) -> str:
     return f"limits the step and its range{slowest}{remedy}"
 
 
+def host_effect(report: Report) -> float:
+    """ns of a step that its hosts may change: what the GPU waits for them, or a slower host would add."""
+    hosts = report.headline.hosts
+    return max(report.steady.host, hosts.slower - report.headline.step_time if hosts is not None else 0.0)
+
+
 def step_with_bar(h: Headline) -> str:
     """``27.0 ms (26.3 to 28.6)``."""
     step = rounded(h.step_time, h.error)
@@ -191,19 +213,26 @@ def held_up(report: Report) -> str:
     """The causes of time without compute that take at least half a per cent of a step; most first."""
     whole = report.steady.time
     named = [delay for delay in report.delays if delay.time >= _WORTH_NAMING * whole]
-    text = ", ".join(f"{cut(delay.name, 30)} {_share(delay.time, whole)}" for delay in named[:_MOST_CAUSES])
+    text = ", ".join(
+        f"{cut(delay.name, 30)} {_share(delay.time, whole)}{_slower(delay, whole)}" for delay in named[:_MOST_CAUSES]
+    )
     return text or "nothing: the GPUs compute all the time"
 
 
+def _slower(delay: Delay, whole: float) -> str:
+    """`` (its kernels cost 17.6 %)``: the share in HELD UP is what others wait, not what mending the rank gains."""
+    return f" (its slower kernels cost {_share(delay.slower, whole)})" if delay.slower > delay.time else ""
+
+
 def lost(report: Report) -> str:
-    """What kernels lose of the GPU's peak: ``32 % kernels without flops (copy 11.8), 22 % below peak (gemm 21.5)``."""
+    """Loss of kernels: ``32 % kernels without flops (copy 11.8), 22 % below BF16's peak (gemm)``."""
     texts = (_lost(report, *most) for most in ((2, 2), (2, 1), (1, 1)))
     return next((text for text in texts if len(text) <= _LINE), "")
 
 
 def _lost(report: Report, most_without: int, most_below: int) -> str:
     parts = []
-    kinds = ((False, "kernels without flops", most_without), (True, "below peak", most_below))
+    kinds = ((False, "kernels without flops", most_without), (True, f"below {_peak_of(report)}", most_below))
     for flops, what, most in kinds:
         own = [loss for loss in report.losses if loss.flops == flops and loss.share >= _WORTH_NAMING]
         whole = sum(loss.share for loss in report.losses if loss.flops == flops)
@@ -211,6 +240,10 @@ def _lost(report: Report, most_without: int, most_below: int) -> str:
             named = ", ".join(f"{loss.name} {100 * loss.share:.1f}" for loss in own[:most])
             parts.append(f"{100 * whole:.0f} % {what} ({named})")
     return ", ".join(parts)
+
+
+def _peak_of(report: Report) -> str:
+    return f"{peak_name(report.mfu.dtype)}'s peak" if report.mfu is not None else "peak"
 
 
 def _phases(report: Report) -> str:

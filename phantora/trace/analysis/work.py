@@ -9,14 +9,17 @@ import numpy.typing as npt
 
 from phantora.trace.analysis.annotations import Annotations
 from phantora.trace.analysis.report import Work
+from phantora.trace.analysis.steps import PRODUCTS
 from phantora.trace.analysis.windows import Window, code, kind_mask
 from phantora.trace.reader import Log
 from phantora.trace.schema import COMMUNICATION_KINDS, DEVICE_KINDS
 
 Floats = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
 
 _DEVICE, _COMMUNICATION = kind_mask(DEVICE_KINDS), kind_mask(COMMUNICATION_KINDS)
 _KERNEL = code("kernel")
+_TENSOR_CORES = re.compile(r"tf32|tensorop|bf16|f16", re.IGNORECASE)  # in names of kernels of float32 operands
 _FIRST_TENSOR = re.compile(r"(\w+)\[")
 _NARROW = {"float4": "float4", "float8": "float8", "i8": "int8"}
 """Formats of arithmetic with a peak of their own, by how dtypes begin."""
@@ -68,6 +71,8 @@ class WorkSums:
         self._peaks = _peaks(log)
         self._kernel_time: Floats = np.zeros(1 + sizes[0])
         self._kernel_flops: Floats = np.zeros(1 + sizes[0])
+        self._in_float32 = _float32_words(log)
+        self._float32 = 0.0
         self.rank_class: Floats = np.zeros((ranks, 1 + sizes[0]))
         self.rank_provenance: Floats = np.zeros((ranks, 1 + sizes[1]))
 
@@ -86,6 +91,8 @@ class WorkSums:
         kernel = rows["kind"] == _KERNEL
         for sums, weights in ((self._kernel_time, time), (self._kernel_flops, rows["flops"])):
             sums += np.bincount(rows["cls"][kernel].astype(np.int64) + 1, weights[kernel], len(sums))
+        product, name, shape = self._in_float32
+        self._float32 += float(time[kernel & product[rows["cls"]] & name[rows["name"]] & shape[rows["shape"]]].sum())
         rank = rows["rank"].astype(np.int64)
         for column, table in (("cls", self.rank_class), ("provenance", self.rank_provenance)):
             key = rank * table.shape[1] + rows[column] + 1
@@ -102,6 +109,10 @@ class WorkSums:
         """ns and flops of kernels by class, communication and copies of the driver left out."""
         columns = zip(["unknown", *self._classes], self._kernel_time.tolist(), self._kernel_flops.tolist(), strict=True)
         return {name: (time, flops) for name, time, flops in columns if time}
+
+    def float32(self) -> float:
+        """ns of products in float32 that use no tensor cores."""
+        return self._float32
 
     def kernels(self) -> list[Work]:
         """The kernels that take the most time."""
@@ -152,6 +163,15 @@ def _peaks(log: Log) -> Floats:
         format = next((format for start, format in _NARROW.items() if first and first[1].startswith(start)), "")
         found.append(peaks.get(format) or usual)
     return np.array(found)
+
+
+def _float32_words(log: Log) -> tuple[Mask, Mask, Mask]:
+    """Words of the columns cls, name and shape of products in float32 without tensor cores; the last is for none."""
+    return (
+        np.array([word in PRODUCTS for word in log.words("cls")] + [False]),
+        np.array([not _TENSOR_CORES.search(word) for word in log.words("name")] + [False]),
+        np.array([word.startswith("fp32[") for word in log.words("shape")] + [False]),
+    )
 
 
 def _named(words: list[str], values: Floats) -> dict[str, float]:
