@@ -225,14 +225,14 @@ def _slower(delay: Delay, whole: float) -> str:
 
 
 def lost(report: Report) -> str:
-    """Loss of kernels: ``32 % kernels without flops (copy 11.8), 22 % below BF16's peak (gemm)``."""
+    """Loss of kernels: ``32 % without flops (copy 11.8), 22 % below BF16's peak (gemm)``."""
     texts = (_lost(report, *most) for most in ((2, 2), (2, 1), (1, 1)))
     return next((text for text in texts if len(text) <= _LINE), "")
 
 
 def _lost(report: Report, most_without: int, most_below: int) -> str:
     parts = []
-    kinds = ((False, "kernels without flops", most_without), (True, f"below {_peak_of(report)}", most_below))
+    kinds = ((False, "without flops", most_without), (True, f"below {_peak_of(report)}", most_below))
     for flops, what, most in kinds:
         own = [loss for loss in report.losses if loss.flops == flops and loss.share >= _WORTH_NAMING]
         whole = sum(loss.share for loss in report.losses if loss.flops == flops)
