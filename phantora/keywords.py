@@ -39,6 +39,7 @@ class RunOptions(TypedDict, total=False):
     degrade: Sequence[str]
     straggler: Sequence[str]
     background: Sequence[str]
+    power_cap: float | None
     nnodes: int | str | None
     nproc_per_node: int | str | None
     role: str
@@ -75,6 +76,7 @@ class FitsOptions(TypedDict, total=False):
     degrade: Sequence[str]
     straggler: Sequence[str]
     background: Sequence[str]
+    power_cap: float | None
 
 
 class PlanOptions(TypedDict, total=False):
@@ -99,6 +101,7 @@ class PlanOptions(TypedDict, total=False):
     degrade: Sequence[str]
     straggler: Sequence[str]
     background: Sequence[str]
+    power_cap: float | None
 
 
 class CompareOptions(TypedDict, total=False):
@@ -123,6 +126,7 @@ class CompareOptions(TypedDict, total=False):
     degrade: Sequence[str]
     straggler: Sequence[str]
     background: Sequence[str]
+    power_cap: float | None
 
 
 class SweepOptions(TypedDict, total=False):
@@ -144,6 +148,7 @@ class SweepOptions(TypedDict, total=False):
     degrade: Sequence[str]
     straggler: Sequence[str]
     background: Sequence[str]
+    power_cap: float | None
 
 
 class CalibrateOptions(TypedDict, total=False):
@@ -175,3 +180,4 @@ class ReplayOptions(TypedDict, total=False):
     degrade: Sequence[str]
     straggler: Sequence[str]
     background: Sequence[str]
+    power_cap: float | None

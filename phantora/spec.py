@@ -389,6 +389,16 @@ class WhatIfSpec(_Json):
         metavar="SRC->DST=RATE",
         commands=(*_OTHER_HARDWARE, REPLAY),
     )
+    power_cap: float | None = option(
+        None,
+        "Limit the power of each GPU, as `nvidia-smi -pl` does.",
+        _FAULTS,
+        metavar="WATTS",
+        unit="W",
+        low=1,
+        unset="the GPU's",
+        commands=(*_OTHER_HARDWARE, REPLAY),
+    )
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from phantora.jobs.job import MTBF_HOURS
+from phantora.jobs.job import MODELS, MTBF_HOURS, WRITTEN
 from phantora.units import COUNT, SHARE, TIME
 
 if TYPE_CHECKING:
@@ -57,10 +57,29 @@ if TYPE_CHECKING:
 @click.option(
     "--checkpoint-lag",
     "lag",
-    default="0s",
+    metavar="TIME",
+    help="Time until an asynchronous checkpoint is safe. [default: 30s if async, else 0s]",
+)
+@click.option(
+    "--checkpoint",
+    type=click.Choice(MODELS),
+    default=WRITTEN,
+    show_default=True,
+    help="Stop until a checkpoint is written, until it is copied to the host, or to the memory of another host.",
+)
+@click.option(
+    "--reclaim",
+    default="0%",
+    show_default=True,
+    metavar="SHARE",
+    help="Spot instances: share of the hosts that are reclaimed in an hour.",
+)
+@click.option(
+    "--notice",
+    default="2m",
     show_default=True,
     metavar="TIME",
-    help="Time until an asynchronous checkpoint is safe.",
+    help="Time from the announcement of a reclaim: enough for a checkpoint, or not.",
 )
 @click.option("--every", metavar="TIME", help="Time between checkpoints. [default: the best]")
 @click.option(
@@ -106,7 +125,10 @@ def goodput(log: str, as_json: bool, **options: Any) -> None:
         gpu_mtbf_hours=options["gpu_mtbf"],
         host_mtbf_hours=options["host_mtbf"],
         checkpoint_cost=seconds("cost", "--checkpoint-cost"),
-        checkpoint_lag=seconds("lag", "--checkpoint-lag") or 0.0,
+        checkpoint_lag=seconds("lag", "--checkpoint-lag"),
+        checkpoint=options["checkpoint"],
+        reclaims=SHARE.of("--reclaim", options["reclaim"]),
+        notice=seconds("notice", "--notice") or 0.0,
         every=seconds("every", "--every"),
         restart=seconds("restart", "--restart") or 0.0,
         stragglers=SHARE.of("--stragglers", options["stragglers"]),
@@ -132,6 +154,7 @@ def _print(found: Answer) -> None:
     best = spell(found.best_interval)
     if found.job.checkpoints.lag:
         best += " without the lag"
+    reclaims = f", {machines.reclaimed:.1%} of them reclaims of hosts" if machines.reclaims else ""
     rows += [
         (
             "GPUS",
@@ -141,7 +164,7 @@ def _print(found: Answer) -> None:
         ("STEP", duration(1e9 * found.step.time) + (f", {found.step.tokens:,.0f} tokens" if found.step.tokens else "")),
         (
             "FAILURES",
-            f"every {spell(found.mtbf)}; {found.failures[0]:,.0f} in the job "
+            f"every {spell(found.mtbf)}{reclaims}; {found.failures[0]:,.0f} in the job "
             f"({found.failures[1]:,.0f} to {found.failures[2]:,.0f})",
         ),
         (

@@ -6,7 +6,7 @@ Process: terminal and simulator.
 from phantora.hardware.builders import build
 from phantora.hardware.calibration import CalibrationFile, load_calibration
 from phantora.hardware.clusters import load_cluster, over_pcie, system_names
-from phantora.hardware.gpus import device_fields, gpu_names, load_gpu
+from phantora.hardware.gpus import device_fields, gpu_names, limited, load_gpu
 from phantora.hardware.hosts import DEFAULT_HOST, REFERENCE_HOST, host_names, load_host
 from phantora.hardware.topology import Flow, NetworkLink, Topology
 from phantora.hardware.types import (
@@ -41,6 +41,7 @@ __all__ = [
     "device_fields",
     "gpu_names",
     "host_names",
+    "limited",
     "load_calibration",
     "load_cluster",
     "load_gpu",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -117,13 +118,17 @@ def _build(path: Path, table: dict[str, Any]) -> Gpu:
     for required in ("bfloat16", "float16", "float32", "float64"):
         if gpu.peak_flops.get(required, 0.0) <= 0:
             raise PhantoraError(f"{where / 'peak_flops'}.{required} is missing; give the dense FLOP/s of the datasheet")
+    return limited(gpu, gpu.limit_watts, str(where / "limit_watts")) if gpu.limit_watts else gpu
+
+
+def limited(gpu: Gpu, watts: float, where: str) -> Gpu:
+    """The GPU with a limit of its power; `where` it was given, for messages. Raises PhantoraError."""
     idle = gpu.power.idle * gpu.power_watts
-    if gpu.limit_watts and gpu.limit_watts <= idle:
-        raise PhantoraError(
-            f"{where / 'limit_watts'} is {gpu.limit_watts:g}, and the GPU idles at {idle:.0f} W; "
-            "give a limit above that, or none"
-        )
-    return gpu
+    if watts <= idle:
+        raise PhantoraError(f"{where} is {watts:g}, and {gpu.name} idles at {idle:.0f} W; give a limit above that")
+    if watts > gpu.power_watts:
+        raise PhantoraError(f"{where} is {watts:g}, and {gpu.name} takes {gpu.power_watts} W at most")
+    return replace(gpu, limit_watts=watts)
 
 
 def _calibration_source(path: Path, name: Any) -> dict[str, Any]:

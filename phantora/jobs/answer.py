@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from phantora.errors import PhantoraError
-from phantora.jobs.job import DAY, HOUR, Job, best_interval, spares_for, young_interval
+from phantora.jobs.job import DAY, HOUR, Job, best_interval, mtbf_of_losses, spares_for, young_interval
 from phantora.jobs.montecarlo import PARTS, Trials, play
 from phantora.json_data import Seconds, Unit
 from phantora.trace.analysis.report import Report
@@ -100,6 +100,7 @@ def interval_of(cost: float, restart: float, mtbf: float) -> float:
 def answer(job: Job, step: Step, price: float | None, trials: int, assumed: Sequence[str] = ()) -> Answer:
     """Plays `job`; `price` is dollars per GPU and hour."""
     machines, saves = job.machines, job.checkpoints
+    losses = mtbf_of_losses(machines, saves)
     played = play(job, trials)
     time = _range(played.time)
     rate = price * machines.gpus / HOUR if price else 0.0
@@ -108,8 +109,8 @@ def answer(job: Job, step: Step, price: float | None, trials: int, assumed: Sequ
         step=step,
         mtbf=machines.mtbf,
         failures=_range(played.failures),
-        best_interval=best_interval(saves.cost, job.restart, machines.mtbf),
-        young_interval=young_interval(saves.cost, machines.mtbf),
+        best_interval=best_interval(saves.cost, job.restart, losses),
+        young_interval=young_interval(saves.cost, losses),
         spares=spares_for(machines),
         useful=_range(played.parts["useful"] / played.time),
         shares=_shares(played),

@@ -18,6 +18,11 @@ HOST_MTBF_HOURS = _GPU_HOURS / 8 / (_INTERRUPTIONS * (1 - _BY_GPUS))
 """Hours of one host of 8 GPUs between failures of anything else: network, software, CPUs, disks."""
 MTBF_HOURS = round(GPU_MTBF_HOURS), round(HOST_MTBF_HOURS)
 """Both, as whole hours."""
+WRITTEN, COPIED, REPLICATED = MODELS = "sync", "async", "memory"
+"""Models of checkpoints. Training stops until all is written; or until it is copied to the host, and a thread writes it
+after that; or until it is copied to the memory of another host, from which a new host reads it."""
+SNAPSHOT = 2.0
+"""Seconds of a copy to host memory where nothing is known: 100 GB of a GPU's state over PCIe 5."""
 CHECKPOINT, RESTART = 30.0, 600.0
 """Seconds of a stop for a checkpoint, and from a failure to the first step, where nothing is known."""
 
@@ -34,6 +39,10 @@ class Machines:
     """Hosts that take the place of failed ones; None: always enough."""
     repair: Seconds = DAY
     """Until a failed host is back."""
+    reclaims: float = 0.0
+    """Share of the hosts that a provider takes back in an hour (spot instances)."""
+    notice: Seconds = 0.0
+    """From the announcement of a reclaim to the end of the host."""
     spread: float = 0.0
     """Relative standard deviation of the speeds of GPUs. A step takes as long as the slowest GPU."""
 
@@ -44,8 +53,17 @@ class Machines:
 
     @property
     def mtbf(self) -> float:
-        """Seconds between failures of the job, which any failure stops."""
-        return HOUR / (self.gpus / self.gpu_mtbf_hours + self.hosts / self.host_mtbf_hours)
+        """Seconds between stops of the job: any failure and any reclaim of a host stops it."""
+        return HOUR / (self._failures + self.hosts * self.reclaims)
+
+    @property
+    def reclaimed(self) -> float:
+        """Share of the stops that are reclaims."""
+        return self.hosts * self.reclaims * self.mtbf / HOUR
+
+    @property
+    def _failures(self) -> float:
+        return self.gpus / self.gpu_mtbf_hours + self.hosts / self.host_mtbf_hours
 
 
 @dataclass(frozen=True)
@@ -58,6 +76,10 @@ class Checkpoints:
     """Training time between two checkpoints."""
     lag: Seconds = 0.0
     """Time from the end of the stop until the checkpoint is safe (an asynchronous write)."""
+    model: str = WRITTEN
+    """One of :data:`MODELS`."""
+    persisted: Seconds = HOUR
+    """:data:`REPLICATED`: training time between the checkpoints that go to storage as well."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +95,13 @@ class Job:
     read."""
     error: tuple[float, float] = (0.0, 0.0)
     """Relative error bars of the step time below and above: 9 in 10 cases lie between."""
+
+
+def mtbf_of_losses(machines: Machines, saves: Checkpoints) -> float:
+    """Seconds between stops that lose work: reclaims that leave time for a checkpoint do not."""
+    if saves.cost + saves.lag > machines.notice:
+        return machines.mtbf
+    return machines.mtbf / (1.0 - machines.reclaimed) if machines.reclaimed < 1.0 else float("inf")
 
 
 def expected_time(work: float, interval: float, cost: float, restart: float, mtbf: float) -> float:

@@ -8,7 +8,7 @@ from statistics import NormalDist
 import numpy as np
 import numpy.typing as npt
 
-from phantora.jobs.job import Job, Machines
+from phantora.jobs.job import REPLICATED, Job, Machines
 
 Floats = npt.NDArray[np.float64]
 PARTS = ("useful", "checkpoints", "lost", "restarts", "hosts", "stragglers")
@@ -87,15 +87,21 @@ def _play(job: Job, work: Floats, random: np.random.Generator) -> Trials:
         ends = trained >= needed
         cycle = saves.interval * factor + saves.cost
         kept = np.where(ends, stops, np.floor(np.maximum(0.0, trained - saves.lag) / cycle))
-        gained = np.where(ends, left, kept * saves.interval)
+        last = _before_a_reclaim(job, trained - kept * cycle, random) / factor
+        gained = np.where(ends, left, kept * saves.interval + last)
         spent = np.where(ends, needed, trained)
         parts["restarts"][running] += stopped
         parts["useful"][running] += gained
         parts["checkpoints"][running] += kept * saves.cost
+        parts["checkpoints"][running] += np.where((last > 0) & ~ends, saves.cost, 0.0)
         parts["stragglers"][running] += gained * (factor - 1.0)
-        parts["lost"][running] += spent - gained * factor - kept * saves.cost
+        stops = kept + np.where((last > 0) & ~ends, 1.0, 0.0)
+        parts["lost"][running] += spent - gained * factor - stops * saves.cost
         clock[running] += stopped + spent
         running = running[~ends]
+        back = _without_replica(job, parts["useful"][running], random)
+        parts["useful"][running] -= back
+        parts["lost"][running] += back
         restart[:] = job.restart
         if out is not None:
             wait = _wait(out, running, failures, clock, machines.repair)
@@ -103,6 +109,25 @@ def _play(job: Job, work: Floats, random: np.random.Generator) -> Trials:
             clock[running] += wait
         failures[running] += 1
     return Trials(clock, failures, parts)
+
+
+def _before_a_reclaim(job: Job, since: Floats, random: np.random.Generator) -> Floats:
+    """Training time since the last checkpoint that one more saves, since the reclaim is announced; 0 at failures."""
+    machines, saves = job.machines, job.checkpoints
+    if not machines.reclaims or saves.cost + saves.lag > machines.notice:
+        return np.zeros(len(since))
+    reclaimed = random.random(len(since)) < machines.reclaimed
+    saved: Floats = np.where(reclaimed, np.maximum(0.0, since - saves.cost - saves.lag), 0.0)
+    return saved
+
+
+def _without_replica(job: Job, useful: Floats, random: np.random.Generator) -> Floats:
+    """Work that is done again because the host with the copy in memory is lost, too, before the job goes on from it."""
+    if job.checkpoints.model != REPLICATED:
+        return np.zeros(len(useful))
+    lost = random.random(len(useful)) < 1.0 - np.exp(-job.restart / (job.machines.hosts * job.machines.mtbf))
+    back: Floats = np.where(lost, np.minimum(useful, random.random(len(useful)) * job.checkpoints.persisted), 0.0)
+    return back
 
 
 def _wait(out: Floats, running: npt.NDArray[np.int64], failures: Floats, clock: Floats, repair: float) -> Floats:

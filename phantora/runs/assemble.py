@@ -248,6 +248,8 @@ def _facts(setup: Setup, workspaces: Workspaces | None) -> dict[str, Any]:
     found: dict[str, Any] = {"memory_bandwidth": gpu.hbm_bandwidth}  # bytes/s, for rooflines
     found["workspaces"] = {"table": workspaces.described if workspaces else None, "own": own}
     found["settling_ns"] = SETTLING * (gpu.power.response_ns + gpu.power.reaction_ns)
+    if gpu.limit_watts:
+        found["power_limit"] = gpu.limit_watts  # W
     if setup.fold:
         found["fold"] = to_dict(setup.fold)
     if setup.places.shared:

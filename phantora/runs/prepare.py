@@ -18,7 +18,7 @@ from phantora.rank.routing import parse_routing
 from phantora.runs import fold as folding
 from phantora.runs.outputs import Outputs
 from phantora.runs.preflight import preflight
-from phantora.runs.setup import Setup
+from phantora.runs.setup import Setup, capped
 from phantora.sim.whatif import parse_what_if
 from phantora.spec import COMMAND, FOUND, OFF, SCRIPT, FoldSpec, LaunchSpec, RunSpec
 from phantora.units import GIB
@@ -145,7 +145,7 @@ def check_script(path: str) -> None:
 
 def chosen_cluster(spec: RunSpec) -> Cluster:
     """The cluster with the host and the memory that the spec names. Raises PhantoraError."""
-    cluster = load_cluster(spec.cluster)
+    cluster = capped(load_cluster(spec.cluster), spec.what_if)
     if spec.host is not None:
         cluster = load_calibration(spec.host).applied(cluster)
     if spec.gpu_memory is None:

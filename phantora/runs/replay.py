@@ -15,7 +15,7 @@ from phantora.hardware import Cluster, load_calibration, load_cluster
 from phantora.result import RunReport, RunResult
 from phantora.runs.assemble import About, Recorded, assemble, host_facts, pace_of
 from phantora.runs.outputs import Logged, Outputs, with_timeline
-from phantora.runs.setup import Setup
+from phantora.runs.setup import Setup, capped
 from phantora.runs.stragglers import without_stragglers
 from phantora.sim.whatif import parse_what_if
 from phantora.spec import OutputSpec, RunSpec, WhatIfSpec
@@ -89,6 +89,11 @@ def replay(spec: ReplaySpec, logged: Logged | None = None) -> RunResult:
         cluster = _unscaled(log, spec, measured.cluster)
     else:
         cluster = chosen_cluster(log, spec.cluster, spec.gpu)
+    if measured is not None and spec.what_if.power_cap is not None:
+        raise PhantoraError(
+            f"{log.path}: --power-cap needs a simulated run: durations of a real one hold its own limit"
+        )
+    cluster = capped(cluster, spec.what_if)
     if spec.host is not None:
         cluster = load_calibration(spec.host).applied(cluster)
     outputs = Outputs.at(spec.output.path or "replay.arrow", spec.output.force)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from phantora.fold.mesh import Fold
-from phantora.hardware import Cluster
+from phantora.hardware import Cluster, limited
 from phantora.sim.whatif import WhatIf
-from phantora.spec import RunSpec
+from phantora.spec import RunSpec, WhatIfSpec
 from phantora.wire.places import Places
 
 
@@ -40,3 +40,10 @@ class Setup:
     def used(self) -> Cluster:
         """The part of the cluster that the ranks have."""
         return self.cluster.part(self.hosts, self.places.gpus_per_host)
+
+
+def capped(cluster: Cluster, what_if: WhatIfSpec) -> Cluster:
+    """The cluster with the power limit of ``--power-cap``. Raises PhantoraError."""
+    if what_if.power_cap is None:
+        return cluster
+    return replace(cluster, gpu=limited(cluster.gpu, what_if.power_cap, "--power-cap"))

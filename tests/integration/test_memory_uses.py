@@ -112,4 +112,4 @@ def test_remedies_take_less_memory(tmp_path: Path) -> None:
         peaks[remedy] = report.ranks[0].gpu.peak_allocated
         told = [one.what.partition(" at ")[0] for one in report.assumptions if "--remedy" in one.what]
         assert told == ([f"4 repeated layers of Llama (--remedy {remedy})"] if remedy else [])
-    assert peaks["checkpointing"] < peaks["offload"] < peaks[""]
+    assert max(peaks["checkpointing"], peaks["offload"]) < 0.9 * peaks[""]

@@ -17,11 +17,13 @@ from phantora.errors import PhantoraError
 from phantora.jobs.job import (
     DAY,
     HOUR,
+    REPLICATED,
     Checkpoints,
     Job,
     Machines,
     best_interval,
     expected_time,
+    mtbf_of_losses,
     spares_for,
     young_interval,
 )
@@ -78,6 +80,28 @@ def test_stragglers_spares_and_lags_cost_time() -> None:
     assert many.parts["hosts"].mean() < 0.001 * plain < few.parts["hosts"].mean()
     lag = play(replace(job(LLAMA, 900), checkpoints=Checkpoints(20, 900, lag=600))).time.mean()
     assert lag - plain == pytest.approx(600 * 20 * DAY / LLAMA.mtbf, rel=0.25)
+
+
+def test_reclaims_of_spot_instances() -> None:
+    """64 hosts of which 5 % go in an hour: 3.2 stops an hour. Two minutes are enough for a checkpoint of 20 s."""
+    spot = Machines(gpus=512, gpu_mtbf_hours=1e9, host_mtbf_hours=1e9, reclaims=0.05)
+    assert spot.mtbf == pytest.approx(HOUR / 3.2, rel=1e-4) and spot.reclaimed == pytest.approx(1.0)
+    plain = play(job(spot, 900)).time.mean()
+    assert plain == pytest.approx(expected_time(20 * DAY, 900, 20, 600, HOUR / 3.2), rel=0.01)
+    warned = play(job(replace(spot, notice=120.0), 900))
+    assert warned.parts["lost"].mean() < 0.02 * warned.time.mean() < play(job(spot, 900)).parts["lost"].mean()
+    assert sum(part.sum() for part in warned.parts.values()) == pytest.approx(warned.time.sum())
+    assert mtbf_of_losses(replace(spot, notice=120.0), Checkpoints(200, 900)) == spot.mtbf, "no time for it"
+
+
+def test_a_checkpoint_in_memory_is_lost_with_both_hosts() -> None:
+    """2 hosts that fail every 2 h: within the 10 min of a restart the other fails in 8 % of the cases."""
+    machines = Machines(gpus=2, gpus_per_host=1, gpu_mtbf_hours=1e9, host_mtbf_hours=2)
+    kept = job(machines, 60, cost=1)
+    lost = replace(kept, checkpoints=Checkpoints(1, 60, 0, REPLICATED))
+    more = play(lost).parts["lost"].mean() - play(kept).parts["lost"].mean()
+    failures = play(lost).failures.mean()
+    assert more == pytest.approx(failures * (1 - np.exp(-1 / 12)) * HOUR / 2, rel=0.1)
 
 
 def test_a_long_job_repeats_a_shorter_one() -> None:

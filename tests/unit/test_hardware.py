@@ -187,7 +187,7 @@ def test_own_gpu_file(tmp_path: Path) -> None:
         load_gpu(reference)
     low = text.replace("power_watts = 700", "power_watts = 700\nlimit_watts = 140")
     limited = write(tmp_path / "limited.toml", low)
-    with pytest.raises(PhantoraError, match="limit_watts is 140, and the GPU idles at 147 W"):
+    with pytest.raises(PhantoraError, match="limit_watts is 140, and H100-SXM idles at 147 W"):
         load_gpu(limited)
 
 

@@ -13,11 +13,14 @@ import pytest
 
 from phantora.cost.machine import Machine
 from phantora.cost.types import Price
+from phantora.errors import PhantoraError
 from phantora.hardware import load_cluster, load_gpu
+from phantora.runs.setup import capped
 from phantora.sim.config import SimulatorConfig
 from phantora.sim.engine import library as native
 from phantora.sim.kernel_profile import limit_power, profile_of
 from phantora.sim.pricing import Pricing
+from phantora.spec import WhatIfSpec
 from phantora.trace.schema import Tables
 from phantora.wire import layout
 from tests.support.fakeranks import Bench, timing
@@ -191,6 +194,14 @@ def test_a_lower_limit_leaves_what_kernels_draw() -> None:
     assert engine.budget == pytest.approx(500 - 0.21 * 700)
     price = Price((1000,), "elementwise", "measured", flops=0.0, bytes=4.5e6)
     assert profile_of(Machine(limited), price).steady_watts == profile_of(Machine(H200), price).steady_watts > 0
+
+
+def test_a_power_cap_is_a_limit_within_the_gpus_own() -> None:
+    cluster = load_cluster("1x1xH200")
+    assert capped(cluster, WhatIfSpec(power_cap=500.0)).gpu == replace(cluster.gpu, limit_watts=500.0)
+    assert capped(cluster, WhatIfSpec()) is cluster
+    with pytest.raises(PhantoraError, match="--power-cap is 900, and H200-SXM takes 700 W at most"):
+        capped(cluster, WhatIfSpec(power_cap=900.0))
 
 
 def test_products_of_a_burst_do_not_run_at_full_clock() -> None:
