@@ -14,6 +14,7 @@ from phantora.cli.opening import log_of
 from phantora.cli.progress import progress
 from phantora.cli.selection import marked_options
 from phantora.cli.terminal import report_console
+from phantora.cli.why import print_answer
 from phantora.errors import PhantoraError
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
   phantora diff before.arrow after.arrow
   phantora diff before.arrow after.arrow --fail-above tokens:2%
   phantora diff batch1.arrow batch2.arrow batch4.arrow
+  phantora diff nccl_trace_rank_* run.arrow    # the first call of a hung job that the simulation does not have
+  phantora diff oom.pickle run.arrow           # the allocations that either lacks
 """,
 )
 @click.argument("logs", nargs=-1, required=True, type=click.Path(), metavar="A B [C...]")
@@ -60,11 +63,20 @@ def diff(
     The first line names the cause. Clusters and parallel layouts of the runs may differ. Equal runs give
     "No difference." and status 0. A log of `phantora import` compares a real run with a simulation. Each further
     run is compared with the first.
+
+    A flight recorder dump or a memory snapshot of a real job is compared with a simulated run of the same script: the
+    first call that differs, or the allocations that either lacks.
     """
+    from phantora.dumps.why import differs, of_a_dump
     from phantora.trace.diff.verdict import judge, parse_limit
 
     if len(logs) < 2:
         raise PhantoraError("give two or more logs to compare")
+    if of_a_dump(logs):
+        if html_path or timeline or fail_above or ranks or steps:
+            raise PhantoraError("dumps and snapshots are compared as a whole: no option but --json has a meaning")
+        print_answer(differs(logs), as_json)
+        return 0
     limit = parse_limit(fail_above) if fail_above else None
     chosen = filters(ranks, steps, None)
     opened = [log_of(path) for path in logs]

@@ -178,10 +178,11 @@ def _doctor(schemas: Schemas) -> dict[str, Any]:
 
 
 def _diff(schemas: Schemas) -> dict[str, Any]:
-    """One difference, or a list where more than two logs are compared; a verdict with ``--fail-above``."""
+    """One difference, or a list where more than two logs are compared; a verdict with ``--fail-above``. Of dumps and
+    snapshots lines of text."""
     one = schemas.object(Difference)
     one["properties"]["verdict"] = schemas.of(Verdict)
-    return {"anyOf": [one, {"type": "array", "items": one}]}
+    return {"anyOf": [one, {"type": "array", "items": one}, schemas.object(Why)]}
 
 
 def _trace(schemas: Schemas) -> dict[str, Any]:

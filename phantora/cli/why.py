@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from phantora.dumps.why import Answer
 
 _WIDTH = 100
 _INDENT = 10
@@ -17,7 +21,7 @@ _INDENT = 10
 \b
   phantora why nccl_trace_rank_*        # a hang, from the dumps of all ranks
   phantora why oom.pickle               # an out-of-memory error, from a memory snapshot
-  phantora why real.pickle sim.pickle   # which lines hold more memory in reality
+  phantora why real.pickle sim.pickle   # which blocks one of them lacks
   phantora why run.arrow                # a slow step, from a log
 """,
 )
@@ -33,14 +37,19 @@ def why(files: tuple[str, ...], as_json: bool) -> None:
 
     Files are read without unpickling objects.
     """
+    from phantora.dumps.why import why as answer
+
+    print_answer(answer(files), as_json)
+
+
+def print_answer(found: Answer, as_json: bool) -> None:
+    """Prints an answer, wrapped at the terminal's width, or as JSON."""
     from dataclasses import asdict
 
     import orjson
 
     from phantora.cli.printed import Why, WhyLine
-    from phantora.dumps.why import why as answer
 
-    found = answer(files)
     if as_json:
         shown = Why(found.question, [WhyLine(word, text) for word, text in found.lines])
         click.echo(orjson.dumps(asdict(shown), option=orjson.OPT_INDENT_2))

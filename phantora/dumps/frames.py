@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+_BETWEEN = re.compile(r"-packages[/\\](?:torch|triton)[/\\]|[/\\]phantora[/\\](?:rank|launch)[/\\]|^<")
 _LIBRARY = re.compile(r"[/\\](?:site-packages|dist-packages|python3\.\d+|phantora[/\\](?:rank|launch))[/\\]|^<")
 
 
@@ -44,3 +45,8 @@ def own_line(frames: Sequence[Frame]) -> Frame | None:
     """The innermost Python line of the user's own code, else of any Python code; None without one."""
     python = [frame for frame in frames if frame.python]
     return next((frame for frame in python if not frame.library), python[0] if python else None)
+
+
+def program_line(frames: Sequence[Frame]) -> Frame | None:
+    """The innermost Python line outside torch and Triton, as logs of simulated runs have it; None without one."""
+    return next((frame for frame in frames if frame.python and not _BETWEEN.search(frame.file)), None)

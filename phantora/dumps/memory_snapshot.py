@@ -16,7 +16,8 @@ from phantora.errors import PhantoraError
 UNKNOWN = "without a stack"
 """The place of blocks of before the history, and of threads without Python code, as autograd's are."""
 
-_ROUNDED = 512  # bytes: kMinBlockSize of CUDACachingAllocator.cpp
+WORTH_NAMING = 0.02  # of a peak
+ROUNDED = 512  # bytes: kMinBlockSize of CUDACachingAllocator.cpp
 _UNSPLIT = 1 << 20  # bytes: kSmallSize
 
 
@@ -174,7 +175,7 @@ def _without(segment: tuple[int, int], begin: int, end: int) -> list[tuple[int, 
 def _gaps(segments: Sequence[tuple[int, int]], blocks: Sequence[Block]) -> list[int]:
     """Sizes of the unused parts of `segments`. The end of a large block is no such part: the allocator leaves up to
     1 MiB there (``should_split`` in CUDACachingAllocator.cpp)."""
-    taken = sorted((block.address, -(-block.bytes // _ROUNDED) * _ROUNDED) for block in blocks)
+    taken = sorted((block.address, -(-block.bytes // ROUNDED) * ROUNDED) for block in blocks)
     addresses = [address for address, _ in taken]
     found = []
     for begin, size in segments:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from phantora.dumps.memory_snapshot import UNKNOWN, Block, Snapshot
+from phantora.dumps import unmatched_blocks
+from phantora.dumps.memory_snapshot import UNKNOWN, WORTH_NAMING, Block, Snapshot
 from phantora.trace.analysis.units import size
 
 _PLACES = 3
@@ -15,7 +16,6 @@ _REPEATED = 4  # blocks of one line that stay, and iterations
 _LASTING = 0.5  # of the history over which they were allocated
 _KEPT = 0.8  # of the line's blocks stay
 _OF_A_MODEL = ("forward", "__init__")
-_WORTH_NAMING = 0.02  # of the peak
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def growing(snapshot: Snapshot) -> Growth | None:
         if lasting and even and _iterations(made, first, last) >= _REPEATED:
             found.append(Growth(place, sum(block.bytes for block in kept), len(kept)))
     most = max(found, key=lambda one: one.bytes, default=None)
-    return most if most is not None and most.bytes >= _WORTH_NAMING * snapshot.peak else None
+    return most if most is not None and most.bytes >= WORTH_NAMING * snapshot.peak else None
 
 
 def _iterations(blocks: Sequence[Block], first: int, last: int) -> int:
@@ -127,36 +127,9 @@ def _next(snapshot: Snapshot, growth: Growth | None, unused: int) -> str:
         return "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; phantora trace with it shows the memory then"
     if snapshot.failed is not None:
         return "phantora fits of the script: the memory that it needs, and the largest batch that fits"
-    return "phantora why REAL.pickle SIMULATED.pickle compares it with `phantora export run.arrow -o SIMULATED.pickle`"
-
-
-@dataclass(frozen=True)
-class PlaceDifference:
-    """Bytes that one line holds at the peak in two snapshots."""
-
-    place: str
-    first: int
-    second: int
-
-
-def differences(first: Snapshot, second: Snapshot) -> list[PlaceDifference]:
-    """Lines at the two peaks, the largest difference first."""
-    one, other = first.by_place(first.peak_event), second.by_place(second.peak_event)
-    found = [PlaceDifference(place, one.get(place, 0), other.get(place, 0)) for place in {**one, **other}]
-    return sorted(found, key=lambda each: (-abs(each.first - each.second), each.place))
-
-
-def compared(first: Snapshot, second: Snapshot) -> list[tuple[str, str]]:
-    """Both peaks and the lines that differ, at most five lines."""
-    found = [("PEAK", f"{size(first.peak)} in {first.path}, {size(second.peak)} in {second.path}")]
-    for each in differences(first, second)[:_PLACES]:
-        if abs(each.first - each.second) >= _WORTH_NAMING * max(first.peak, second.peak):
-            found.append(("DIFFERS", f"{each.place}: {size(each.first)} against {size(each.second)}"))
-    if len(found) == 1:
-        found.append(("DIFFERS", "no line by 2 % of the peak"))
-    return found
+    return f"phantora diff {snapshot.path} run.arrow, with a simulated run of the same script, names what either lacks"
 
 
 def lines(snapshots: Sequence[Snapshot]) -> list[tuple[str, str]]:
     """The answer for one snapshot, or the difference of two."""
-    return answer(snapshots[0]) if len(snapshots) == 1 else compared(snapshots[0], snapshots[1])
+    return answer(snapshots[0]) if len(snapshots) == 1 else unmatched_blocks.answer(snapshots[0], snapshots[1])

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from phantora.dumps import hang, out_of_memory
+from phantora.dumps import expected_calls, hang, out_of_memory, unmatched_blocks
 from phantora.dumps.flight_recorder import is_dump, read_dumps
-from phantora.dumps.memory_snapshot import read_snapshot
+from phantora.dumps.memory_snapshot import Snapshot, read_snapshot
 from phantora.errors import PhantoraError
 from phantora.trace.analysis import why as of_log
 from phantora.trace.analysis.analyze import analyze
+from phantora.trace.export import memory_viz
+from phantora.trace.export.selection import Selection
 from phantora.trace.other_files import is_pickle
 from phantora.trace.reader import open_log
 
@@ -49,6 +53,37 @@ def why(paths: Sequence[str]) -> Answer:
     if len(paths) > 1:
         raise PhantoraError(f"give one log; phantora diff {' '.join(paths)} names the cause of a difference")
     return Answer(SPEED, tuple(of_log.answer(analyze(open_log(paths[0])))))
+
+
+def differs(paths: Sequence[str]) -> Answer:
+    """What differs between files of a real job and a simulated run of the same script: dumps of NCCL's flight recorder
+    and a log, or a memory snapshot and a log or another snapshot. Raises PhantoraError for other files.
+    """
+    real = [path for path in paths if _question(path) != SPEED]
+    logs = [path for path in paths if _question(path) == SPEED]
+    questions = {_question(path) for path in real}
+    if questions == {HANG} and len(logs) == 1:
+        return Answer(HANG, tuple(expected_calls.answer(read_dumps(real), open_log(logs[0]))))
+    if questions == {MEMORY} and len(paths) == 2:
+        first, second = (read_snapshot(path) if path in real else snapshot_of(path) for path in paths)
+        return Answer(MEMORY, tuple(unmatched_blocks.answer(first, second)))
+    raise PhantoraError(
+        "give the flight recorder dumps of a job and one log of a simulated run, or a memory snapshot and a log or "
+        "another snapshot"
+    )
+
+
+def snapshot_of(path: str) -> Snapshot:
+    """The memory of a simulated run's log, of its rank with the highest peak."""
+    with TemporaryDirectory() as folder:
+        written = str(Path(folder) / "simulated.pickle")
+        memory_viz.write(open_log(path), written, Selection(kinds=frozenset({"memory"})))
+        return replace(read_snapshot(written), path=path)
+
+
+def of_a_dump(paths: Sequence[str]) -> bool:
+    """True if any of the files is a dump or a snapshot."""
+    return any(_question(path) != SPEED for path in paths)
 
 
 def _question(path: str) -> str:

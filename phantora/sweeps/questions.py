@@ -22,6 +22,7 @@ from phantora.sweeps.run import Request, plan_of, run_sweep
 from phantora.sweeps.runner import Entry
 from phantora.sweeps.space import CLUSTER, Space, Spelling
 from phantora.trace.analysis.fit import MARGIN, Fit
+from phantora.trace.analysis.units import size
 from phantora.units import GIB
 
 LARGEST = "largest"
@@ -95,6 +96,8 @@ class Fits:
     """The batches of ``--worst-batch``."""
     remedies: list[Remedied] = field(default_factory=list)
     """Changes that make the run fit, the fastest first, then those that do not."""
+    peak_allocated: Bytes | None = None
+    """Highest bytes of the allocator; None where the run does not fit, and with ``--largest``."""
 
 
 def fits(
@@ -156,7 +159,21 @@ def _fit_of(run: RunSpec, request: Request, one: Tried, on_result: OnResult | No
         full=measured.full if measured else None,
         worst_batch=worst,
         remedies=helped,
+        peak_allocated=measured.peak_allocated if one.fits and measured else None,
     )
+
+
+def as_in_reality(found: Fits, snapshot: str, peak: int) -> Fits:
+    """The answer for a run of which a real job held `peak` bytes at its peak, by its memory snapshot: the excess over
+    the simulated peak counts as well."""
+    if found.peak_allocated is None or found.memory is None:
+        return found
+    excess = max(0, peak - found.peak_allocated)
+    memory = found.memory + excess
+    fit = Fit(fits=memory <= found.capacity, taken=memory, capacity=found.capacity)
+    held = f"{snapshot}: {size(peak)} allocated at the peak, {size(found.peak_allocated)} in the simulated run"
+    more = f"With {size(excess)} more: {fit.sentence()}" if excess else "It holds no more than the simulated run."
+    return replace(found, fits=fit.fits, memory=memory, says=[*found.says, f"{held}.", more])
 
 
 def run_point(request: Request, values: Mapping[str, Value], on_result: OnResult) -> Row:

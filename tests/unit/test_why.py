@@ -220,12 +220,12 @@ def test_fragmentation_is_named(tmp_path: Path) -> None:
     assert "expandable_segments:True" in text
 
 
-def test_two_snapshots_differ_by_line(tmp_path: Path) -> None:
+def test_two_snapshots_differ_by_block(tmp_path: Path) -> None:
     real = snapshot(tmp_path / "real.pickle", [*PARAMETERS, event("alloc", 1, 3 * GIB, 15, 9)])
     simulated = snapshot(tmp_path / "sim.pickle", PARAMETERS)
     text = str(why([real, simulated]))
     assert f"9.00 GiB in {real}, 6.00 GiB in {simulated}" in text
-    assert "DIFFERS   train.py:15: 3.00 GiB against 0 B" in text
+    assert f"LACKS     {simulated}: 1 block of 3.00 GiB, train.py:15" in text
 
 
 class Evil:

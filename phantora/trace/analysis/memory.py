@@ -25,7 +25,7 @@ from phantora.wire.shared import KEPT, USE_LEAST
 
 Ints = npt.NDArray[np.int64]
 POINTS = 500  # of the timeline
-_LARGE = 1 << 20  # bytes from which on a block's place is reported (stub/tracer/allocator.cpp)
+LOCATED = 1 << 20  # bytes from which on a block's place is reported (stub/tracer/allocator.cpp)
 _COMMUNICATION = ("FSDP::", "nccl:")
 _DDP = "DistributedDataParallel.forward"
 _PRODUCTS = ("gemm", "attention", "convolution", "embedding")  # classes of kernels that a model's first layer runs
@@ -324,7 +324,7 @@ def _sites(rows: MemoryRows, made: Ints, thread: Ints, size: Ints) -> Ints:
     located = np.flatnonzero(rows.site >= 0)
     for number in np.unique(rows.thread[located]).tolist():
         own = located[rows.thread[located] == number]
-        large = np.flatnonzero((thread == number) & (size >= _LARGE) & (made < own[-1]))
+        large = np.flatnonzero((thread == number) & (size >= LOCATED) & (made < own[-1]))
         found[large] = rows.site[own[np.searchsorted(own, made[large], "right")]]
     return found
 
