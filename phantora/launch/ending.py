@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from phantora import process
 from phantora.errors import PhantoraError, Reason, cause_of, limit_of_processes
 from phantora.rank.failures import Failure
 
@@ -85,6 +86,12 @@ class Outcome:
         """Keeps the first failure."""
         if not self.status:
             self.status, self.reason, self.message, self.failed_rank = status, reason, message, rank
+
+    def interrupt(self, error: KeyboardInterrupt) -> None:
+        """Keeps an interrupt that comes when the ranks have ended as the first failure, if there is none."""
+        number = int(getattr(error, "number", signal.SIGINT))
+        self.interrupted = self.interrupted or number
+        self.fail(128 + number, Reason.INTERRUPTED, f"interrupted by {process.signal_name(number)}", None)
 
     def why(self, failures: Sequence[Failure]) -> Outcome:
         """Adds the script's own error, if ranks noted theirs: of the rank that failed first, or of any. Else the last

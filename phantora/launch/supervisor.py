@@ -133,7 +133,11 @@ class RankSupervisor:
         except PhantoraError as error:  # or that cannot be written
             self._fail(error.exit_status, str(error), reason=error.reason)
         finally:
-            self.close()
+            try:
+                self.close()
+            except KeyboardInterrupt as error:  # the ranks have ended: their log is worth keeping
+                self._outcome.interrupt(error)
+                self.close()
         if self._outcome.failed_rank is not None:
             self._outcome.last_words = self._last_words.get(self._outcome.failed_rank, "")
         self._outcome.printed_mfu = self._outputs.mfu.value()

@@ -227,7 +227,7 @@ class _Run:
         log: Path | None = None
         try:
             self._write_missing(simulation)
-            self._close(report, simulation, outcome.printed_mfu)
+            report = self._close(report, simulation, outcome)
             if simulation.log is not None:
                 rows = simulation.log.rows
                 log = outputs.settle(outcome.status == 0, rows)
@@ -241,18 +241,24 @@ class _Run:
             self.console.message(f"phantora: {error}")  # what the script ended with counts more
         return RunResult(outcome.status, outcome.reason, outcome.message, log, report)
 
-    def _close(self, report: RunReport, simulation: Simulation, printed_mfu: tuple[float, float] | None) -> None:
+    def _close(self, report: RunReport, simulation: Simulation, outcome: Outcome) -> RunReport:
+        """The log is complete. An interrupt ends what is simulated for its trailer, and the run has failed by it."""
         operators = simulation.simulator.operators() if simulation.simulator is not None else []
         more: dict[str, Any] = {"operators": [asdict(entry) for entry in operators]}
-        if printed_mfu is not None:
-            more["printed_mfu"] = printed_mfu
+        if outcome.printed_mfu is not None:
+            more["printed_mfu"] = outcome.printed_mfu
         if report.status == 0 and self.setup.spec.output.recording and simulation.log is not None:
-            from phantora.runs.sensitivity import simulated_again
-            from phantora.trace.recording import by_rank
+            try:
+                from phantora.runs.sensitivity import simulated_again
+                from phantora.trace.recording import by_rank
 
-            recorded = Recorded(by_rank(simulation.log.recording()), 1.0, {})
-            more |= simulated_again(simulation, self.setup, recorded)
+                recorded = Recorded(by_rank(simulation.log.recording()), 1.0, {})
+                more |= simulated_again(simulation, self.setup, recorded)
+            except KeyboardInterrupt as interrupt:
+                outcome.interrupt(interrupt)
+                report = replace(report, status=outcome.status, error=outcome.message)
         simulation.close({**report.as_data(), **more})
+        return report
 
     def _report_replaced(self, log: Path | None) -> None:
         outputs = self.prepared.outputs

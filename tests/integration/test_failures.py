@@ -6,11 +6,11 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from phantora.trace.reader import open_log
 from tests.support import runs
 
 ON_GPU = "import torch\nx = torch.ones(64, 64, device='cuda')\nx @ x\ntorch.cuda.synchronize()\n"
@@ -97,8 +97,12 @@ def test_no_log_is_lost(tmp_path: Path) -> None:
     assert again.returncode == 0 and "train.arrow replaces the log of an earlier run" in again.stderr
 
 
-def test_ctrl_c_prints_one_line(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(ON_GPU + "print('here', flush=True)\nimport time\ntime.sleep(600)\n")
+@pytest.mark.parametrize(
+    ("before", "named"), [("", ""), (ON_GPU, "; partial log train.arrow has no steps")], ids=["nothing", "a product"]
+)
+def test_ctrl_c_prints_one_line(tmp_path: Path, before: str, named: str) -> None:
+    """The rank blocks in real time: a sleep would pass in virtual time, and the run might end first."""
+    (tmp_path / "train.py").write_text(before + "import os\nprint('here', flush=True)\nos.read(os.pipe()[0], 1)\n")
     process = subprocess.Popen(
         runs.command("train.py"),
         cwd=tmp_path,
@@ -108,11 +112,42 @@ def test_ctrl_c_prints_one_line(tmp_path: Path) -> None:
         env=runs.environment(shared=True),
     )
     assert process.stdout is not None and process.stdout.readline() == "here\n"
-    time.sleep(0.1)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert re.fullmatch(r"phantora: interrupted by SIGINT(; partial log train\.arrow has no steps)?\n", err), err
+    assert err == f"phantora: interrupted by SIGINT{named}\n"
+
+
+INTERRUPTED = """
+import phantora.runs.sensitivity as sensitivity
+from phantora.runs.local import run
+from phantora.spec import OutputSpec, RunSpec
+
+
+def interrupted(*_, **__):
+    raise KeyboardInterrupt
+
+
+sensitivity.simulated_again = interrupted
+found = run(RunSpec("train.py", cluster="1x1xH100", output=OutputSpec("train.arrow")))
+print(found.status, found.message)
+"""
+
+
+def test_ctrl_c_behind_the_last_step_keeps_the_log(tmp_path: Path) -> None:
+    """The settled step and other hosts are simulated then."""
+    (tmp_path / "train.py").write_text(ON_GPU)
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=runs.environment(shared=True),
+        check=False,
+    )
+    assert done.stdout == "130 interrupted by SIGINT\n", done.stderr
+    log = open_log(tmp_path / "train.arrow")
+    assert log.complete and log.num_rows and log.trailer["status"] == 130
 
 
 def test_ctrl_c_names_the_partial_log_and_its_steps(tmp_path: Path) -> None:
