@@ -103,12 +103,13 @@ class Run:
     """Of a GPU in a step."""
     offloaded: float = 0.0
     """Part of the layers with activations in host memory."""
+    program: str = "validation.workloads.bridge"
 
     def command(self, layers: int, micro: int) -> tuple[str, ...]:
         changed = ["--num-layers", str(layers), "--global-batch-size", str(micro * self.sequences)]
         if self.offloaded:
             changed += ["--cpu-offloading-num-layers", str(round(layers * self.offloaded))]
-        return (*self.options, "-m", "validation.workloads.bridge", *self.words, *changed)
+        return (*self.options, "-m", self.program, *self.words, *changed)
 
 
 def expressed(row: Mapping[str, Any]) -> Run | str:

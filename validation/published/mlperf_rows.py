@@ -6,7 +6,7 @@ github.com/mlcommons/training_results_v4.0 to v5.1 and v6.0: `config_common.sh` 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from validation.published.bridge_rows import HYBRID, Run
@@ -20,11 +20,9 @@ MODELS = {
     "gpt_oss_20b": ("gpt-oss-20b", 24, 8192),
 }
 """Name of the workload, layers and tokens of a sequence, by benchmark."""
-NOT_HERE = {
-    "bert": "BERT: its kernels for packed sequences are those of a package that is not public",
-    "flux1": "FLUX.1: the workload does not have its blocks",
-    "stable_diffusion": "Stable Diffusion: the workload does not have its UNet",
-}
+NOT_HERE = {"bert": "BERT: its kernels for packed sequences are those of a package that is not public"}
+DIFFUSION = "validation.workloads.diffusion"
+FLUX_BLOCKS = 57
 GPUS = {
     "A30": "A30",
     "L40S": "L40S",
@@ -45,8 +43,8 @@ CLUSTERS = {
     "H200": "dgx-h200",
     "H100": "dgx-h100",
 }
-SEGMENTS = "validation/published/{}_256.toml"
-"""Clusters with 16 hosts of each rack, as the submissions with groups of 64 GPUs in a rack ask the scheduler for."""
+SEGMENTS, SEGMENT = "validation/published/{}_256.toml", 16
+"""Clusters with 16 hosts of each rack, as submissions on more than one rack ask the scheduler for (`SEGMENT=16`)."""
 CHUNKS = 16
 """Of the pipeline of DeepSeek-V3's layout."""
 
@@ -72,6 +70,8 @@ def precision_of(row: Mapping[str, Any]) -> str:
 
 def expressed(row: Mapping[str, Any]) -> Run | str:
     """The run of a row, or why it is left out."""
+    if row["benchmark"] in DIFFUSERS:
+        return DIFFUSERS[row["benchmark"]](row)
     if row["benchmark"] not in MODELS:
         return NOT_HERE.get(row["benchmark"], f"unknown benchmark: {row['benchmark']}")
     model, layers, sequence = MODELS[row["benchmark"]]
@@ -147,7 +147,7 @@ def _experts(row: Mapping[str, Any], model: str) -> list[str]:
     env, degree = row.get("config_env") or {}, row["parallelism"]["ep"] or 1
     if model not in ("deepseek-v3", "gpt-oss-20b"):
         return []
-    words = ["--ep", str(degree), "--etp", "1", "--fused-experts", *HYBRID]
+    words = ["--ep", str(degree), "--etp", "1", "--fused-experts", *(HYBRID if degree > 1 else ())]
     if env.get("OVERLAP_MOE_EXPERT_PARALLEL_COMM") == "True":
         words.append("--overlap-experts")
     words += ["--recompute", env["RECOMPUTE_MODULES"]] if env.get("RECOMPUTE_MODULES") else []
@@ -157,8 +157,50 @@ def _experts(row: Mapping[str, Any], model: str) -> list[str]:
 
 def _cluster(row: Mapping[str, Any], gpu: str) -> str:
     hosts, each = max(1, int(row["hosts"])), int(row["gpus_per_host"])
-    if gpu in ("GB200", "GB300") and (row["parallelism"]["ep"] or 1) > 8:
+    if gpu in ("GB200", "GB300") and each == 4 and hosts > SEGMENT and not hosts % SEGMENT:
         return f"{SEGMENTS.format(gpu.lower())}:{hosts}"
     if gpu in CLUSTERS and each == (4 if gpu.startswith("GB") else 8):
         return f"{CLUSTERS[gpu]}:{hosts}"
     return f"{hosts}x{each}x{gpu}"
+
+
+def _unet(row: Mapping[str, Any]) -> Run:
+    """Stable Diffusion: cuDNN's attention from round 4.1 on (`USE_TE_DPA`); a step of 3.1 encodes its captions."""
+    size = int(row.get("minibatch_per_replica") or row.get("micro_batch") or 1)
+    words = ["stable-diffusion", "--micro-batch-size", str(size)]
+    words += ["--cudnn-attention"] if row["round"] >= "v4.1" else []
+    words += ["--text-encoder"] if row["round"] < "v4.0" else []
+    return _diffusion(row, size, words, layers=1, points=(1,))
+
+
+def _flux(row: Mapping[str, Any]) -> Run | str:
+    """FLUX.1. Its steps are one CUDA graph, which leaves the host no work."""
+    if (row["parallelism"]["tp"] or 1) > 1:
+        return "FLUX.1 with tensor parallelism: its blocks here have none"
+    size, env = int(row["micro_batch"]), row.get("config_env") or {}
+    recipe = str(env.get("FP8_RECIPE", "")).strip('"') or "bf16"
+    words = ["flux", "--micro-batch-size", str(size), "--precision", recipe]
+    return _diffusion(row, size, words, "--host-time", "none", layers=FLUX_BLOCKS, points=(3, 6))
+
+
+def _diffusion(
+    row: Mapping[str, Any], size: int, words: list[str], *options: str, layers: int, points: tuple[int, ...]
+) -> Run:
+    gpu, gpus = gpu_of(row), int(row["gpus"])
+    own = ("--cluster", _cluster(row, gpu), "--fold", f"dp={gpus}:first", "--gpu-memory", "2000", *options)
+    return Run(
+        gpu,
+        gpus,
+        own,
+        tuple(words),
+        layers,
+        points,
+        1,
+        rounds=(1,),
+        sequences=size * gpus,
+        tokens=size,
+        program=DIFFUSION,
+    )
+
+
+DIFFUSERS: dict[str, Callable[[Mapping[str, Any]], Run | str]] = {"stable_diffusion": _unet, "flux1": _flux}

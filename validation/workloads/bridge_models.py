@@ -65,6 +65,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "deepseek-v3": LATENT | {"dense": 3}, "kimi-k2": LATENT | {"dense": 1},
     "gpt-oss-120b": GPT_OSS, "gpt-oss-20b": GPT_OSS,
+    "gpt3-175b": {"bias_activation_fusion": False},  # it wants biases, which linear layers here do not have
 }
 """Of one model; `dense`: first layers without experts."""
 MIXED = {"nemotron-3-super"}
