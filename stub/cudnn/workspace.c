@@ -124,13 +124,19 @@ static int64_t partial_sums(const convolution_problem *p) {
 }
 
 // Filters of one tap without stride are plain products of each image's pixels with the filters, for any layout, if rows
-// of pixels are aligned to 16 bytes. Gradients of the filters are summed over the images afterwards.
+// of pixels are aligned to 16 bytes. Gradients of the filters are summed over the images afterwards, unless those of
+// all images take more than both tensors, which are then converted. Of 351 measured ones 12 are more than 10 % off.
+#define FEW_IMAGES 64
+#define MOST_OF_TENSORS 2.2
 static int64_t product_workspace(const convolution_problem *p, const converted *as) {
   bool sums = p->form == PH_CONV_WGRAD;
   if (p->layout == PH_CONV_NHWC) return 0;
   if (sums && p->dims == 5) return (p->type == PH_CONV_TF32 ? 1 : 2) * (p->x_bytes + p->y_bytes);
   if (p->x_bytes / p->x[0] / p->x[1] % 16) return as->x + as->y + ALIGNMENT_SLACK;
-  return sums && p->x[0] > 1 ? p->x[0] * float_filters(p) : 0;
+  int64_t of_images = sums && p->x[0] > 1 ? p->x[0] * float_filters(p) : 0;
+  double share = (double)of_images / (double)(as->x + as->y);
+  if (share <= (p->x[0] <= FEW_IMAGES ? MOST_OF_TENSORS : 1.0)) return of_images;
+  return as->x + as->y + ALIGNMENT_SLACK + partial_sums(p);
 }
 
 // Channels that are last stay where they are, but for padding. TF32 rounds what large filters multiply.
