@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from phantora.errors import PhantoraError, Reason
+from phantora.errors import PhantoraError, Reason, known_names
 from phantora.json_data import encode
 from phantora.options import NO_KEYWORD, with_keywords, with_options
 from phantora.result import RunResult
@@ -291,7 +291,7 @@ def collective_time(cluster: str, op: str, bytes: int, ranks: int | Sequence[int
     unknown = {*SYMMETRIC, *EXPERTS, Coll.BARRIER}
     names = {name.lower(): kind for kind, name in enumerate(Coll.names()) if kind not in unknown}
     if op not in names:
-        raise PhantoraError(f"unknown collective {op!r}; known: {', '.join(sorted(names))}")
+        raise PhantoraError(f"unknown collective {op!r}; {known_names(op, sorted(names))}")
     chosen = tuple(range(found.world_size if ranks is None else ranks)) if not isinstance(ranks, Sequence) else ranks
     if not chosen or not all(0 <= rank < found.world_size for rank in chosen):
         raise PhantoraError(f"ranks {ranks}: the cluster {cluster} has ranks 0 to {found.world_size - 1}")

@@ -6,6 +6,7 @@ import enum
 import errno
 import os
 import re
+from collections.abc import Iterable
 
 NO_FOLD = "--fold off"
 """The remedy that every refusal of a fold names, also one of the engine or of the stubs."""
@@ -42,6 +43,15 @@ class PhantoraError(Exception):
     def __init__(self, message: str = "", reason: Reason = Reason.REFUSED) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+def known_names(name: str, names: Iterable[str]) -> str:
+    """The end of a message about an unknown name: ``did you mean fsdp2? known: ddp, fsdp2``."""
+    import difflib
+
+    names = list(names)
+    close = difflib.get_close_matches(name, names, 1)
+    return (f"did you mean {close[0]}? " if close else "") + f"known: {', '.join(names) or 'none'}"
 
 
 def reason_of(error: BaseException) -> Reason:

@@ -75,10 +75,20 @@ function roundDown(number) {
   return Math.floor(number / digit) * digit;
 }
 
+// Groups of ranks of a run that are equal in a step; null where all are shown.
+async function equalRanks(run, step) {
+  const answer = await fetch(`/equal-ranks.json?run=${run}&step=${step}`).catch(() => null);
+  const groups = answer?.ok ? await answer.json() : [];
+  return groups.length ? groups.map((ranks) => ({ ranks })) : null;
+}
+
 // Both steps from their beginnings, on one scale, in the same colours; what is done to one is done to the other.
 async function showTimelines(pair) {
   const step = document.getElementById("step").value;
-  await Promise.all(pair.map((chart, i) => chart.show(step === "" ? data.served.typical["ab"[i]].number : Number(step), null, "")));
+  await Promise.all(pair.map(async (chart, i) => {
+    const own = step === "" ? data.served.typical["ab"[i]].number : Number(step);
+    await chart.show(own, null, "", await equalRanks("ab"[i], own));
+  }));
   const shown = pair.filter((chart) => chart.view.rows), least = Math.max(...shown.map((chart) => chart.view.rows.length));
   for (const chart of shown) { chart.view.least = least; chart.look(0, least); }
   fill("timelines-legend", ...legend([...new Set(shown.flatMap((chart) => chart.view.rows.classes))].sort(), pair[0].colors).children);

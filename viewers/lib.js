@@ -51,6 +51,9 @@ function element(tag, properties = {}, ...children) {
   return made;
 }
 
+// Words with their texts, for a list of definitions.
+const definitions = (lines) => lines.flatMap(([word, line]) => [element("dt", { textContent: word }), element("dd", { textContent: line })]);
+
 const SVG = "http://www.w3.org/2000/svg";
 function svg(tag, attributes, content = "") {
   const made = document.createElementNS(SVG, tag);

@@ -27,7 +27,7 @@ function mean(steady) {
 function timesOf(rank, step) {
   const steps = rank === null ? report.steps : report.ranks.find((r) => r.rank === rank).steps;
   if (step !== null) return steps.find((s) => s.number === step)?.times;
-  const steady = steps.filter((s) => !s.note);
+  const steady = steps.filter((s) => data.mean.includes(s.number));
   return rank === null ? report.steady : steady.length ? mean(steady.map((s) => s.times)) : undefined;
 }
 
@@ -275,7 +275,7 @@ select("facts").textContent = [
   meta.cluster, `${report.ranks.length} of ${meta.world_size} ranks`, meta.gpu, `${count(report.rows)} rows`, `torch ${meta.torch}`, `host ${meta.host_mode}`,
   `steps by ${report.step_source}`, (meta.command || []).join(" "), report.complete ? "" : "CUT SHORT: the run was killed",
 ].filter(Boolean).join(" · ");
-fill("verdict", ...data.verdict.flatMap(([word, line]) => [element("dt", { textContent: word }), element("dd", { textContent: line })]));
+fill("verdict", ...definitions(data.verdict));
 options(select("step"), [["", report.steps.length > 1 ? "steady steps" : "all"], ...report.steps.map((s) => [s.number, `${s.number}: ${duration(s.times.time)}`])]);
 options(select("rank"), [["", "mean over ranks"], ...report.ranks.map((r) => [r.rank, `rank ${r.rank}`])]);
 options(select("class"), [["", "all"], ...classNames.map((name) => [name, name || "none"])]);

@@ -105,8 +105,13 @@ def parse_stretch(text: str) -> tuple[int, int]:
 
 def report_of(path: str, chosen: Filters) -> Report:
     """The report of the log at `path`, with a bar on a terminal while it is made."""
+    from phantora.trace.analysis.analyze import Filters
     from phantora.trace.analysis.analyze import analyze as analyze_log
+    from phantora.view.remembered import remember
 
     log = log_of(path)
     with progress(f"reading {path}") as reported:
-        return analyze_log(log, chosen, progress=reported)
+        found = analyze_log(log, chosen, progress=reported)
+    if chosen == Filters():
+        remember(log.path, found)
+    return found

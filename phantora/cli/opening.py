@@ -20,7 +20,9 @@ def log_of(path: str) -> Log:
     from phantora.trace.reader import is_log, open_log
 
     if path.endswith(TRACES) and os.path.isfile(path) and not is_log(path):
-        return open_log(_imported(path))
+        log = open_log(_imported(path))
+        log.shown = path
+        return log
     return open_log(path)
 
 

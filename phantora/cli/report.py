@@ -32,12 +32,17 @@ class Report:
         wanted = self._as_json or (self._summary and (not failed or result.reason == Reason.OUT_OF_MEMORY))
         if result.log is None or not wanted:
             return
+        from phantora.cli.progress import progress
         from phantora.trace.analysis.analyze import analyze
         from phantora.trace.analysis.energy import priced
         from phantora.trace.reader import open_log
+        from phantora.view.remembered import remember
 
         # Of a run that failed, whether memory ran out; such logs are short.
-        self._analysis = priced(analyze(open_log(result.log), details=failed or self._verbose), self._price)
+        with progress(f"reading {result.log}") as reported:
+            found = analyze(open_log(result.log), details=failed or self._verbose, progress=reported)
+        remember(str(result.log), found)
+        self._analysis = priced(found, self._price)
         if self._summary:
             from phantora.cli.terminal import report_console
             from phantora.trace.analysis.render import render, render_summary

@@ -120,7 +120,7 @@ def sweep(words: tuple[str, ...], **options: Any) -> int:
     from phantora.sweeps.run import run_sweep
 
     try:
-        outcome = run_sweep(request, progress_of(options["quiet"]))
+        outcome = run_sweep(request, progress_of(options["quiet"]), _nothing if options["quiet"] else _part)
     except KeyboardInterrupt:
         print(f"phantora: stopped; the same command goes on with what is in {request.folder}", file=sys.stderr)
         return 130
@@ -217,6 +217,14 @@ def progress_of(quiet: bool) -> Callable[[Entry, int, int], None]:
 
 def _report_nothing(entry: Entry, done: int, of: int) -> None:
     pass
+
+
+def _nothing(text: str) -> None:
+    pass
+
+
+def _part(text: str) -> None:
+    print(f"phantora: {text}", file=sys.stderr, flush=True)
 
 
 def _report(entry: Entry, done: int, of: int) -> None:

@@ -90,7 +90,7 @@ def _read(reading: Reading, chosen: Filters) -> tuple[dict[str, Run], Difference
 
     logs = list(reading.logs.values())
     if len(logs) == 1:
-        with reading.watched(logs[0].path) as progress:
+        with reading.watched(logs[0].shown) as progress:
             reports = [analyze(logs[0], chosen, progress=progress)]
         difference = None
     else:

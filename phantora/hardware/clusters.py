@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, known_names
 from phantora.hardware import builders, toml
 from phantora.hardware.gpus import DATA, gpu_names, is_gpu, load_gpu
 from phantora.hardware.hosts import DEFAULT_HOST, HOST_FORMS, load_host
@@ -74,7 +74,7 @@ def system_names() -> list[str]:
 def _system(name: str, hosts: str | None, text: str) -> Cluster:
     if name.lower() not in system_names():
         raise PhantoraError(
-            f"cluster {text!r}: unknown system {name!r}; known: {', '.join(system_names())}; else {FORMS} "
+            f"cluster {text!r}: unknown system {name!r}; {known_names(name, system_names())}; else {FORMS} "
             f"with a GPU such as {DEFAULT_GPU}"
         )
     return replace(_with_hosts(_from_file(DATA / "clusters" / f"{name.lower()}.toml"), hosts, text), name=text)

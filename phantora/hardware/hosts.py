@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, known_names
 from phantora.hardware import toml
 from phantora.hardware.gpus import DATA
 from phantora.hardware.types import HostProfile
@@ -49,7 +49,7 @@ def load_host(text: str) -> HostProfile:
         return _from_file(Path(text))
     path = DATA / "hosts" / f"{text.lower()}.toml"
     if not path.exists():
-        raise PhantoraError(f"unknown host {text!r}; known: {', '.join(host_names())}; else give {HOST_FORMS}")
+        raise PhantoraError(f"unknown host {text!r}; {known_names(text, host_names())}; else give {HOST_FORMS}")
     return _from_file(path)
 
 

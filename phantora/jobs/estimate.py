@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, known_names
 from phantora.jobs.answer import Answer, Step, answer, checkpoint_cost, interval_of, step_of
 from phantora.jobs.job import (
     CHECKPOINT,
@@ -76,7 +76,9 @@ def estimate(log: Log, inputs: Inputs) -> Answer:
     step = replace(step, tokens=step.tokens * gpus / world)
     cost = inputs.checkpoint_cost if inputs.checkpoint_cost is not None else checkpoint_cost(log)
     if inputs.checkpoint not in MODELS:
-        raise PhantoraError(f"--checkpoint {inputs.checkpoint}: unknown model; known: {', '.join(MODELS)}")
+        raise PhantoraError(
+            f"--checkpoint {inputs.checkpoint}: unknown model; {known_names(inputs.checkpoint, MODELS)}"
+        )
     assumed = _assumed(inputs, cost)
     if gpus > world:
         assumed.append(f"a step takes as long as in the log on {world:,} GPU{'s' * (world > 1)}, {per_host} a host")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, known_names
 from phantora.sweeps.plan import Point
 from phantora.sweeps.result import Measured
 from phantora.trace.analysis.fit import MARGIN
@@ -27,7 +27,7 @@ class Objective:
 
     def __post_init__(self) -> None:
         if self.by not in BY:
-            raise PhantoraError(f"--by {self.by!r}: unknown criterion; known: {', '.join(BY)}")
+            raise PhantoraError(f"--by {self.by!r}: unknown criterion; {known_names(self.by, BY)}")
         if self.by == "cost" and not self.prices:
             raise PhantoraError("--by cost needs the price of a GPU's hour: --price 2.5, or --price H100=2.5,H200=3.5")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from phantora.errors import PhantoraError, cause_of
+from phantora.errors import PhantoraError, cause_of, known_names
 from phantora.sweeps.answer import Answer, answer
 from phantora.sweeps.files import write_files
 from phantora.sweeps.fold import ENDS, MODES, ONE, is_first_only
@@ -75,13 +75,18 @@ def plan_of(request: Request) -> Plan:
     return make_plan(request.located)
 
 
-def run_sweep(request: Request, on_result: Callable[[Entry, int, int], None] = lambda entry, done, of: None) -> Outcome:
+def run_sweep(
+    request: Request,
+    on_result: Callable[[Entry, int, int], None] = lambda entry, done, of: None,
+    on_part: Callable[[str], None] = lambda text: None,
+) -> Outcome:
     """Runs what the journal in the folder does not know yet; writes the answer's files. `on_result` is called for each
-    point with how many are done and of how many. Raises PhantoraError; KeyboardInterrupt for SIGINT, SIGTERM and
-    SIGHUP: then nothing runs any more, and the same request goes on."""
+    point with how many are done and of how many, `on_part` with what begins behind the last point. Raises
+    PhantoraError; KeyboardInterrupt for SIGINT, SIGTERM and SIGHUP: then nothing runs any more, and the same request
+    goes on."""
     space = request.located
     if request.fold not in MODES:
-        raise PhantoraError(f"--fold {request.fold!r}: unknown mode; known: {', '.join(MODES)}")
+        raise PhantoraError(f"--fold {request.fold!r}: unknown mode; {known_names(request.fold, MODES)}")
     if not (space.target or space.run.target):
         raise PhantoraError(f"{space.where}: name the script behind --, or as target = [...]")
     if request.search and request.screen:
@@ -99,7 +104,9 @@ def run_sweep(request: Request, on_result: Callable[[Entry, int, int], None] = l
             set_up(space, request.folder)
             engine = _engine(request)
             try:
-                work = Work(request=request, space=space, engine=engine, journal=journal, on_result=on_result)
+                work = Work(
+                    request=request, space=space, engine=engine, journal=journal, on_result=on_result, on_part=on_part
+                )
                 if plan is None:
                     assert search is not None
                     search.learn(journal.results.values(), work.shared)
@@ -111,7 +118,8 @@ def run_sweep(request: Request, on_result: Callable[[Entry, int, int], None] = l
                 engine.close()
             shown = axes if len(axes) <= MOST_AXES else _varying(entries, axes)
             found = answer(entries, request.objective, shown, request.folder)
-            _export(found, request.top)
+            _export(found, request.top, on_part)
+            on_part(f"writing the page and tables of {len(entries)} points")
             write_files(found)
             return Outcome(found, search)
     finally:
@@ -127,6 +135,7 @@ class Work:
     engine: Engine
     journal: Journal
     on_result: Callable[[Entry, int, int], None]
+    on_part: Callable[[str], None]
     done: int = 0
     expected: int = 0
     fold: str = ""
@@ -182,6 +191,7 @@ def confirmed(work: Work, entries: list[Entry]) -> list[Entry]:
         best = max(ran, key=lambda entry: (_has_room(entry, objective), _at_most(entry, objective)), default=None)
         if best is None or best.result is None or not is_first_only(best.result.fold):
             break
+        work.on_part(f"running the best again, with representatives of all ranks: {best.point.label()}")
         found = replace(work, fold=ENDS, done=work.done, expected=work.expected)
         checked = found.of(Listed([best.point], objective), 1, request.top)
         work.done, work.expected = found.done, found.expected
@@ -249,12 +259,13 @@ def _installed(module: str) -> bool:
         return False
 
 
-def _export(found: Answer, top: int) -> None:
+def _export(found: Answer, top: int, on_part: Callable[[str], None]) -> None:
     """Timelines of the best."""
     from phantora.trace.export.registry import export
 
     for row in found.rows[:top]:
         if row.measured and row.entry.task.log.exists():
+            on_part(f"writing the timeline of number {row.rank}")
             export(row.entry.task.log, str(found.folder / f"best-{row.rank}.perfetto"))
 
 

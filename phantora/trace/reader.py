@@ -195,6 +195,8 @@ class Log:
 
     def __init__(self, path: str, source: _WholeFile | _CutFile) -> None:
         self.path = path
+        self.shown = path
+        """The name that reports have: of a trace that was imported on the way, the trace's."""
         self._source = source
         self._words: dict[str, list[str]] = {}
         self._limited: set[int] = set()  # batches that were found to be of no more than the largest size

@@ -18,6 +18,7 @@ from phantora.errors import PhantoraError, cause_of
 from phantora.json_data import encode
 from phantora.outputs import open_output
 from phantora.trace.analysis import summary
+from phantora.trace.analysis.analyze import steps_of_mean
 from phantora.trace.analysis.report import CAUSES, Report
 from phantora.trace.diff.compare import SETTINGS, Difference
 from phantora.trace.diff.render import headline
@@ -45,9 +46,8 @@ def report_page(report: Report, served: dict[str, Any] | None = None) -> str:
     for path in data["details"]["critical_paths"]:
         path["segments"] = len(path["segments"])
     verdict = [*summary.lines(report), ("NEXT", _next(report))]
-    return assemble(
-        "report.html", report.path, {"report": data, "causes": CAUSES, "verdict": verdict, "served": served}
-    )
+    more = {"causes": CAUSES, "verdict": verdict, "mean": sorted(steps_of_mean(report)), "served": served}
+    return assemble("report.html", report.path, {"report": data, **more})
 
 
 def _next(report: Report) -> str:
@@ -56,6 +56,8 @@ def _next(report: Report) -> str:
     if report.details is not None and report.details.fit is not None and not report.details.fit.fits:
         return f"phantora analyze {log}   (what takes the memory)"
     gpu = "H100" if "H200" in str(report.metadata.get("gpu")) else "H200"
+    if not log.endswith(".arrow"):
+        return f"phantora import {log} -o real.arrow, then phantora replay real.arrow --gpu {gpu} -o other.arrow"
     return f"phantora replay {log} --gpu {gpu} -o other.arrow, then phantora view {log} other.arrow"
 
 
@@ -70,9 +72,9 @@ def diff_page(difference: Difference, served: dict[str, Any] | None = None) -> s
     return assemble("diff.html", f"{difference.path_a} and {difference.path_b}", data)
 
 
-def reading_page(logs: list[str]) -> str:
-    """The page that is shown until `logs` are read."""
-    return assemble("reading.html", "phantora view", {"logs": logs})
+def reading_page(logs: list[str], verdicts: list[list[tuple[str, str]]]) -> str:
+    """The page that is shown until `logs` are read, with the verdicts of those that were read before."""
+    return assemble("reading.html", "phantora view", {"logs": logs, "verdicts": verdicts})
 
 
 def perfetto_page(title: str, served: dict[str, Any]) -> str:

@@ -25,6 +25,7 @@ from phantora.trace.analysis.report import to_json
 from phantora.trace.diff.compare import Difference
 from phantora.trace.diff.compare import to_json as difference_json
 from phantora.view import pages
+from phantora.view.equal_ranks import equal_ranks
 from phantora.view.site import Site
 
 ADDRESS = "127.0.0.1"
@@ -147,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
             state = {"done": reading.done, "error": str(reading.error or "")}
             self._send(orjson.dumps(state), _TYPES[".json"])
         elif path in ("/", "/diff"):
-            self._page(pages.reading_page(reading.facts()))
+            self._page(pages.reading_page(reading.facts(), reading.verdicts()))
         else:
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "the log is still read")
 
@@ -185,6 +186,12 @@ class _Handler(BaseHTTPRequestHandler):
         rank, step = _number(query, "rank"), _number(query, "step")
         self._send(self.server.site.part(run, rank, step), _TYPES[".json"])
 
+    def _equal_ranks(self, run: str, query: dict[str, str]) -> None:
+        step = _number(query, "step")
+        if step is None:
+            raise PhantoraError("say which step: step=2")
+        self._send(orjson.dumps(equal_ranks(self.server.site.runs[run].report, step)), _TYPES[".json"])
+
     def _what_if(self, run: str, query: dict[str, str]) -> None:
         self._send(self.server.site.what_if(run, query), _TYPES[".json"])
 
@@ -193,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _perfetto(self, run: str, query: dict[str, str]) -> None:
         site = self.server.site
-        self._page(pages.perfetto_page(Path(site.runs[run].log.path).name, site.offers(run)))
+        self._page(pages.perfetto_page(Path(site.runs[run].log.shown).name, site.offers(run)))
 
     def _trace(self, run: str, query: dict[str, str]) -> None:
         trace = self.server.site.trace(run)
@@ -260,6 +267,7 @@ _PATHS: dict[str, Callable[[_Handler, str, dict[str, str]], None]] = {
     "/state.json": _Handler._state,
     "/rows.arrow": _Handler._rows,
     "/part.json": _Handler._part,
+    "/equal-ranks.json": _Handler._equal_ranks,
     "/what-if.json": _Handler._what_if,
     "/arrow.js": _Handler._arrow,
     "/perfetto": _Handler._perfetto,

@@ -23,6 +23,7 @@ from phantora.trace.diff.compare import Difference
 from phantora.trace.export.selection import Selection
 from phantora.trace.reader import Log
 from phantora.view import perfetto_ui
+from phantora.view.remembered import remember, remembered
 from phantora.view.rows import step_rows
 from phantora.view.what_if import Simulations, outcome, parse_change
 
@@ -59,9 +60,13 @@ class Reading:
         """``run.arrow: 8x8xH100, 64 ranks, 9,000,000 rows`` of each log."""
         metas = ((log, log.metadata) for log in self.logs.values())
         return [
-            f"{log.path}: {meta.cluster or meta.gpu}, {meta.world_size:,} ranks, {log.num_rows:,} rows"
+            f"{log.shown}: {meta.cluster or meta.gpu}, {meta.world_size:,} ranks, {log.num_rows:,} rows"
             for log, meta in metas
         ]
+
+    def verdicts(self) -> list[list[tuple[str, str]]]:
+        """What is known of each log from its last reading."""
+        return [remembered(log.path) for log in self.logs.values()]
 
     @contextmanager
     def watched(self, _: str) -> Iterator[Callable[[int, int], None]]:
@@ -120,6 +125,9 @@ class Site:
         try:
             runs, self.difference = reading.read(reading)
             self.runs = runs  # at last: pages look at it
+            if self.chosen == Filters():
+                for run in runs.values():
+                    remember(run.log.path, run.report)
         except BaseException as error:  # the terminal's thread raises it
             reading.error = error
             reading.failed()
@@ -129,7 +137,7 @@ class Site:
         own, simulations = self.runs[run], self.runs[run].simulations
         return {
             "run": run,
-            "runs": {name: other.log.path for name, other in self.runs.items()},
+            "runs": {name: other.log.shown for name, other in self.runs.items()},
             "ui": bool(self.ui),
             "missing": perfetto_ui.MISSING,
             "typical": {name: _typical(other.report) for name, other in self.runs.items()},

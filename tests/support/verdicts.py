@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
 import re
@@ -21,6 +22,7 @@ from phantora.trace.diff.between import between, sides_of
 from phantora.trace.diff.compare import Difference
 from phantora.trace.diff.render import headline
 from phantora.trace.reader import open_log
+from phantora.view.pages import report_page
 
 _TIMES = {"ns": 1.0, "us": 1e3, "ms": 1e6, "s": 1e9}
 _NUMBER = re.compile(r"([\d.]+) (ns|us|ms|s)\b")
@@ -36,6 +38,7 @@ def agrees(log: Path) -> Report:
     _step(report, said, printed, encode(report))
     _delays(report, said, printed)
     _losses(report, said, printed)
+    _page(report, said, printed)
     summary = Run(log).summary()
     assert {key: summary[key] for key in encode(report.headline)} == encode(report.headline)
     return report
@@ -80,6 +83,27 @@ def _losses(report: Report, said: dict[str, str], printed: str) -> None:
     for kind in re.findall(r"(without flops|below \w+'s peak) \((.*?)\)", said.get("LOST", "")):
         for name, share in re.findall(r"([\w ]+?) ([\d.]+)(?:, |$)", kind[1]):
             assert any(row.startswith(name) and f" {share}%" in row for row in rows), (name, share, rows)
+
+
+def _page(report: Report, said: dict[str, str], printed: str) -> None:
+    """The page has the lines, the rows behind them, and the mean of the same steps."""
+    data = json.loads(html.unescape(report_page(report).partition('id="data">')[2].partition("</script>")[0]))
+    *lines_of_page, (word, _) = data["verdict"]
+    assert (dict(lines_of_page), word) == (said, "NEXT")
+    shown, whole = data["report"], report.steady.time
+    assert shown["headline"] == encode(report.headline, units=False)
+    assert shown["steady"] == encode(report.steady, units=False)
+    delays = {delay["name"]: f"{100 * delay['time'] / whole:.1f}" for delay in shown["delays"]} if whole else {}
+    losses = {loss["name"]: f"{100 * loss['share']:.1f}" for loss in shown["losses"]}
+    held_up = re.sub(r" \(its .*?\)", "", said.get("HELD UP", ""))
+    for name, share in re.findall(r"([^,]+?) ([\d.]+) %(?:, |$)", held_up):
+        assert delays[name.strip()] == share
+    for kind in re.findall(r"\((.*?)\)", said.get("LOST", "")):
+        for name, share in re.findall(r"([\w ]+?) ([\d.]+)(?:, |$)", kind):
+            assert losses[name.strip()] == share
+    for line in shown["details"]["findings"]:
+        assert line in printed or report.host_operators
+    assert set(data["mean"]) <= {step.number for step in report.steps if not step.note or report.headline.steps == 0}
 
 
 def _rows(printed: str, title: str) -> list[str]:

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from phantora.cli.opening import log_of
 from phantora.importers import import_traces
+from phantora.trace.analysis.analyze import analyze
 from phantora.trace.schema import REAL
 from tests.support.fakelog import METADATA, FakeRun, Kind, small_run
 from tests.support.kineto_files import Trace
@@ -79,3 +81,13 @@ def test_imports(tmp_path: Path, ranks: int, late: int) -> None:
         files.append(str(trace.write(tmp_path / f"rank{rank}.json")))
     import_traces(files, str(tmp_path / "real.arrow"))
     agrees(tmp_path / "real.arrow")
+
+
+def test_a_trace_imported_on_the_way_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    trace = Trace(0, 1)
+    for step in range(3):
+        mm = trace.operator("aten::mm", 1000 * step, 8, [512, 512], [512, 512])
+        trace.kernel("nvjet_tst", 1000 * step + 2, 1000 * step + 20, 300, external=mm)
+    path = str(trace.write(tmp_path / "rank0.json"))
+    assert analyze(log_of(path)).path == path

@@ -571,6 +571,7 @@ def test_the_best_is_confirmed_with_more_processes(tmp_path: Path) -> None:
 
     found = meshed(matrix={"tp": [1, 2, 4], "sp": [False], "ac": ["none"]}, tokens="4096")
     engine, journal = Answers(by_fold), Journal(tmp_path)
+    said: list[str] = []
     try:
         work = Work(
             request=Request(space=found, folder=tmp_path),
@@ -578,11 +579,13 @@ def test_the_best_is_confirmed_with_more_processes(tmp_path: Path) -> None:
             engine=engine,
             journal=journal,
             on_result=lambda entry, done, of: None,
+            on_part=said.append,
         )
         entries = confirmed(work, work.of(Listed(make_plan(found).points, Objective()), 3, 0))
     finally:
         journal.close()
     assert [label.split()[0] for label in engine.ran[3:]] == ["tp=2", "tp=4"] and len(engine.ran) == 5
+    assert [text.partition(": tp=")[2][0] for text in said] == ["2", "4"]
     best = answer(entries, Objective(), ["tp"], tmp_path).best
     assert best and best.entry.point.values["tp"] == 4 and best.entry.result and best.entry.result.fold == "dp"
     assert len(entries) == 3

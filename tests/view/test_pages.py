@@ -17,7 +17,9 @@ from phantora.cli.analyze import filters
 from phantora.cli.view import reading_site, site_of
 from phantora.sweeps.compare_page import write_compare_page
 from phantora.sweeps.page import sweep_page
+from phantora.trace.analysis.summary import lines
 from phantora.view.pages import report_page
+from phantora.view.remembered import remembered
 from phantora.view.server import Server
 from tests.support.fakelog import small_run
 from tests.support.sweeps import small_answer, small_comparison
@@ -197,12 +199,31 @@ def test_a_long_log_is_waited_for(logs: tuple[Path, Path], browser: Any) -> None
         page.goto(server.first_page)
         page.locator("#logs", has_text="a.arrow: ").wait_for()
         page.locator("#state", has_text="0 %").wait_for()
+        known = dict(remembered(str(logs[0])))  # the page of another test has read it
+        assert page.locator("#known dd").all_inner_texts() == list(known.values())
         go.set()
         page.locator("#verdict", has_text="STEP").wait_for()
         assert complaints == []
         page.close()
         server.shutdown()
     site.close()
+    assert dict(remembered(str(logs[0]))) == dict(lines(site.runs["a"].report))
+
+
+def test_equal_ranks_are_one_on_timelines_of_two_runs(browser: Any, tmp_path: Path) -> None:
+    few, many = (str(small_run(ranks).write(tmp_path / f"{ranks}.arrow")) for ranks in (10, 12))
+    site = site_of(few, many, filters(None, None, None))
+    with Server(site) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        page, complaints = open_page(browser)
+        page.goto(server.first_page)
+        page.click("#tab-time")
+        page.locator("#b-timeline-text", has_text="rows").wait_for()
+        names = "(chart) => [...new Set(chart.view.tracks.map((track) => chart.label(track, 1000).split(' /')[0]))]"
+        assert page.evaluate(f"pair.map({names})") == [["rank 0", "ranks 1-9"], ["rank 0", "ranks 1-11"]]
+        assert complaints == []
+        page.close()
+        server.shutdown()
 
 
 def test_memory_is_read_off(server: Server, browser: Any) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, known_names
 from phantora.hardware import toml
 from phantora.sweeps.space import Space, space_of
 
@@ -21,7 +21,7 @@ def preset_names() -> list[str]:
 def preset_path(name: str) -> Path:
     """Raises PhantoraError for an unknown name."""
     if name not in preset_names():
-        raise PhantoraError(f"unknown preset {name!r}; known: {', '.join(preset_names())}")
+        raise PhantoraError(f"unknown preset {name!r}; {known_names(name, preset_names())}")
     return HERE / f"{name}.toml"
 
 
@@ -33,7 +33,7 @@ def load_preset(path: Path, model: str | None, wide: bool = False) -> Space:
     if model is None and models:
         raise PhantoraError(f"--preset {name} needs a --model: {', '.join(models)}")
     if model is not None and model not in models:
-        raise PhantoraError(f"preset {name} has no model {model!r}; known: {', '.join(models) or 'none'}")
+        raise PhantoraError(f"preset {name} has no model {model!r}; {known_names(model, models)}")
     constants: dict[str, Any] = dict(models[model]) if model is not None else {}
     axes = constants.pop("matrix", {})  # of the model: what is left as it is does not fit
     # Before what is computed from them; as texts of the grammar.

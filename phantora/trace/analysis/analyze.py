@@ -280,7 +280,7 @@ class _Pass:
         exposure = self._exposure(steady)
         slower = slower_kernels(ranks, max(1, len(parts)))
         report = Report(
-            path=self.log.path,
+            path=self.log.shown,
             complete=self.log.complete,
             metadata=asdict(self.meta),
             trailer=self.log.trailer,

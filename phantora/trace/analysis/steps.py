@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, known_names
 from phantora.trace.analysis.iterations import (
     Iteration,
     Iterations,
@@ -161,7 +161,7 @@ def _asked(log: Log, marks: Marks, by: str) -> Callable[[], Iterations | None]:
     if named:
         return lambda: by_annotation(marks, named[1])
     if by not in known:
-        raise PhantoraError(f"--steps {by!r}: unknown mark; known: {', '.join(SOURCES)} and annotation:NAME")
+        raise PhantoraError(f"--steps {by!r}: unknown mark; {known_names(by, SOURCES)} and annotation:NAME")
     return known[by]
 
 

@@ -31,7 +31,7 @@ def sides_of(logs: Sequence[Log], filters: Filters, watched: Watched | None = No
         if watched is None:
             found.append(gather(log, own, arrivals=not partial))
             continue
-        with watched(f"reading {log.path}") as progress:
+        with watched(f"reading {log.shown}") as progress:
             found.append(gather(log, own, progress, not partial))
     return [next(side for side in found if side.log is log) for log in logs]
 
