@@ -76,7 +76,7 @@ def check(file: str, ranks: int | None) -> None:
             f"{file}: {ranks} ranks, but {checked.hosts} x {checked.gpus_per_host} = {checked.world_size} GPUs; "
             "raise hosts or gpus_per_host"
         )
-    click.echo(f"{file}: {checked.hosts} x {checked.gpus_per_host} x {checked.gpu.name}, every GPU reaches every other")
+    click.echo(f"{file}: {_hosts(checked)}, every GPU reaches every other")
 
 
 @dataclass(frozen=True)
@@ -96,6 +96,11 @@ class _Facts:
     routes: list[tuple[str, str]]
     collectives: list[tuple[str, str, float, float]]
     """Name, algorithm/protocol/channels, us, GB/s of bus bandwidth; 1 GiB over all GPUs."""
+
+
+def _hosts(cluster: Cluster) -> str:
+    """``2 x 8 x H100-SXM``, of several kinds joined by +."""
+    return " + ".join(f"{part.hosts} x {part.gpus_per_host} x {part.gpu.name}" for part in cluster.parts)
 
 
 def _facts(described: Cluster) -> _Facts:
@@ -162,7 +167,7 @@ def _print(described: Cluster, facts: _Facts) -> None:
     console = Console(width=100, highlight=False)
     nics = min(wiring.nics, described.gpus_per_host)
     console.print(
-        f"{described.name}: {described.hosts} hosts x {described.gpus_per_host} x {described.gpu.name}, "
+        f"{described.name}: hosts {_hosts(described)}, "
         f"{wiring.kind}, {nics} NICs a host"
         + (f", NVLink over {wiring.nvlink_hosts} hosts" if wiring.nvlink_hosts > 1 else "")
         + (f", fabric {fabric.kind}, routes by {fabric.routing}" if described.hosts > 1 else "")

@@ -33,6 +33,7 @@ def build(cluster: Cluster, pxn: bool = True) -> Topology:
         cluster.fabric.seed,
         cluster.fabric.routing == "adaptive",
         pxn,
+        {host: _inside(cluster.parts[kind]) for host in range(cluster.hosts) if (kind := cluster.kind_of(host))},
     )
 
 
@@ -81,7 +82,8 @@ def _nics(cluster: Cluster) -> int:
 
 
 def _port(cluster: Cluster, host: int, nic: int, switch: str) -> Connection:
-    return Connection(f"h{host}.nic{nic}", switch, _nic_rate(cluster), cluster.inter.latency_ns // 2)
+    own = cluster.parts[cluster.kind_of(host)]
+    return Connection(f"h{host}.nic{nic}", switch, _nic_rate(own), own.inter.latency_ns // 2)
 
 
 def _one_switch(cluster: Cluster) -> Iterator[Connection]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from phantora.hardware.hosts import DEFAULT_HOST, HOST_FORMS, load_host
 from phantora.hardware.topology import Topology, is_nic
 from phantora.hardware.types import Cluster, Gpu, HostProfile, Link, Wiring
 from phantora.units import GIB
+from phantora.wire.layout import MAX_KINDS
 
 FORMS = (
     "a cluster is HOSTSxGPUSxMODEL (2x8xH100), GPUSxMODEL for one host (8xH100), a number of GPUs (4, H100), "
@@ -43,6 +45,8 @@ def load_cluster(spec: str) -> Cluster:
     Raises PhantoraError for one that cannot be, naming the line of the file.
     """
     text = spec.strip()
+    if "+" in text:
+        return mixed(text, [load_cluster(part) for part in text.split("+")])
     if file := _FILE.fullmatch(text):
         return _with_hosts(_from_file(Path(file["path"])), file["hosts"], text)
     if re.search(r"\d{10}", text):
@@ -66,6 +70,27 @@ def load_cluster(spec: str) -> Cluster:
     raise PhantoraError(f"cannot read the cluster {spec!r}: {FORMS}. GPUs: {', '.join(gpu_names())}")
 
 
+def mixed(name: str, parts: Sequence[Cluster]) -> Cluster:
+    """One cluster with the hosts of `parts`, in their order; the network between hosts is that of the first. Raises
+    PhantoraError for hosts that differ in more than GPUs, links and NICs."""
+    parts = [one for part in parts for one in part.parts]
+    kinds = [replace(part, wiring=replace(part.wiring, nvlink_hosts=1)) for part in parts]
+    first = kinds[0]
+    if any(min(part.wiring.nvlink_hosts, part.hosts) > 1 for part in parts):
+        raise PhantoraError(f"cluster {name}: NVLink over several hosts does not go with hosts of another kind")
+    for kind in kinds[1:]:
+        if (kind.gpus_per_host, kind.wiring) != (first.gpus_per_host, first.wiring):
+            raise PhantoraError(
+                f"cluster {name}: hosts of {kind.name} and {first.name} differ in more than GPUs and links: give them "
+                "the same number of GPUs and NICs and the same [wiring]"
+            )
+    if len(kinds) > MAX_KINDS:
+        raise PhantoraError(f"cluster {name}: at most {MAX_KINDS} kinds of hosts")
+    hosts = sum(kind.hosts for kind in kinds)
+    _make(hosts, first.gpus_per_host, first.gpu, name)  # refuses too many
+    return replace(first, name=name, hosts=hosts, kinds=tuple(kinds) if len(kinds) > 1 else ())
+
+
 def system_names() -> list[str]:
     """Systems that ship with the package: names before the colon of ``dgx-h100:16``."""
     return sorted(path.stem for path in (DATA / "clusters").glob("*.toml"))
@@ -84,6 +109,8 @@ def _with_hosts(cluster: Cluster, hosts: str | None, text: str) -> Cluster:
     """`cluster` with `hosts` hosts, where a number is given."""
     if hosts == "0":
         raise PhantoraError(f"cluster {text!r} has no host")
+    if hosts and cluster.kinds:
+        raise PhantoraError(f"cluster {text!r}: the file gives the number of hosts of each kind")
     count = int(hosts or cluster.hosts)
     _make(count, cluster.gpus_per_host, cluster.gpu, text)  # refuses too many
     return replace(cluster, hosts=count)
@@ -125,10 +152,12 @@ def _make(hosts: int, gpus: int, gpu: Gpu, name: str) -> Cluster:
 
 def over_pcie(cluster: Cluster) -> Cluster:
     """`cluster` without NVLink: GPUs of a host meet over PCIe."""
-    return replace(
-        cluster,
-        wiring=replace(cluster.wiring, kind="pcie", nvlink_hosts=1),
-        intra=Link(cluster.gpu.pcie_bandwidth * builders.PCIE_SHARE, PCIE_LATENCY_NS),
+    return cluster.each(
+        lambda one: replace(
+            one,
+            wiring=replace(one.wiring, kind="pcie", nvlink_hosts=1),
+            intra=Link(one.gpu.pcie_bandwidth * builders.PCIE_SHARE, PCIE_LATENCY_NS),
+        )
     )
 
 
@@ -141,6 +170,12 @@ def _from_file(path: Path) -> Cluster:
     """A file with hosts, gpus_per_host, gpu, and optionally name, host, host_memory, [intra], [inter], [wiring],
     [fabric] and [nccl]; what it leaves out is as in the short form."""
     table, place = toml.read(path), toml.Place(path)
+    if "hosts" in table and isinstance(table["hosts"], list):
+        return _of_kinds(table, place)
+    return _from_table(table, place)
+
+
+def _from_table(table: dict[str, Any], place: toml.Place) -> Cluster:
     unknown = sorted(set(table) - _KEYS)
     if unknown:
         raise PhantoraError(
@@ -151,7 +186,7 @@ def _from_file(path: Path) -> Cluster:
         _count(table, "hosts", 1, place),
         _count(table, "gpus_per_host", None, place),
         load_gpu(_text(table, "gpu", None, place, "GPU")),
-        str(table.get("name", path.stem)),
+        str(table.get("name", place.path.stem)),
     )
     cluster = replace(
         cluster, host=_host(table, place, cluster.host.name), wiring=_section(cluster.wiring, table, "wiring", place)
@@ -171,6 +206,20 @@ def _from_file(path: Path) -> Cluster:
     )
     _check(cluster, place, "bandwidth" in table.get("intra", {}))
     return cluster
+
+
+def _of_kinds(table: dict[str, Any], place: toml.Place) -> Cluster:
+    """A file with ``[[hosts]]``: a count and the keys of a cluster of such hosts; [fabric] and [nccl] of all."""
+    shared = {key: value for key, value in table.items() if key in ("fabric", "nccl", "host_memory", "gpus_per_host")}
+    parts = []
+    for index, kind in enumerate(table["hosts"]):
+        here = place / "hosts" / index
+        if not isinstance(kind, dict) or set(kind) - {"count", *_KEYS}:
+            raise PhantoraError(f"{here}: a kind of hosts has count, gpu, gpus_per_host, [intra] and [inter]")
+        keys = {key: value for key, value in kind.items() if key != "count"}
+        gpu = keys.get("gpu", "hosts")
+        parts.append(_from_table({"name": str(gpu), **shared, **keys, "hosts": kind.get("count", 1)}, here))
+    return mixed(str(table.get("name", place.path.stem)), parts)
 
 
 def _text(table: dict[str, Any], key: str, default: str | None, place: toml.Place, what: str) -> str:

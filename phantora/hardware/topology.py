@@ -7,7 +7,7 @@ and protocol. So the rates of flows that share a link add up to at most that, wh
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import NamedTuple
@@ -62,7 +62,8 @@ class Connection(NamedTuple):
 class Topology:
     """Directed links between GPUs, switches and NICs, and routes over them.
 
-    Every host has the same `host_connections`, between nodes called ``gpu0``, ``nic0`` and whatever else
+    Every host has the `host_connections`, or at other rates those of `others`,
+    between nodes called ``gpu0``, ``nic0`` and whatever else
     (``nvswitch``, ``pcie0``, ``cpu0``); `fabric_connections` join NICs (``h3.nic0``) and switches. `nic_of`
     gives the NIC of each GPU of a host, its rail. GPU g of host h has number h x GPUs per host + g.
 
@@ -82,10 +83,14 @@ class Topology:
         seed: int = 0,
         adaptive: bool = False,
         pxn: bool = True,
+        others: Mapping[int, Iterable[Connection]] | None = None,
     ) -> None:
         inside = tuple(host_connections)
+        different = {host: tuple(found) for host, found in (others or {}).items()}
         prefixed = (
-            each._replace(a=f"h{host}.{each.a}", b=f"h{host}.{each.b}") for host in range(hosts) for each in inside
+            each._replace(a=f"h{host}.{each.a}", b=f"h{host}.{each.b}")
+            for host in range(hosts)
+            for each in different.get(host, inside)
         )
         links: list[NetworkLink] = []
         for each in (*prefixed, *fabric_connections):

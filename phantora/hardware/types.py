@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
@@ -357,7 +358,7 @@ class Fabric:
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """`hosts` equal hosts of `gpus_per_host` equal GPUs."""
+    """`hosts` hosts of `gpus_per_host` GPUs, all equal unless there are `kinds`."""
 
     name: str
     hosts: int
@@ -374,6 +375,26 @@ class Cluster:
     """``NCCL_*`` variables that its operator sets on all hosts; the run's own environment comes first."""
     host_memory: int = 0
     """Bytes of a host's memory; 0: unknown."""
+    kinds: tuple[Cluster, ...] = ()
+    """Hosts of different kinds in their order, each a cluster of equal hosts with the same wiring; (): all are equal.
+    `gpu`, `intra` and `inter` are those of the first."""
+
+    @property
+    def parts(self) -> tuple[Cluster, ...]:
+        """Clusters of equal hosts."""
+        return self.kinds or (self,)
+
+    def kind_of(self, host: int) -> int:
+        """Number of a host's kind in :attr:`parts`."""
+        for kind, part in enumerate(self.parts):
+            if host < part.hosts:
+                return kind
+            host -= part.hosts
+        return 0
+
+    def each(self, change: Callable[[Cluster], Cluster]) -> Cluster:
+        """The cluster with a change of all its hosts."""
+        return replace(change(self), kinds=tuple(map(change, self.kinds)))
 
     @property
     def world_size(self) -> int:
@@ -390,5 +411,9 @@ class Cluster:
 
     def part(self, hosts: int, gpus_per_host: int) -> Cluster:
         """The first GPUs of its first hosts, with the NICs that belong to them."""
-        nics = math.ceil(self.wiring.nics * gpus_per_host / self.gpus_per_host)
-        return replace(self, hosts=hosts, gpus_per_host=gpus_per_host, wiring=replace(self.wiring, nics=nics))
+        nics, kinds, left = math.ceil(self.wiring.nics * gpus_per_host / self.gpus_per_host), [], hosts
+        for kind in self.kinds:
+            kinds += [kind.part(min(left, kind.hosts), gpus_per_host)] if left > 0 else []
+            left -= kind.hosts
+        wiring = replace(self.wiring, nics=nics)
+        return replace(self, hosts=hosts, gpus_per_host=gpus_per_host, wiring=wiring, kinds=tuple(kinds))

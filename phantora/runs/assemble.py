@@ -99,6 +99,8 @@ def create_session(setup: Setup, workspaces: Workspaces | None, *, alone: bool =
         real=(0,) if alone else real,
         gpus_per_host=places.gpus_per_host if places.shared else 0,
         mps=places.mps,
+        other_devices=[device_fields(part.gpu) for part in cluster.kinds[1:]],
+        kinds=[cluster.kind_of(rank // setup.ranks_per_host) for rank in range(setup.world_size)],
     )
     blocks = _packed(workspaces) if workspaces else None
     return Session.create(config, device_fields(cluster.gpu), host.api_ns, blocks)
@@ -108,7 +110,8 @@ def create_session(setup: Setup, workspaces: Workspaces | None, *, alone: bool =
 class Prices:
     """A cost model, and the prices that it has given."""
 
-    model: CostModel
+    models: tuple[CostModel, ...]
+    """By kind of GPU."""
     known: dict[Hashable, Price]
 
 
@@ -179,8 +182,9 @@ def assemble(
         keep_memory()
         cluster, output = setup.cluster, setup.spec.output
         live = _live_profiler(setup)
-        prices = prices or Prices(model_for(cluster.gpu, cache_folder(), live), {})
-        model = prices.model
+        if prices is None:
+            prices = Prices(tuple(model_for(part.gpu, cache_folder(), live) for part in cluster.parts), {})
+        model = prices.models[0]
         nccl, facts = _nccl(setup, recorded)
         facts = {**facts, **_facts(setup, workspaces), "common_shares": getattr(model, "common_shares", {})}
         described = _metadata(setup, about, facts, getattr(model, "tables", ()))
@@ -190,6 +194,7 @@ def assemble(
             engine=engine,
             cluster=setup.used,
             cost=model,
+            other_costs=prices.models[1:],
             prices=prices.known,
             nccl=nccl,
             what_if=setup.what_if,
@@ -248,6 +253,11 @@ def _facts(setup: Setup, workspaces: Workspaces | None) -> dict[str, Any]:
     found: dict[str, Any] = {"memory_bandwidth": gpu.hbm_bandwidth}  # bytes/s, for rooflines
     found["workspaces"] = {"table": workspaces.described if workspaces else None, "own": own}
     found["settling_ns"] = SETTLING * (gpu.power.response_ns + gpu.power.reaction_ns)
+    if setup.cluster.kinds:
+        found["kinds"] = [
+            {"gpu": part.gpu.name, "hosts": part.hosts, "memory_bytes": part.gpu.memory_bytes}
+            for part in setup.used.parts
+        ]
     if gpu.limit_watts:
         found["power_limit"] = gpu.limit_watts  # W
     if setup.fold:
@@ -271,8 +281,8 @@ def _metadata(setup: Setup, about: About, facts: Mapping[str, Any], tables: Sequ
         gpu=gpu.name,
         world_size=setup.world_size,
         ranks_per_host=setup.ranks_per_host,
-        peak_flops=dict(gpu.peak_flops),
-        memory_bytes=gpu.memory_bytes,
+        peak_flops=_mean_peaks(setup.used),
+        memory_bytes=min(part.gpu.memory_bytes for part in setup.used.parts),
         host_mode=setup.spec.host_time,
         launch_latency_ns=round(gpu.calibration.launch_latency_ns),
         kernel_gap_ns=round(gpu.calibration.kernel_gap_ns),
@@ -280,6 +290,13 @@ def _metadata(setup: Setup, about: About, facts: Mapping[str, Any], tables: Sequ
         cost_tables=list(tables),
         extra={**about.extra, **facts, "host_memory_bytes": setup.cluster.host_memory},
     )
+
+
+def _mean_peaks(cluster: Cluster) -> dict[str, float]:
+    """Peaks by format that all kinds have: of kinds the mean of the GPUs."""
+    common = [name for name in cluster.gpu.peak_flops if all(name in part.gpu.peak_flops for part in cluster.parts)]
+    hosts = sum(part.hosts for part in cluster.parts)
+    return {name: sum(p.gpu.peak_flops[name] * p.hosts for p in cluster.parts) / hosts for name in common}
 
 
 def pace_of(setup: Setup) -> float:

@@ -6,11 +6,12 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, Reason
 from phantora.fold.discovery import FEW, mesh_of, splits_of
 from phantora.fold.mesh import Fold
 from phantora.fold.ranges import format_ranks
 from phantora.fold.syntax import parse_fold
+from phantora.hardware import Cluster
 from phantora.launch.ending import Outcome
 from phantora.launch.output import Console
 from phantora.launch.plan import Plan
@@ -36,6 +37,23 @@ def choose(spec: FoldSpec, world_size: int, *, is_command: bool) -> Fold | None:
     return None if spec.axes in (*FOUND, OFF) else parse_fold(spec.axes, world_size, spec.real_ranks)
 
 
+def within_kinds(fold: Fold | None, cluster: Cluster, ranks_per_host: int) -> Fold | None:
+    """The fold, if each process stands for ranks on its own kind of GPU. Raises PhantoraError for another."""
+    if fold is None or not cluster.kinds:
+        return fold
+    for rank in range(fold.world_size):
+        process = fold.process_of(rank)
+        kinds = [cluster.kind_of(each // ranks_per_host) for each in (rank, process)]
+        if kinds[0] != kinds[1]:
+            own, other = (cluster.parts[kind].gpu.name for kind in kinds)
+            raise PhantoraError(
+                f"--fold: rank {process} on {other} cannot stand for rank {rank} on {own}: run all ranks (--fold off), "
+                "or give an axis along the hosts, with all its ranks (dp=2:all)",
+                Reason.CANNOT_FOLD,
+            )
+    return fold
+
+
 def is_wanted(spec: FoldSpec, world_size: int) -> bool:
     """True if a fold is to be found: by `spec`, or since the ranks of a large model would take more memory than this
     machine has left."""
@@ -57,7 +75,8 @@ def find(plan: Plan, setup: Setup, console: Console, stubs: StubSet) -> Fold | N
         seen = [json.loads(line) for line in groups.read_text().splitlines()]
     made = [(one[0], one[1]) for one in seen if isinstance(one, list)]
     splits = splits_of(made, plan.world_size, [(one["rows"], one["parts"]) for one in seen if isinstance(one, dict)])
-    return parse_fold(mesh_of(made, plan.world_size), plan.world_size, setup.spec.fold.real_ranks, splits)
+    fold = parse_fold(mesh_of(made, plan.world_size), plan.world_size, setup.spec.fold.real_ranks, splits)
+    return within_kinds(fold, setup.cluster, setup.ranks_per_host)
 
 
 LARGEST = 2  # ranks with pieces of the largest parameters: of a model's embedding and of its head

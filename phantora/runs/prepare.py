@@ -70,6 +70,7 @@ def prepare(spec: RunSpec) -> Prepared:
     if here > cluster.gpus_per_host:
         spec = _not_folded(spec)
     fold = folding.choose(spec.fold, hosts * here, is_command=spec.kind == COMMAND)
+    fold = folding.within_kinds(fold, cluster, here)
     to_be_found = spec.fold.axes in FOUND and spec.kind != COMMAND
     preflight(len(fold.real) if fold else 1 if to_be_found else hosts * here)
     what_if = parse_what_if(spec.what_if.degrade, spec.what_if.straggler, spec.what_if.background)
@@ -150,7 +151,8 @@ def chosen_cluster(spec: RunSpec) -> Cluster:
         cluster = load_calibration(spec.host).applied(cluster)
     if spec.gpu_memory is None:
         return cluster
-    return replace(cluster, gpu=replace(cluster.gpu, memory_bytes=round(spec.gpu_memory * GIB)))
+    memory = round(spec.gpu_memory * GIB)
+    return cluster.each(lambda one: replace(one, gpu=replace(one.gpu, memory_bytes=memory)))
 
 
 def _log_dir(launch: LaunchSpec) -> Path | None:

@@ -46,4 +46,5 @@ def capped(cluster: Cluster, what_if: WhatIfSpec) -> Cluster:
     """The cluster with the power limit of ``--power-cap``. Raises PhantoraError."""
     if what_if.power_cap is None:
         return cluster
-    return replace(cluster, gpu=limited(cluster.gpu, what_if.power_cap, "--power-cap"))
+    watts = what_if.power_cap
+    return cluster.each(lambda one: replace(one, gpu=limited(one.gpu, watts, "--power-cap")))

@@ -57,6 +57,8 @@ class SimulatorConfig:
     """The library of ``sim/engine``."""
     cluster: Cluster
     cost: CostModel
+    other_costs: tuple[CostModel, ...] = ()
+    """Cost models of the further kinds of GPUs of the cluster."""
     prices: dict[Hashable, Price] = field(default_factory=dict)
     """Prices of `cost` by all that they depend on: a run shares them with its replays."""
     nccl: NcclEnvironment | None = None

@@ -15,39 +15,28 @@ from phantora.cost.power import burst_clock, watts
 from phantora.cost.types import Price
 from phantora.fold.mesh import Fold
 from phantora.fold.pipelines import pipelines_of
-from phantora.hardware.types import Gpu
+from phantora.hardware.types import Cluster, Gpu
 from phantora.sim.engine.library import Engine, KernelProfile, PowerLimit
 
 
-def limit_power(engine: Engine, gpu: Gpu, world_size: int, fold: Fold | None = None) -> None:
-    """Gives the engine the power limit, and the power factor of each rank's GPU.
+def limit_power(engine: Engine, cluster: Cluster, world_size: int, fold: Fold | None = None) -> None:
+    """Gives the engine the power limits, and the power factor of each rank's GPU.
 
     GPUs of a model differ. A job is taken to have the quantiles of their distribution, assigned to the ranks in an
     order that depends on nothing but their number; a single GPU is the median. In a folded run a process has the
     largest factor of those that it stands for: they wait for the slowest of them. Pipelines do so once a step alone,
     so in the end their processes have the factors of the slowest one, which the engine finds by the stages' loads.
     """
-    power, cap = gpu.power, float(gpu.power_watts)
-    budget = (gpu.limit_watts or cap) - power.idle * cap
-    engine.set_power(
-        PowerLimit(
-            budget_watts=budget,
-            exponent=power.exponent,
-            communication_watts=power.communication * cap,
-            communication_blocks=gpu.calibration.nccl_channels,
-            response_ns=power.response_ns,
-            reaction_ns=power.reaction_ns,
-            lowest_clock=power.lowest_clock,
-            idle_watts=power.idle * cap,
-            resting_watts=power.resting * cap,
-        )
-    )
+    limits = [_limit(part.gpu) for part in cluster.parts]
+    for kind, limit in enumerate(limits):
+        engine.set_power(limit, kind)
     order = list(range(world_size))
     random.Random(world_size).shuffle(order)
     factors = [0.0] * world_size
     for place, rank in enumerate(order):
-        factors[rank] = 1.0 + power.spread * NormalDist().inv_cdf((place + 0.5) / world_size)
-    pipelines = pipelines_of(fold, factors) if fold and budget > 0 else []
+        spread = cluster.parts[cluster.kind_of(rank // cluster.gpus_per_host)].gpu.power.spread
+        factors[rank] = 1.0 + spread * NormalDist().inv_cdf((place + 0.5) / world_size)
+    pipelines = pipelines_of(fold, factors) if fold and limits[0].budget_watts > 0 else []
     for pipeline in pipelines:
         engine.add_pipeline(pipeline.ranks, pipeline.stages, pipeline.factors)
     if not pipelines:
@@ -56,6 +45,21 @@ def limit_power(engine: Engine, gpu: Gpu, world_size: int, fold: Fold | None = N
             largest[fold.process_of(rank) if fold else rank] = factors[rank]
         for rank, factor in largest.items():
             engine.set_power_factor(rank, factor)
+
+
+def _limit(gpu: Gpu) -> PowerLimit:
+    power, cap = gpu.power, float(gpu.power_watts)
+    return PowerLimit(
+        budget_watts=(gpu.limit_watts or cap) - power.idle * cap,
+        exponent=power.exponent,
+        communication_watts=power.communication * cap,
+        communication_blocks=gpu.calibration.nccl_channels,
+        response_ns=power.response_ns,
+        reaction_ns=power.reaction_ns,
+        lowest_clock=power.lowest_clock,
+        idle_watts=power.idle * cap,
+        resting_watts=power.resting * cap,
+    )
 
 
 def profile_of(machine: Machine, price: Price) -> KernelProfile:

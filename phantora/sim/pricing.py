@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from phantora.cost.parse import compute_of, read_signature, signature_text
 from phantora.cost.types import CostModel, KernelLaunch, L2State, OperatorSignature, Price
 from phantora.cost.wanted import Wanted
 from phantora.errors import PhantoraError
-from phantora.hardware import Flow
+from phantora.hardware import Cluster, Flow
 from phantora.sim.collectives import SEND_RECV_KERNEL, CollectiveModel, CollectivePrice, Rows, kernel_name, signal_name
 from phantora.sim.config import SimulatorConfig
 from phantora.sim.engine import library as native
@@ -55,22 +56,37 @@ def _late(cost: CostModel, signature: OperatorSignature, kernel: KernelLaunch) -
     return cost.covered(kernel)
 
 
+def by_kinds(cluster: Cluster) -> dict[frozenset[int], Cluster]:
+    """The cluster as each set of its kinds of hosts sees it: NCCL takes its constants from the slowest links."""
+    found = {frozenset({0}): cluster}
+    kinds = range(len(cluster.parts))
+    for chosen in (each for count in kinds for each in combinations(kinds, count + 1) if cluster.kinds):
+        parts = [cluster.parts[kind] for kind in chosen]
+        slowest = min(parts, key=lambda part: part.intra.bandwidth)
+        inter = min((part.inter for part in parts), key=lambda link: link.bandwidth)
+        found[frozenset(chosen)] = replace(cluster, gpu=slowest.gpu, intra=slowest.intra, inter=inter)
+    return found
+
+
 class Pricing:
     """Serves price requests from the cost model and the model of collectives."""
 
     def __init__(self, engine: native.Engine, tables: Tables, world_size: int, config: SimulatorConfig) -> None:
         cluster, fold, what_if = config.cluster, config.fold, config.what_if
         self._engine = engine
-        self._cost, self._known = config.cost, config.prices
+        self._costs, self._known = (config.cost, *config.other_costs), config.prices
         self._brief = config.brief
         self._measured = config.measured
         self._same_gpu = config.measured is not None and config.measured.cluster.gpu.name == cluster.gpu.name
-        self._machine = Machine(cluster.gpu)
+        self._machines = [Machine(part.gpu) for part in cluster.parts]
         # Hosts that differ from each other must all be looked at.
         identical = fold is not None and not (config.flows or what_if.degrade or what_if.background)
         domain = cluster.domains().gpus_per_host
         processes = frozenset(rank // domain for rank in fold.real) if fold else frozenset()
-        self._collectives = CollectiveModel(cluster, config.nccl, hosts=processes if identical else None)
+        hosts = processes if identical else None
+        self._models = {kinds: CollectiveModel(of, config.nccl, hosts=hosts) for kinds, of in by_kinds(cluster).items()}
+        self._collectives = self._models[frozenset({0})]
+        self._cluster = cluster
         topology = self._collectives.topology
         self._links = Links(engine, topology, world_size, what_if, fold, config.places)
         self._fold = fold
@@ -99,7 +115,7 @@ class Pricing:
                     price = self._scaled(self._measured, price, request)
                 elif request.kind != native.COPY or request.sub == layout.Copy.D2D:
                     # Copies by a link draw little, and their pace does not follow the GPU's clock.
-                    self._engine.set_profile(request.id, profile_of(self._machine, price))
+                    self._engine.set_profile(request.id, profile_of(self._machines[request.gpu_kind], price))
                 self._engine.set_price(request.id, price.durations)
                 self._prices[request.id] = PriceRow(
                     price.cls,
@@ -136,15 +152,15 @@ class Pricing:
             cls = class_of_kernel(name) if name else price.cls
             price = replace(price, cls=cls, provenance=REAL, error=0.0)
         elif name:
-            return measured.by_name(price, name, self._machine.gpu)
+            return measured.by_name(price, name, self._machines[0].gpu)
         return measured.ratio(price, lambda: self._price_by(measured.cost, request))
 
     def _price(self, request: native.PriceRequest) -> Price:
         if self._measured is not None:
-            return self._price_by(self._cost, request)
+            return self._price_by(self._costs[0], request)
         work = self._work(request)
         if work not in self._known:
-            self._known[work] = self._price_by(self._cost, request)
+            self._known[work] = self._price_by(self._costs[request.gpu_kind], request)
         return self._known[work]
 
     def _work(self, request: native.PriceRequest) -> Hashable:
@@ -165,7 +181,15 @@ class Pricing:
             )
             for k in (self._engine.price_kernels(request) if request.kernels else ())
         )
-        about = (request.kind, request.sub, request.part, request.bytes, request.l2_hits, request.l2_written)
+        about = (
+            request.gpu_kind,
+            request.kind,
+            request.sub,
+            request.part,
+            request.bytes,
+            request.l2_hits,
+            request.l2_written,
+        )
         return (about, signature, kernels)
 
     def _count_operator(self, request: native.PriceRequest, price: Price) -> None:
@@ -213,6 +237,7 @@ class Pricing:
         if request.kind == native.COLLECTIVE:
             price = self._communication(
                 request,
+                gpus,
                 lambda model: model.collective(
                     request.sub, gpus, request.bytes, request.dtype, request.root, request.blocks, _rows(request)
                 ),
@@ -224,6 +249,7 @@ class Pricing:
             members = len(self._engine.comm_ranks(request.comm))
             price = self._communication(
                 request,
+                gpus,
                 lambda model: model.transfer(
                     gpus[0], gpus[1], request.bytes, request.concurrent, members=members, duplex=bool(request.duplex)
                 ),
@@ -268,25 +294,31 @@ class Pricing:
         ]
 
     def _communication(
-        self, request: native.PriceRequest, price: Callable[[CollectiveModel], CollectivePrice]
+        self, request: native.PriceRequest, gpus: Sequence[int], price: Callable[[CollectiveModel], CollectivePrice]
     ) -> CollectivePrice:
         """`price` by the simulated links; of a real run scaled to what it measured."""
         measured = self._measured
         if measured is None or request.measured < 0:
-            return price(self._collectives)
+            return price(self._model(gpus))
         if not request.bytes or not measured.known:
             return fixed(request.measured)
         took = Took(request.measured, request.crowd)
         before = measured.collectives
         return as_measured(price(self._collectives), took, price(before), before.topology)
 
+    def _model(self, gpus: Sequence[int]) -> CollectiveModel:
+        """That of the kinds of GPUs that take part."""
+        if len(self._models) == 1:
+            return self._collectives
+        return self._models[frozenset(self._cluster.kind_of(gpu // self._cluster.gpus_per_host) for gpu in gpus)]
+
     def _one_sided(self, request: native.PriceRequest, gpus: Sequence[int]) -> tuple[CollectivePrice, str]:
         """Price of access to the memory of peers without their participation: a copy or a signal."""
         if request.sub == native.PEER_COPY:
-            price = self._collectives.peer_copy(gpus[0], gpus[1], request.bytes, request.blocks)
+            price = self._model(gpus).peer_copy(gpus[0], gpus[1], request.bytes, request.blocks)
             return price, signal_name(puts=True, counted=True) if request.blocks else _PEER_COPY
         puts = request.sub == native.PUT_SIGNAL
-        return self._collectives.signal(gpus[0], gpus[1], puts), signal_name(puts, bool(request.counted))
+        return self._model(gpus).signal(gpus[0], gpus[1], puts), signal_name(puts, bool(request.counted))
 
     def _flows_of_siblings(self, request: native.PriceRequest) -> list[Flow]:
         """In a folded run: flows of groups without a process on links that processes use as well, at the same time.

@@ -81,12 +81,13 @@ class Simulator:
         fold = config.fold
         if fold is not None:
             self._engine.fold(fold)
-        timing = timing_of(config.cluster.gpu, config.nccl)
-        if config.measured is not None:
-            timing.launch_latency_ns = config.measured.launch_latency_ns
-            timing.kernel_gap_ns = timing.crowded_gap_ns = timing.graph_gap_ns = config.measured.kernel_gap_ns
-        self._engine.set_timing(timing)
-        limit_power(self._engine, config.cluster.gpu, session.world_size, fold)
+        for kind, part in enumerate(config.cluster.parts):
+            timing = timing_of(part.gpu, config.nccl)
+            if config.measured is not None:
+                timing.launch_latency_ns = config.measured.launch_latency_ns
+                timing.kernel_gap_ns = timing.crowded_gap_ns = timing.graph_gap_ns = config.measured.kernel_gap_ns
+            self._engine.set_timing(timing, kind)
+        limit_power(self._engine, config.cluster, session.world_size, fold)
         self.powers: dict[int, native.PowerState | None] = dict.fromkeys(session.real)
         """State of each rank's power limiter at the end of its last step; None: it has none, or nothing is recorded."""
         if config.record:

@@ -132,9 +132,25 @@ class RunMetadata:
         per_host, sharing = max(1, self.ranks_per_host), self.extra.get("sharing", {})
         return Places(per_host, int(sharing.get("gpus_per_host", per_host)), bool(sharing.get("mps")))
 
+    def gpu_of(self, rank: int) -> str:
+        """Name of a rank's GPU, where the cluster has several kinds; else ""."""
+        return str(self._kind_of(rank).get("gpu", ""))
+
+    def memory_of(self, rank: int) -> int:
+        """Bytes of a rank's GPU."""
+        return int(self._kind_of(rank).get("memory_bytes", self.memory_bytes))
+
+    def _kind_of(self, rank: int) -> dict[str, Any]:
+        host = rank // max(1, self.ranks_per_host)
+        for kind in self.extra.get("kinds", ()):
+            if host < kind["hosts"]:
+                return dict(kind)
+            host -= kind["hosts"]
+        return {}
+
     def where(self, rank: int) -> str:
         """The host of `rank`, and its GPU where other ranks have it too: ``host 0, GPU 1 shared``."""
-        host = f"host {rank // max(1, self.ranks_per_host)}"
+        host = " ".join(filter(None, (f"host {rank // max(1, self.ranks_per_host)}", self.gpu_of(rank))))
         return f"{host}, GPU {self.places.gpu_of(rank)} shared" if self.places.shared else host
 
     @property

@@ -130,6 +130,9 @@ class PriceRequest(ctypes.Structure):
     """OPERATOR: 1 + the share of its operands that L2 holds, in PH_L2_STEPS; 0: unknown."""
     l2_written: Int32
     """OPERATOR: 1 + the written share of what they displace, in PH_L2_STEPS of the most that can be; 0: unknown."""
+    gpu_kind: Int32
+    """COPY, MEMSET, KERNEL, OPERATOR: kind of the GPU, in the header's devices."""
+    pad: Int32
     measured: Int64
     """COLLECTIVE, TRANSFER: ns that it took in a real run, -1 if there was none."""
     crowd: Float64
@@ -296,11 +299,11 @@ class Function:
 
 
 _INTS, _SIZES = "const int32_t *", "const int64_t *"
-_RANK, _PRICE = ("int", "rank"), ("int32_t", "price")
+_RANK, _PRICE, _KIND = ("int", "rank"), ("int32_t", "price"), ("int", "kind")
 FUNCTIONS = (
     Function("phe_close", "void"),
-    Function("phe_set_timing", "void", (("const phe_timing *", "timing"),)),
-    Function("phe_set_power", "void", (("const phe_power_limit *", "limit"),)),
+    Function("phe_set_timing", "void", (_KIND, ("const phe_timing *", "timing")), "of GPUs of this kind"),
+    Function("phe_set_power", "void", (_KIND, ("const phe_power_limit *", "limit"))),
     Function("phe_set_power_factor", "void", (_RANK, ("double", "factor")), "factor on the power of its GPUs"),
     Function(
         "phe_start_power",

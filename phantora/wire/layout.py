@@ -77,6 +77,7 @@ REPLY_BYTES = 65536  # payload bytes of one reply; longer payloads travel in pie
 L2_STEPS = 4  # of the share of an operator's operands that L2 holds
 BLOB_BYTES = 56  # bytes of variable-length data that one BLOB record carries
 SAME_TIME = 1 << 20  # price of a TIMED launch that takes as long as it did: its price is a ratio
+MAX_KINDS = 4  # of GPUs in a cluster
 MAX_DEVICES = 128  # of a host, a multiple of 64: the largest NVLink domain has 72
 CONSTANTS = {
     "PH_WIRE_VERSION": WIRE_VERSION,
@@ -88,6 +89,7 @@ CONSTANTS = {
     "PH_NO_SLOT": 0xFF,
     "PH_PROBE": 2,
     "PH_MAX_DEVICES": MAX_DEVICES,
+    "PH_MAX_KINDS": MAX_KINDS,
     "PH_SAME_TIME": SAME_TIME,
 }
 
@@ -415,7 +417,7 @@ Header = Struct(
         ("uint64_t", "workspace_offset", 1, "of ph_workspace[workspace_count], by key and batch"),
         ("uint64_t", "workspace_count", 1, "0: not measured for this GPU"),
         ("int64_t", "api_ns", 112, "host cost by enum ph_api"),
-        ("ph_device", "device", 1, "every GPU of the cluster is of this make"),
+        ("ph_device", "devices", MAX_KINDS, "GPUs of the cluster: a kind for all hosts, or one for some of them"),
     ),
 )
 
@@ -452,6 +454,7 @@ Control = Struct(
         ),
         ("int64_t", "drawn_mj", 1, "what this GPU drew up to its last POWER row"),
         ("int64_t", "drawn_mw", 1, "and lately; 0: no row yet"),
+        ("uint64_t", "gpu_kind", 1, "of the host's GPUs, in devices"),
     ),
 )
 

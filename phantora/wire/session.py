@@ -49,6 +49,10 @@ class SessionConfig:
     """Where several processes share a GPU; 0: every rank has its own."""
     mps: bool = False
     """Kernels of processes that share a GPU run concurrently."""
+    other_devices: Sequence[Mapping[str, Any]] = ()
+    """Fields of ``layout.Device`` of further kinds of GPUs."""
+    kinds: Sequence[int] = ()
+    """Kind of each rank's GPU, if there are several: 0 is `device` of :meth:`Session.create`."""
 
 
 @dataclass(kw_only=True)
@@ -147,8 +151,11 @@ class Session:
             raise PhantoraError(f"the host profile prices unknown calls: {', '.join(sorted(unknown))}")
         for index, name in enumerate(layout.Api.names()):
             header["api_ns"][index] = api_ns.get(name, 0)
-        for name, value in device.items():
-            header["device"][name] = value
+        for kind, fields in enumerate((device, *config.other_devices)):
+            for name, value in fields.items():
+                header["devices"][name][kind] = value
+        if config.kinds:
+            control["gpu_kind"] = config.kinds
         if real is not None:
             control["folded"] = 1
             control["folded"][list(real)] = 0

@@ -100,7 +100,7 @@ class Run {
       timing.graph_gap_ns = 100;
       phe_straggler(engine_, 1, 1.5);
     }
-    phe_set_timing(engine_, &timing);
+    phe_set_timing(engine_, 0, &timing);
     if (settings_ & FOLDED) {
       const int32_t size = PLACES, none = 0;
       phe_fold(engine_, &size, &none, &none, 1);
@@ -109,7 +109,7 @@ class Run {
     if (settings_ & NETWORK) connect();
     if (settings_ & POWER) {
       phe_power_limit limit{400, 2.0, 50, 1e6, 1e6, 0.3, 24};
-      phe_set_power(engine_, &limit);
+      phe_set_power(engine_, 0, &limit);
       phe_set_power_factor(engine_, 2, 1.1);
     }
     if (replayed_)

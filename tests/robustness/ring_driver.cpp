@@ -45,7 +45,7 @@ void simulate(void *area, int64_t *rows) {
   phe_timing timing{};
   timing.launch_latency_ns = 2000;
   timing.kernel_gap_ns = 500;
-  phe_set_timing(engine, &timing);
+  phe_set_timing(engine, 0, &timing);
   phe_record(engine);
   for (int reason = 0; !(reason & PHE_DONE) || (reason & PHE_PRICES);) {
     reason = phe_run(engine, 2000, 2000);

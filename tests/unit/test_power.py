@@ -170,7 +170,7 @@ class PowerFactors:
     def __init__(self) -> None:
         self.factors: dict[int, float] = {}
 
-    def set_power(self, limit: native.PowerLimit) -> None:
+    def set_power(self, limit: native.PowerLimit, kind: int) -> None:
         self.budget = limit.budget_watts
 
     def set_power_factor(self, rank: int, factor: float) -> None:
@@ -180,7 +180,7 @@ class PowerFactors:
 @pytest.mark.parametrize("world", [1, 2, 4, 64])
 def test_gpus_of_a_job_have_the_quantiles_of_their_distribution(world: int) -> None:
     engine: Any = PowerFactors()
-    limit_power(engine, H200, world)
+    limit_power(engine, load_cluster(f"1x{world}xH200"), world)
     factors = sorted(engine.factors[rank] - 1.0 for rank in range(world))
     assert math.isclose(sum(factors), 0.0, abs_tol=1e-9)
     spread = math.sqrt(sum(f * f for f in factors) / world)
@@ -190,7 +190,7 @@ def test_gpus_of_a_job_have_the_quantiles_of_their_distribution(world: int) -> N
 def test_a_lower_limit_leaves_what_kernels_draw() -> None:
     engine: Any = PowerFactors()
     limited = replace(H200, limit_watts=500.0)
-    limit_power(engine, limited, 1)
+    limit_power(engine, replace(load_cluster("1x1xH200"), gpu=limited), 1)
     assert engine.budget == pytest.approx(500 - 0.21 * 700)
     price = Price((1000,), "elementwise", "measured", flops=0.0, bytes=4.5e6)
     assert profile_of(Machine(limited), price).steady_watts == profile_of(Machine(H200), price).steady_watts > 0

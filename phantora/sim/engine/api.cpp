@@ -10,8 +10,8 @@ Engine &of(void *engine) { return *static_cast<Engine *>(engine); }
 uint32_t phe_layout(void) { return PHE_LAYOUT; }
 void *phe_open(void *area) { return new Engine(area); }
 void phe_close(void *engine) { delete &of(engine); }
-void phe_set_timing(void *engine, const phe_timing *timing) { of(engine).set_timing(*timing); }
-void phe_set_power(void *engine, const phe_power_limit *limit) { of(engine).set_power(*limit); }
+void phe_set_timing(void *engine, int kind, const phe_timing *timing) { of(engine).set_timing(kind, *timing); }
+void phe_set_power(void *engine, int kind, const phe_power_limit *limit) { of(engine).set_power(kind, *limit); }
 void phe_set_power_factor(void *engine, int rank, double factor) { of(engine).set_power_factor(rank, factor); }
 void phe_start_power(void *engine, int rank, const phe_power_state *state) {
   of(engine).settled_power().start(rank, state);

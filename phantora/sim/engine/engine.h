@@ -22,11 +22,11 @@ class Engine {
   explicit Engine(void *area);
 
   // ---- before the run
-  void set_timing(const phe_timing &timing) {
-    devices_.model().timing = timing;
+  void set_timing(int kind, const phe_timing &timing) {
+    devices_.model(static_cast<size_t>(kind)).timing = timing;
     communication_.set_send_buffer(timing.send_buffer_bytes);
   }
-  void set_power(const phe_power_limit &limit) { devices_.model().power = limit; }
+  void set_power(int kind, const phe_power_limit &limit) { devices_.model(static_cast<size_t>(kind)).power = limit; }
   void set_power_factor(int rank, double factor) { rank_table_[static_cast<size_t>(rank)].power_factor = factor; }
   void set_slowness(int rank, double factor) { rank_table_[static_cast<size_t>(rank)].slowness = factor; }
   void record() { rank_table_.record(); }

@@ -81,13 +81,13 @@ class Engine:
             self._lib.phe_close(self._handle)
             self._handle = None
 
-    def set_timing(self, timing: Timing) -> None:
-        """Sets the constants of time."""
-        self._lib.phe_set_timing(self._handle, ctypes.byref(timing))
+    def set_timing(self, timing: Timing, kind: int = 0) -> None:
+        """Sets the constants of time of the GPUs of a kind."""
+        self._lib.phe_set_timing(self._handle, kind, ctypes.byref(timing))
 
-    def set_power(self, limit: PowerLimit) -> None:
-        """Sets the power limit of each GPU."""
-        self._lib.phe_set_power(self._handle, ctypes.byref(limit))
+    def set_power(self, limit: PowerLimit, kind: int = 0) -> None:
+        """Sets the power limit of each GPU of a kind."""
+        self._lib.phe_set_power(self._handle, kind, ctypes.byref(limit))
 
     def set_power_factor(self, rank: int, factor: float) -> None:
         """Sets the power of work on the GPUs of `rank` to `factor` times the usual one."""

@@ -295,7 +295,9 @@ class _Pass:
             by_provenance=_shares([rank.by_provenance for rank in ranks]),
             exposure=exposure,
             host_waits=self.host_waits.report(steady),
-            delays=delays(steady, exposure, self.exposures.late, slower, self._waits_unknown()),
+            delays=delays(
+                steady, exposure, self.exposures.late, slower, self._waits_unknown(), self.log.metadata.gpu_of
+            ),
             losses=losses(steady, self.work.kernel_classes(), peak),
             mfu=self._mfu(peak),
             unmeasured=self.unmeasured.report(),

@@ -6,7 +6,7 @@ These rows are the table *Time without compute*, and the lines HELD UP and LOST 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 from phantora.trace.analysis.communicators import collective_kind
@@ -23,16 +23,17 @@ def delays(
     late: Mapping[int, float],
     slower: Mapping[int, float],
     waits: bool = False,
+    gpu_of: Callable[[int], str] = lambda rank: "",
 ) -> list[Delay]:
     """The rows of a steady step, longest first; their sum is ``steady.time - steady.compute``. `late`: ns that ranks
     came last, on any scale. `slower`: as :func:`slower_kernels` gives it. `waits`: the log does not tell when the last
-    rank arrived, so transfers include waits."""
+    rank arrived, so transfers include waits. `gpu_of`: the kind of a rank's GPU, where there are several."""
     found: list[Delay] = []
     for cause, time in steady.stalls.items():
         if cause == "transfer":
             found += _transfers(time, exposure, waits)
         elif cause == "late rank":
-            found += _late_ranks(time, late, slower)
+            found += _late_ranks(time, late, slower, gpu_of)
         else:
             found.append(Delay(_NAMES.get(cause, cause), cause, time))
     return sorted((delay for delay in found if delay.time > 0), key=lambda delay: (-delay.time, delay.name))
@@ -50,14 +51,22 @@ def _transfers(time: float, exposure: Sequence[Exposure], waits: bool) -> list[D
     return [Delay(kind + more, "transfer", time * own / whole) for kind, own in by_kind.items()]
 
 
-def _late_ranks(time: float, late: Mapping[int, float], slower: Mapping[int, float]) -> list[Delay]:
-    """The rank that causes most of the lateness, and the others."""
+def _late_ranks(
+    time: float, late: Mapping[int, float], slower: Mapping[int, float], gpu_of: Callable[[int], str]
+) -> list[Delay]:
+    """The rank, or the kind of GPUs, that causes most of the lateness, and the others."""
     whole = sum(late.values())
     rank = max(late, key=lambda rank: late[rank], default=-1)
     if not whole or rank < 0 or late[rank] < _MOST * whole:
-        return [Delay("late ranks", "late rank", time)]
+        by_kind: dict[str, float] = defaultdict(float)
+        for each, lateness in late.items():
+            by_kind[gpu_of(each)] += lateness
+        kind = max(by_kind, key=lambda name: by_kind[name], default="")
+        named = f"late ranks on {kind}" if kind and by_kind[kind] >= _MOST * whole else "late ranks"
+        return [Delay(named, "late rank", time)]
     own = time * late[rank] / whole
-    alone = Delay(f"late rank {rank}", "late rank", own, slower.get(rank, 0.0))
+    on = f" on {gpu}" if (gpu := gpu_of(rank)) else ""
+    alone = Delay(f"late rank {rank}{on}", "late rank", own, slower.get(rank, 0.0))
     return [alone, Delay("other late ranks", "late rank", time - own)]
 
 

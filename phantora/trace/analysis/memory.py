@@ -81,7 +81,7 @@ def memory(
                 peak_step=step,
                 peak_allocated=int(rows.allocated[peak]),
                 peak_reserved=int(rows.reserved.max()),
-                capacity=log.metadata.memory_bytes,
+                capacity=log.metadata.memory_of(rank),
                 by_category=by_category,
                 timeline=_timeline(rows),
                 timeline_by_category=by_time,
@@ -103,11 +103,11 @@ def peak_and_growth(
     """Range of the rank whose peak may be highest, in the reported steps; the growth of the rank that grows most."""
     read = read_memory(log, ranks)
     enqueued = _enqueued(log, ranks, read)
-    words, capacity, found = log.words("name"), log.metadata.memory_bytes, []
+    words, found = log.words("name"), []
     grown = []
     for i, (rank, rows) in enumerate(zip(ranks, read, strict=True)):
         ends = [s[1] for s in annotations.spans[i] if annotations.names[s[2]].startswith(OPTIMIZER_STEP)]
-        grown.append(growth(rank, rows, ends or _ends(steps, rank), words, capacity))
+        grown.append(growth(rank, rows, ends or _ends(steps, rank), words, log.metadata.memory_of(rank)))
     for rank, rows, launches in zip(ranks, read, enqueued, strict=True):
         inside = _inside(rows, steps.of_rank[rank])
         if len(rows.time):

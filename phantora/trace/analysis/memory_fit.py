@@ -33,7 +33,7 @@ def fit_of(
     `growth`: that of the rank whose memory grows most. `host`: the memory of the host with the least left."""
     if not memory:
         return None
-    fullest = max(memory, key=lambda m: (m.peak_reserved, -m.rank))
+    fullest = max(memory, key=lambda m: (m.peak_reserved - m.capacity, -m.rank))
     outside = max(0, device_peak - fullest.peak_reserved)
     failed = [m.rank for m in memory if m.out_of_memory]
     if failed and fatal:

@@ -59,7 +59,9 @@ bool ph_connected(void) { return ph_live(); }
 bool ph_null_mode(void) { return ph_rt.null_mode; }
 bool ph_probing(void) { return ph_rt.header && ph_rt.header->null_mode == PH_PROBE; }
 const ph_header *ph_shared(void) { return ph_rt.header; }
-const ph_device *ph_gpu(void) { return ph_rt.header ? &ph_rt.header->device : NULL; }
+const ph_device *ph_gpu(void) {
+  return ph_rt.header ? &ph_rt.header->devices[ph_rt.control ? ph_rt.control->gpu_kind : 0] : NULL;
+}
 int ph_rank(void) { return ph_rt.rank; }
 bool ph_neighbour(int rank) {
   int per_host = ph_rt.header ? (int)ph_rt.header->ranks_per_host : 0;

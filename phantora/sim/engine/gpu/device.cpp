@@ -40,7 +40,7 @@ float DeviceModel::demand(uint64_t copied_bytes) const {
 
 // ------------------------------------------------------------------ all devices
 Device &Devices::make(Rank &first) {
-  devices_.push_back(std::make_unique<Device>(first, all_.size(), model_, *listener_, progress_));
+  devices_.push_back(std::make_unique<Device>(first, all_.size(), model(first), *listener_, progress_));
   all_.push_back(devices_.back().get());
   return *all_.back();
 }

@@ -5,14 +5,16 @@
 #include "gpu/rates.h"
 #include "gpu/time_slices.h"
 
+#include <array>
 #include <functional>
 
 namespace phe {
 
 struct Price;
 
-// Common properties of all GPUs of the cluster.
+// Common properties of all GPUs of a kind.
 struct DeviceModel {
+  uint8_t kind = 0;
   const ph_device *gpu = nullptr;
   phe_timing timing{};
   phe_power_limit power{};
@@ -56,6 +58,7 @@ class Device {
   // The device with the rows that tell what it draws.
   Rank &rank() const { return contexts_[0]->rank; }
   int number() const { return contexts_[0]->number; }
+  const DeviceModel &model() const { return model_; }
   size_t index() const { return index_; }   // among all
   // The hosts of its processes add nothing up to there.
   int64_t host_limit() const;
@@ -133,10 +136,14 @@ class Device {
 class Devices {
  public:
   Devices(const ph_header &header, Progress &progress) : header_(header), progress_(progress) {
-    model_.gpu = &header.device;
+    for (size_t kind = 0; kind < models_.size(); ++kind) {
+      models_[kind].kind = static_cast<uint8_t>(kind);
+      models_[kind].gpu = &header.devices[kind];
+    }
   }
   void tell(DeviceListener &listener) { listener_ = &listener; }
-  DeviceModel &model() { return model_; }
+  DeviceModel &model(size_t kind) { return models_[kind]; }
+  DeviceModel &model(const Rank &rank) { return models_[rank.control->gpu_kind]; }
 
   // GPU `number` of `rank`: its own, or, where several processes share GPUs, that of its place.
   Device &of(Rank &rank, int number) { return context(rank, number).device; }
@@ -154,7 +161,7 @@ class Devices {
   Context &make(Rank &rank, int number, Device &device);
 
   const ph_header &header_;
-  DeviceModel model_;
+  std::array<DeviceModel, PH_MAX_KINDS> models_;
   Progress &progress_;
   DeviceListener *listener_ = nullptr;
   std::vector<std::unique_ptr<Device>> devices_;

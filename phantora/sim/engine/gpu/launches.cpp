@@ -2,6 +2,9 @@
 
 namespace phe {
 
+// GPUs of one kind have the same prices.
+static uint8_t kind_of(const Stream &s) { return s.device->model().kind; }
+
 const Launches::Operator *Launches::of(const Rank &rank, uint32_t instance) const {
   const auto &open = open_[static_cast<size_t>(rank.index)];
   auto it = instance ? open.find(instance) : open.end();
@@ -47,7 +50,8 @@ void Launches::kernel(const Rank &rank, uint32_t instance, Stream &s, const phe_
     op->kernels.push_back({&s, s.enqueued, launch});
     return;
   }
-  int32_t price = prices_.find(prices_.key().add<uint8_t>(PHE_KERNEL).add(launch), [&](Price &p) {
+  int32_t price = prices_.find(prices_.key().add<uint8_t>(PHE_KERNEL).add(kind_of(s)).add(launch), [&](Price &p) {
+    p.request.gpu_kind = kind_of(s);
     p.request.kind = PHE_KERNEL;
     p.request.kernels = 1;
     p.kernels.push_back(launch);
@@ -56,7 +60,9 @@ void Launches::kernel(const Rank &rank, uint32_t instance, Stream &s, const phe_
 }
 
 void Launches::copy(Stream &s, phe_price_kind kind, uint32_t sub, uint64_t bytes) {
-  int32_t price = prices_.find(prices_.key().add(static_cast<uint8_t>(kind)).add(sub).add(bytes), [&](Price &p) {
+  Key &key = prices_.key().add(static_cast<uint8_t>(kind)).add(kind_of(s)).add(sub).add(bytes);
+  int32_t price = prices_.find(key, [&](Price &p) {
+    p.request.gpu_kind = kind_of(s);
     p.request.kind = kind;
     p.request.sub = static_cast<int32_t>(sub);
     p.request.bytes = static_cast<int64_t>(bytes);
@@ -83,10 +89,12 @@ void Launches::priced(Price &price) {
 void Launches::close_piece(Operator &op) {
   if (op.kernels.empty()) return;
   Key &key = prices_.key();
-  key.add<uint8_t>(PHE_OPERATOR).add(op.sig).add(op.pieces).add(op.l2_hits).add(op.l2_written);
+  uint8_t kind = kind_of(*op.kernels[0].stream);
+  key.add<uint8_t>(PHE_OPERATOR).add(kind).add(op.sig).add(op.pieces).add(op.l2_hits).add(op.l2_written);
   for (const Launched &l : op.kernels) key.add(l.kernel);
   int32_t id = prices_.find(key, [&](Price &price) {
     price.request.kind = PHE_OPERATOR;
+    price.request.gpu_kind = kind;
     price.request.sig = op.sig;
     price.request.part = op.pieces;
     price.request.l2_hits = op.l2_hits;

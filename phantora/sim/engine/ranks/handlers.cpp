@@ -213,7 +213,7 @@ void Ingest::kernel(Rank &rank, const ph_record &r) {
   Item item = item_of(rank, r, Item::KERNEL);
   item.name = global(source(rank).names, r.id);
   item.priced = false;
-  item.demand = library ? 1.0f : devices_.model().demand(r.kernel);
+  item.demand = library ? 1.0f : devices_.model(rank).demand(r.kernel);
   take_times(rank, item);
   launches_.attribute(rank, r.op, item);
   const ph_kernel_fields &k = r.kernel;
@@ -243,7 +243,7 @@ void Ingest::copy(Rank &rank, const ph_record &r, Item item, uint32_t sub, uint6
   phe_price_kind kind = item.type == Item::COPY
   ? PHE_COPY : PHE_MEMSET;
   item.bytes = static_cast<int64_t>(bytes);
-  item.demand = devices_.model().demand(bytes);
+  item.demand = devices_.model(rank).demand(bytes);
   take_times(rank, item);
   item.priced = false;
   launches_.attribute(rank, r.op, item);

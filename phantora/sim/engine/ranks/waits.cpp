@@ -197,7 +197,7 @@ void Waits::settle_memory(Device &device) {
 }
 
 void Waits::answer_memory(SharedMemory &memory, const SharedMemory::Entry &entry) {
-  auto capacity = static_cast<int64_t>(devices_.model().gpu->memory_bytes);
+  auto capacity = static_cast<int64_t>(devices_.model(*entry.rank).gpu->memory_bytes);
   bool helper = entry.record.flags & PH_F_HELPER;
   // Another process may have given its memory back and then told this one to go on, by a message without a clock.
   if (int64_t later = entry.asks && !helper ? memory.room_at(entry, capacity) : -1; later >= 0)

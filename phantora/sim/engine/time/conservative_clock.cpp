@@ -7,7 +7,7 @@ namespace phe {
 // ------------------------------------------------------------------ candidates
 void ConservativeClock::schedule(Device &device) {
   DeviceState &d = state(device);
-  int64_t limit = device.host_limit(), latency = devices_.model().timing.launch_latency_ns;
+  int64_t limit = device.host_limit(), latency = device.model().timing.launch_latency_ns;
   int64_t launch = limit > NEVER - latency ? NEVER : limit + latency;  // a new kernel is there no earlier
   int64_t next = device.next().time;
   d.next = std::max(std::min(std::min(next, device.hold()), std::min(d.closed, launch)), device.now());
