@@ -37,7 +37,9 @@ def import_(files: tuple[str, ...], output: str, force: bool, gpu: str | None) -
 
     \b
     .json, .json.gz   torch.profiler (Kineto), one file or one per rank; execution traces
-    .sqlite           Nsight Systems: nsys export --type sqlite
+    .nsys-rep         Nsight Systems, where nsys is on PATH; else .sqlite of nsys export --type sqlite
+    _trace.csv        rocprofv3 --kernel-trace --output-format csv, with the files next to it
+    .trace.json.gz    jax.profiler
     .parquet          tables of a job's operators (docs/replay.md)
     .et               Chakra, one file per rank, with groups.json
 

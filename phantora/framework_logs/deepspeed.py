@@ -22,12 +22,12 @@ class DeepSpeed(LogReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self._batch: int | None = None
+        self._batch: float | None = None
 
     def take(self, line: str) -> None:
         """See :class:`LogReader`."""
         if batch := _BATCH.search(line):
-            self._batch = int(batch[1])
+            self._batch = float(batch[1])
         step = _STEP.search(line)
         if step is None:
             return

@@ -24,17 +24,17 @@ class Megatron(LogReader):
 
     def __init__(self) -> None:
         super().__init__()
-        self._sequence: int | None = None
+        self._sequence: float | None = None
 
     def take(self, line: str) -> None:
         """See :class:`LogReader`."""
         if step := _STEP.search(line):
             seconds = float(step[2]) / 1e3
             batch = _BATCH.search(line)
-            samples = int(batch[1]) / seconds if batch and seconds else None
+            samples = float(batch[1]) / seconds if batch and seconds else None
             tokens = samples * self._sequence if samples is not None and self._sequence else None
             self.add(int(step[1]), seconds, tokens_per_second=tokens, samples=samples)
         elif memory := _MEMORY.search(line):
             self.peaks(float(memory[1]) * _MIB, float(memory[2]) * _MIB)
         elif sequence := _SEQUENCE.match(line):
-            self._sequence = int(sequence[1])
+            self._sequence = float(sequence[1])

@@ -11,7 +11,7 @@ from datetime import datetime
 from phantora.framework_logs.reader import NUMBER, LogReader
 from phantora.units import GIB
 
-_STEP = re.compile(rf"(?<!validate )\bstep:\s*(\d+)\s+.*?\bmemory:\s*({NUMBER})GiB.*?\btps:\s*([\d,]+)")
+_STEP = re.compile(rf"(?<!validate )\bstep:\s*(\d+)\s+.*?\bmemory:\s*({NUMBER})GiB.*?\btps:\s*(\d[\d,]*)")
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)[,.](\d+)")
 
 

@@ -13,12 +13,20 @@ from collections.abc import Callable, Sequence
 
 from phantora.extensions import extensions
 from phantora.hardware import load_gpu
-from phantora.importers import chakra, execution_trace, kineto, nsight, operator_table
+from phantora.importers import chakra, execution_trace, kineto, nsight, operator_table, rocprof, xla
 from phantora.importers.assemble import Imported, assemble
 from phantora.importers.rank import Device, RankTrace, Vocabulary
 from phantora.importers.reader import Reader, Report
 
-READERS = (nsight.READER, chakra.READER, operator_table.READER, execution_trace.READER, kineto.READER)
+READERS = (
+    nsight.READER,
+    chakra.READER,
+    operator_table.READER,
+    rocprof.READER,
+    xla.READER,
+    execution_trace.READER,
+    kineto.READER,
+)
 """The first that reads a file gets it. The last takes every file, and refuses those that are no traces."""
 Progress = Callable[[int, int], None]
 """Gets the bytes that are done and all of them."""

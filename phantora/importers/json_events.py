@@ -17,7 +17,7 @@ from typing import IO, Any
 import orjson
 
 from phantora.errors import PhantoraError, cause_of
-from phantora.trace.other_files import dump_or_report
+from phantora.trace.other_files import dump_of
 
 CHUNK_BYTES = 8 << 20
 """Bytes of the file that are read at once."""
@@ -89,7 +89,7 @@ class EventFile:
             return buffer.lstrip()[1:]
         while (found := _EVENTS.search(buffer)) is None:
             if source.ended or len(buffer) > _MOST_HEAD:
-                remedy = dump_or_report(self.path) or (
+                remedy = dump_of(self.path) or (
                     "it has no list of traceEvents; give the file that prof.export_chrome_trace() or "
                     "tensorboard_trace_handler() writes"
                 )
@@ -112,8 +112,8 @@ class EventFile:
                 return False, orjson.loads(text), _NEXT.sub(b"", buffer[cut + 1 :], 1)
             except orjson.JSONDecodeError as error:
                 if error.msg.startswith(_AFTER):
-                    return self._list_ended(buffer, error.pos - 1)
-                if error.pos < len(text) - 1:
+                    return self._list_ended(buffer, _place(error) - 1)
+                if _place(error) < len(text) - 1:
                     return False, self._repaired(buffer[: cut + 1]), _NEXT.sub(b"", buffer[cut + 1 :], 1)
         if not ended:
             return False, [], buffer
@@ -121,7 +121,7 @@ class EventFile:
             orjson.loads(b"[" + buffer)
         except orjson.JSONDecodeError as error:
             if error.msg.startswith(_AFTER):
-                return self._list_ended(buffer, error.pos - 1)
+                return self._list_ended(buffer, _place(error) - 1)
         return self._last_of_cut_file(buffer)
 
     @staticmethod
@@ -187,6 +187,11 @@ class _Source:
                 break
             data = self._unpacker.unused_data
         return b"".join(pieces)
+
+
+def _place(error: orjson.JSONDecodeError) -> int:
+    """The place of an error in bytes; orjson counts characters."""
+    return len(error.doc[: error.pos].encode(errors="surrogatepass"))
 
 
 def _last_end(text: bytes, before: int) -> int:

@@ -1,4 +1,4 @@
-"""Traces of Nsight Systems: the SQLite files of ``nsys export --type sqlite``.
+"""Traces of Nsight Systems: reports (``.nsys-rep``), which ``nsys`` exports, and the SQLite files that it exports.
 
 Tables and columns differ between versions: each is read where it exists. Times are ns. A file contains all processes of
 a host. A rank is a process with one of its GPUs, in order of the GPUs.
@@ -6,11 +6,15 @@ a host. A rank is a process with one of its GPUs, in order of the GPUs.
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 import sqlite3
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -36,6 +40,8 @@ from phantora.importers.spelling import communicates, number_streams, synchroniz
 from phantora.trace.schema import COPY_NAMES
 
 _SUFFIXES = (".sqlite", ".sqlite3", ".db")
+_REPORT = ".nsys-rep"
+_ROCPD = "rocpd_"
 _BATCH = 50_000
 _PROCESS = ~0xFFFFFF  # of a global thread id
 _PUSH_POP, _START_END = 59, 60  # NVTX ranges
@@ -93,7 +99,35 @@ class _Database:
 
 def _read(path: str, words: Vocabulary, _: int, _report: Report | None) -> list[RankTrace]:
     """The traces of all ranks in the file `path`. Raises PhantoraError for a file that is no export of Nsight."""
+    if path.endswith(_REPORT):
+        with TemporaryDirectory() as folder:
+            return _read_database(_exported(path, folder), words)
+    return _read_database(path, words)
+
+
+def _exported(path: str, folder: str) -> str:
+    """The database that ``nsys`` makes of a report. Raises PhantoraError where there is no ``nsys``."""
+    nsys, target = shutil.which("nsys"), os.path.join(folder, os.path.basename(path).removesuffix(_REPORT) + ".sqlite")
+    if nsys is None:
+        raise PhantoraError(f"{path}: nsys is not on PATH; export it where it is: nsys export --type sqlite {path}")
+    done = subprocess.run(
+        [nsys, "export", "--type", "sqlite", "--force-overwrite", "true", "--output", target, path],
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if done.returncode or not os.path.exists(target):
+        said = (done.stderr.strip() or done.stdout.strip() or f"status {done.returncode}").splitlines()[-1]
+        raise PhantoraError(f"{path}: nsys export failed: {said}")
+    return target
+
+
+def _read_database(path: str, words: Vocabulary) -> list[RankTrace]:
     with closing(_Database(path)) as database:
+        if any(name.startswith(_ROCPD) for name in database.tables):
+            convert = f"rocpd convert --output-format csv -i {path}"
+            raise PhantoraError(f"{path}: a database of rocprofv3; give the kernel_trace.csv that `{convert}` writes")
         if "StringIds" not in database.tables:
             raise PhantoraError(f"{path}: not a trace of Nsight Systems; give a file that `{_MADE_BY}` wrote")
         try:
@@ -297,4 +331,4 @@ def _one_group(ranks: list[Rows], words: Vocabulary) -> None:
         rows["comm"][found] = group
 
 
-READER = Reader(reads=lambda path: path.endswith(_SUFFIXES), read=_read, suffixes=_SUFFIXES)
+READER = Reader(reads=lambda path: path.endswith((_REPORT, *_SUFFIXES)), read=_read, suffixes=(_REPORT, *_SUFFIXES))

@@ -167,6 +167,8 @@ class RankTrace:
     notes: list[str] = field(default_factory=list)
     """Notes about the file for the user."""
     schedule: Schedule | None = None
+    no_replay: str = ""
+    """Why the trace cannot be replayed, of a format that never can."""
 
 
 def _fits(record: Record) -> bool:

@@ -36,6 +36,9 @@ _DEFINES, _OPENS, _WAITS, _LAUNCHES, _SYNCS, _ENDS = range(6)
 
 def missing_for_replay(traces: Mapping[int, RankTrace], links: Mapping[int, Links], metadata: RunMetadata) -> str:
     """Facts that a replay needs and the traces do not have, and how to get them; empty for none."""
+    never = next((trace.no_replay for trace in traces.values() if trace.no_replay), "")
+    if never:
+        return never
     work = {rank: is_device(link.kind) for rank, link in links.items()}
     bare = [rank for rank, device in work.items() if not device.any()]
     if bare:

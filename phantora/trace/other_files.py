@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 _PICKLE = b"\x80"  # first byte of protocol 2 and later
-_TRACES = (".json", ".json.gz", ".sqlite", ".parquet", ".et")
+_TRACES = (".json", ".json.gz", ".sqlite", ".parquet", ".et", ".nsys-rep", "_trace.csv", ".xplane.pb")
 
 
 def is_pickle(path: str | Path) -> bool:
@@ -18,13 +18,11 @@ def is_pickle(path: str | Path) -> bool:
         return False
 
 
-def dump_or_report(path: str | os.PathLike[str]) -> str:
-    """The command for a file of torch or Nsight Systems that is no trace; empty for other files."""
+def dump_of(path: str | os.PathLike[str]) -> str:
+    """The command for a file of torch that is no trace; empty for other files."""
     name = os.fspath(path)
     if is_pickle(name):
         return f"torch dumps it at a hang or an out-of-memory error; `phantora why {name}` names the cause"
-    if name.endswith(".nsys-rep"):
-        return f"make a trace of it: `nsys export --type sqlite {name}`"
     return ""
 
 
@@ -33,4 +31,4 @@ def instead(path: str | os.PathLike[str]) -> str:
     name = os.fspath(path)
     if name.endswith(_TRACES):
         return f"make one of this trace: `phantora import {name}`"
-    return dump_or_report(name)
+    return dump_of(name)

@@ -166,6 +166,32 @@ def _routing(path: Path) -> None:
     parse_routing.__wrapped__(str(path)).counts(0, 8, 1024, 2)
 
 
+def _why(path: Path) -> None:
+    from phantora.dumps.why import why
+
+    str(why([str(path)]))
+
+
+def _snapshots(path: Path) -> None:
+    from phantora.dumps.why import differs
+
+    str(differs([str(path), str(ROOT / "tests/golden/dumps/leak/oom.pickle")]))
+    _why(path)
+
+
+def _step_lines(path: Path) -> None:
+    from phantora.framework_logs import read_step_log
+    from phantora.framework_logs.statistics import steady
+
+    steady(read_step_log(str(path))).findings()
+
+
+def _import(path: Path) -> None:
+    from phantora.importers import import_traces
+
+    import_traces([str(path)], str(path.with_name("imported.arrow")))
+
+
 def _run(path: Path) -> None:
     """The first message of a run to a shared fork server."""
     from phantora.launch.shared_forkserver import wanted
@@ -186,6 +212,28 @@ SIGNATURES = [
     b"aten::mm(bf16[8192,4096], bf16[4096,4096]) -> bf16[8192,4096]",
     b"aten::add_.Tensor(fp32[16,3]t, fp32[16,3], 1)",
     b"aten::convolution(fp32[8,3,224,224]cl, fp32[64,3,7,7], None, [2,2], [3,3], [1,1], False, [0,0], 1)",
+]
+STEP_LINES = [
+    b"iteration 1/ 9 | elapsed time per iteration (ms): 10.0 | global batch size: 8 |\n" * 9 + b" seq_length .... 64\n",
+    b"[titan] 2026-01-01 10:00:00,123 - step: 1  memory: 1.5GiB(2%)  tps: 1,000\n"
+    b"[titan] 2026-01-01 10:00:09,123 - step: 9  memory: 1.5GiB(2%)  tps: 1,000\n",
+    b"train_batch_size .... 8\nglobal_step=1, RunningAvgSamplesPerSec=1.0, CurrSamplesPerSec=2.5, "
+    b"MaxMemAllocated=1.0GB\n",
+    b"{'loss': '1.0'}\r 10%|#  | 1/10 [00:01<00:09, 1.20s/it]\r 20%|#  | 2/10 [00:02<00:08, 2.00it/s]\n",
+    b"Epoch 0:  10%|#  | 1/10 [00:01<00:09, 1.20it/s]\rEpoch 1:  90%|#  | 9/10 [00:02<00:08, 2.00it/s]\n",
+]
+KERNEL_TRACES = [
+    b"Agent_Id,Queue_Id,Kernel_Name,Start_Timestamp,End_Timestamp,Workgroup_Size_X,Workgroup_Size_Y,Workgroup_Size_Z,"
+    b"Grid_Size_X,Grid_Size_Y,Grid_Size_Z\n"
+    + b"".join(b"Agent 4,1,k%d,%d,%d,64,1,1,256,1,1\n" % (n, n, n) for n in range(9))
+]
+XLA_TRACES = [
+    b'{"traceEvents": [{"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "/device:GPU:0"}},'
+    b'{"ph": "M", "pid": 1, "tid": 14, "name": "thread_name", "args": {"name": "Stream #14"}},'
+    b'{"ph": "X", "pid": 1, "tid": 14, "ts": 5, "dur": 2, "name": "MemcpyH2D", "args": {"memcpy_details": "size:8"}},'
+    b'{"ph": "X", "pid": 1, "tid": 14, "ts": 9, "dur": 2.5, "name": "k", "args": {"kernel_details": '
+    b'"grid:1,1,1 block:1,1,1"}},'
+    b'{"ph": "X", "pid": 9, "tid": 1, "ts": 1, "dur": 20, "name": "train", "args": {"step_num": "3"}}]}'
 ]
 ROUTINGS = [b'{"*": [1, 1, 2, 4, 1, 1, 1, 1]}', b'{"0": [0.5, 0.5, 0, 0, 0, 0, 0, 1e3], "7": [1, 2]}']
 
@@ -237,6 +285,11 @@ TARGETS = {
     "CUDA and NCCL": Target(fuzz_calls.seeds, fuzz_calls.call, ".calls"),
     "viewer": Target(fuzz_http.requests, fuzz_http.ask, ".http", True),
     "fork server": Target(first_messages, _run, ".json", True),
+    "flight recorder": Target(files("tests/golden/dumps/*/nccl*"), _why, "_trace_rank_0"),
+    "memory snapshot": Target(files("tests/golden/dumps/*/*.pickle"), _snapshots, ".pickle"),
+    "step lines": Target(lambda: STEP_LINES, _step_lines, ".txt", True),
+    "kernel trace": Target(lambda: KERNEL_TRACES, _import, "_kernel_trace.csv", True),
+    "XLA trace": Target(lambda: XLA_TRACES, _import, ".trace.json", True),
     "routing": Target(lambda: ROUTINGS, _routing, ".json", True),
 }
 

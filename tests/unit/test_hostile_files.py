@@ -67,7 +67,11 @@ def test_metadata_of_another_type() -> None:
 
 
 @pytest.mark.parametrize(
-    "target", ["log, analysed", "log, replayed", "cluster", "host", "sweep", "table", "routing", "fork server"]
+    "target",
+    [
+        *("log, analysed", "log, replayed", "cluster", "host", "sweep", "table", "routing", "fork server"),
+        *("flight recorder", "memory snapshot", "step lines", "kernel trace", "XLA trace"),
+    ],
 )
 def test_a_short_run_of_each_fuzzer_finds_nothing(target: str, tmp_path: Path) -> None:
     assert fuzz.run(target, 0.3, 1, tmp_path) == 0
