@@ -349,3 +349,19 @@ def test_library_products_of_complex_numbers_have_a_price(dtype: str, real: str)
         assert product is not None
         ns.append(gemm.product_ns(machine, product))
     assert ns[0] >= ns[1] > 0
+
+
+@pytest.mark.parametrize("width", ["bfloat16", "float8"])
+def test_grouped_products_take_the_tiles_of_their_groups(width: str) -> None:
+    measured = [row for row in rows("2026-11-28-h200/grouped_products.jsonl") if row["rows"] >= 8192]
+    key = {"bfloat16": "bfloat16_ns", "float8": "float8_ns_fast"}[width]
+    errors = []
+    for row in (row for row in measured if row["form"] == "rows" and row.get(key, 0.0) > 150e3):
+        ends = tensor(row["groups"], dtype="int32")
+        dtype, name = ("bfloat16", "_grouped_mm") if width == "bfloat16" else ("float8_e4m3fn", "_scaled_grouped_mm")
+        operands = tensor(row["rows"], row["k"], dtype=dtype), tensor(row["groups"], row["k"], row["n"], dtype=dtype)
+        scales = () if width == "bfloat16" else (tensor(row["rows"], dtype="float32"), tensor(1, dtype="float32"))
+        signature = OperatorSignature(f"aten::{name}", (*operands, *scales, ends, None, None))
+        (product,) = gemm.from_signature(signature, name)
+        errors.append(abs(gemm.product_ns(Machine(load_gpu("H200")), product) / row[key] - 1))
+    assert len(errors) > 100 and sorted(errors)[len(errors) // 2] < 0.1
