@@ -111,7 +111,8 @@ def _print(answer: Offers, rate: str | None, margin: float) -> None:
     console = Console(width=100)
     found, enough = answer.tried, answer.enough
     if rate and enough:
-        console.print(f"{enough.gpus} GPUs run {rate} tokens/s: {enough.cluster}.", highlight=False)
+        gpus = f"{enough.gpus} GPU{'s run' if enough.gpus > 1 else ' runs'}"
+        console.print(f"{gpus} {rate} tokens/s: {enough.cluster}.", highlight=False)
     elif rate:
         text = f"{found[-1].gpus} GPUs do not run {rate} tokens/s and leave {margin:.0%}; try more with --gpus."
         console.print(text, highlight=False)

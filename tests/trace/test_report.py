@@ -25,6 +25,7 @@ from phantora.trace.analysis.analyze import analyze as analyze_log
 from phantora.trace.analysis.interval_scan import sweep
 from phantora.trace.analysis.render import render, render_summary
 from phantora.trace.analysis.report import Report, to_json
+from phantora.trace.analysis.summary import lines
 from phantora.trace.reader import open_log
 from tests.support.fakelog import PEAK, FakeRun, Kind, small_run
 
@@ -121,6 +122,17 @@ def test_equal_layers_make_a_step_where_the_host_waits(tmp_path: Path, waits: bo
     assert report.step_source == "pattern"
     assert report.headline.step_time == pytest.approx((1000 if waits else 100) * US, rel=0.01)
     assert len(report.steps) >= 5 * 8 // layers_of_a_step - 1
+    assert report.may_be_layers != waits
+    assert ("steps, or the layers of one" in dict(lines(report))["STEP"]) != waits
+
+
+def test_a_run_that_ends_before_work_on_a_gpu_has_no_advice_about_profilers(tmp_path: Path) -> None:
+    run = FakeRun()
+    run.add(Kind.OPERATOR, 0, 10, 20, "aten::empty")
+    report = report_of(run, tmp_path)
+    text = io.StringIO()
+    render(report, Console(file=text, width=100))
+    assert text.getvalue().splitlines()[-1] == "Step: none: the run ended before a GPU had work"
 
 
 def test_without_marks_or_repetition_the_run_is_one_step(tmp_path: Path) -> None:

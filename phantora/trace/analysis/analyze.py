@@ -269,7 +269,7 @@ class _Pass:
     # ------------------------------------------------------------------ report
 
     def report(self) -> Report:
-        peak = self.meta.peak()
+        peak = None if "shapes" in self.meta.missing and not self.flops.any() else self.meta.peak()
         ranks = [self._rank(position, peak) for position in range(len(self.ranks))]
         totals = _totals(ranks, peak)
         parts = [s.times for s in _steady(totals)]
@@ -286,6 +286,7 @@ class _Pass:
             trailer=self.log.trailer,
             rows=self.log.num_rows if self.whole else self.rows,
             step_source=self.steps.source,
+            may_be_layers=self.steps.may_be_layers,
             host_time=self._host_time(),
             headline=self._headline(totals, steady, waits),
             ranks=ranks,
@@ -346,7 +347,7 @@ class _Pass:
             widest=bar.widest if bar else "",
             uneven=uneven,
             hosts=hosts,
-            mfu=steady.mfu if steady.flops or "shapes" not in self.meta.missing else None,
+            mfu=steady.mfu,
             throughput=throughput,
             energy=self.energy.report(steady.time, throughput),
             apart=apart,

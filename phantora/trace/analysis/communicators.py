@@ -22,7 +22,8 @@ class Group:
         members = ranges(self.ranks)
         if len(members) > 24:
             members = f"{members[:20]}..."
-        text = f"ranks {members}" if self.ranks else f"communicator {self.comm}"
+        unknown = f"communicator {self.comm}" if self.comm >= 0 else "unknown ranks"
+        text = f"ranks {members}" if self.ranks else unknown
         return f"{self.name}: {text}" if self.name not in ("", "communicator") else text
 
 

@@ -21,13 +21,16 @@ from phantora.trace.analysis.report import (
     CriticalPath,
     Details,
     LinkReport,
+    Loss,
     MemoryBlock,
     Report,
     UnmeasuredOperator,
     Work,
 )
+from phantora.trace.analysis.steps import PRODUCTS
 from phantora.trace.analysis.steps_table import print_ranks, print_steps
 from phantora.trace.analysis.summary import (
+    STEPS_OR_LAYERS,
     achieved_rate,
     counted,
     energy,
@@ -183,6 +186,8 @@ def _headline(report: Report, console: Console) -> None:
         of = f"mean of {h.steps} steady steps" if many else "one steady step"
         if not h.steps:
             of = "with start-up: no step is steady"
+        if report.may_be_layers:
+            of = STEPS_OR_LAYERS
         if not h.settled:
             of = "settled, by the power model: the run ends before"
         parts = [f"[bold]{step_with_bar(h)}[/bold] a step, {of if h.waits is None else host_bound(report)}"]
@@ -223,6 +228,8 @@ def _unit(report: Report) -> str:
 def _host_operators(report: Report, console: Console) -> None:
     """All that a log without work of a GPU shows."""
     console.print(f"Step: {no_kernels(report)}", highlight=False, markup=False)
+    if report.metadata["host_mode"] != REAL:
+        return
     timed = report.host_operators[0].time is not None
     table = text_table("\nOperators of the host", "operator", "calls", *(["time"] if timed else []))
     for row in report.host_operators[:_MOST_OPERATORS]:
@@ -300,8 +307,14 @@ def _losses(report: Report, console: Console) -> None:
     table = text_table("\nLoss of MFU by kernels, as shares of the peak", "class", "share", "why")
     table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
     for loss in report.losses[:_MOST_ROWS]:
-        table.add_row(loss.name, f"{100 * loss.share:.1f}%", "below peak" if loss.flops else "no flops")
+        table.add_row(loss.name, f"{100 * loss.share:.1f}%", _why_lost(loss))
     console.print(table)
+
+
+def _why_lost(loss: Loss) -> str:
+    if loss.flops:
+        return "below peak"
+    return "flops unknown" if loss.name in PRODUCTS else "no flops"
 
 
 def _exposure(report: Report, console: Console) -> None:

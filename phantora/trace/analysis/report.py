@@ -523,6 +523,8 @@ class Report:
     step_source: str
     """The source of the steps: ``optimizer``, ``profiler``, ``dataloader``, ``annotation NAME``, ``pattern``, ``run``
     or ``time``."""
+    may_be_layers: bool = False
+    """The steps are found by repetition, without a backward pass and a wait of the host."""
     headline: Headline
     ranks: list[RankReport]
     steps: list[StepTimes]

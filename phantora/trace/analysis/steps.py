@@ -82,6 +82,8 @@ class Steps:
     """The only step is the first of the program, with its start-up."""
     short_ns: float = 0.0
     """ns by which the run is too short to settle, where no replay gives the settled step."""
+    may_be_layers: bool = False
+    """They are found by repetition, without a backward pass and a wait of the host: they may be the layers of one."""
 
     def numbers(self) -> list[int]:
         """Numbers of the steps, in order."""
@@ -251,6 +253,8 @@ def _steps(log: Log, iterations: Iterations, marks: Marks) -> Steps | None:
         predicted=settled.predicted,
         starting=starting,
         short_ns=settled.short_ns,
+        may_be_layers=iterations.source == "pattern"
+        and not any(w.content.backward.any() or np.median(w.content.waited[1::2]) > 0 for w in launched.values()),
     )
 
 

@@ -79,6 +79,8 @@ def _mean(report: Report, steps: Sequence[StepTimes]) -> Times:
 
 
 def _peak(report: Report) -> float | None:
+    if report.headline.mfu is None:
+        return None
     found: float | None = report.metadata["peak_flops"].get(report.metadata["mfu_dtype"])
     return found
 

@@ -101,7 +101,10 @@ def _step(report: Report) -> str:
         parts.append(f"MFU {100 * h.mfu:.1f} %")
     if h.waits is not None:
         return f"{parts[0]}, {host_bound(report)}" + "".join(f"   {part}" for part in parts[1:])
-    return "   ".join([*parts, *_steps(h)])
+    return "   ".join([*parts, *([STEPS_OR_LAYERS] if report.may_be_layers else _steps(h))])
+
+
+STEPS_OR_LAYERS = "of what repeats: steps, or the layers of one (--steps)"
 
 
 def other_mfu(report: Report) -> str:
@@ -117,6 +120,8 @@ def slow_products(report: Report) -> str:
 
 def no_kernels(report: Report) -> str:
     """What a log without work of a GPU has, and how to get the rest."""
+    if report.metadata["host_mode"] != REAL:
+        return "none: the run ended before a GPU had work"
     calls = sum(row.count for row in report.host_operators)
     what = "an execution trace has no times" if report.host_operators[0].time is None else "the trace has no kernels"
     remedy = "profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
