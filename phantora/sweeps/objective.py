@@ -75,6 +75,13 @@ class Objective:
             return self.value(point, 1e9 / point.least_time)
         return self.value(point, point.tokens / point.least_time * 1e9) if point.tokens else math.inf
 
+    def likely(self, point: Point) -> float:
+        """The value at the estimated time; more than any where nothing is estimated."""
+        if not point.likely_time or self.by == "energy" or not (point.tokens or self.by == "step"):
+            return math.inf
+        work = 1.0 if self.by == "step" else point.tokens or 1.0
+        return self.value(point, work / point.likely_time * 1e9)
+
     def joules(self, point: Point, rate: float, watts: float | None) -> float | None:
         """Joules of all GPUs for one of what `rate` counts."""
         return None if watts is None else watts * point.world / rate

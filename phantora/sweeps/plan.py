@@ -45,6 +45,10 @@ class Point:
     """Bytes that a GPU needs for sure; 0 if nothing is known."""
     least_time: float
     """ns that a step takes for sure."""
+    likely_time: float = 0.0
+    """ns that a step may take, but for a factor that points share; 0 if nothing is known."""
+    likely_memory: float = 0.0
+    """Bytes that a GPU may need, but for such a factor."""
     fold: str = ""
     """The axes of its mesh, if they are known."""
 
@@ -152,6 +156,9 @@ def judge(space: Space, values: dict[str, Value], number: int) -> Point | LeftOu
         "gpu_memory": _capacity(space.shared_run, cluster),
         "gpu": cluster.gpu.name,
         "capability": cluster.gpu.compute_capability[0],
+        "peak": cluster.gpu.peak_flops["bfloat16"],
+        "nvlink_rate": cluster.intra.bandwidth,
+        "nic_rate": cluster.inter.bandwidth,
     }
     needed = _needed(space)
     pending = list(space.rules)
@@ -197,6 +204,8 @@ def _point(space: Space, values: dict[str, Value], names: Mapping[str, Value], c
         tokens=space.tokens.number(names) if space.tokens else None,
         least_memory=bounds.memory.number(names) if bounds.memory else 0.0,
         least_time=_least_time(space, names, cluster),
+        likely_time=bounds.time.number(names) * 1e9 if bounds.time else 0.0,
+        likely_memory=bounds.likely_memory.number(names) if bounds.likely_memory else 0.0,
         fold=filled(space.fold, names),
     )
 

@@ -11,10 +11,11 @@ from phantora.sweeps.journal import Journal
 from phantora.sweeps.objective import Objective
 from phantora.sweeps.plan import Point
 from phantora.sweeps.pool import Engine
-from phantora.sweeps.result import FAILED, OUT_OF_MEMORY, RAN, Result
+from phantora.sweeps.result import FAILED, OUT_OF_MEMORY, RAN, Measured, Result
 from phantora.sweeps.task import Shared, Task
 
 _SAME_FAILURES = 2  # points in a row
+_ENOUGH, _DOUBT = 4, 0.1  # points with numbers before estimates exclude others; below their least ratio to a number
 
 
 @dataclass
@@ -52,7 +53,8 @@ class Listed:
     objective: Objective
 
     def __post_init__(self) -> None:
-        self._left = sorted(self.points, key=lambda p: (self.objective.at_best(p), -p.least_memory, -p.number))
+        likely, at_best = self.objective.likely, self.objective.at_best
+        self._left = sorted(self.points, key=lambda p: (likely(p), at_best(p), -p.least_memory, -p.number))
 
     def next(self) -> Point | None:
         """The next point; None at the end."""
@@ -139,9 +141,23 @@ class Runner:
         measured = best.result.measured
         rate, _ = self.objective.work(best.point, measured)
         slowest = self.objective.value(best.point, rate, measured.watts) / (1 + (measured.error_above or 0.0))
-        if self.objective.at_best(point) >= slowest:
-            return ""
-        return f"a step takes at least {duration(point.least_time)}: the best is better"
+        if self.objective.at_best(point) < slowest:
+            return f"a step takes at least {duration(point.least_time)}: the best is better"
+        memory = self._lowest(lambda one, found: found.memory / one.likely_memory if one.likely_memory else None)
+        if memory is not None and point.likely_memory * memory > point.capacity:
+            return "by the points that ran it does not fit (--all runs it)"
+        share = self._lowest(lambda one, found: found.step_time / one.likely_time if one.likely_time else None)
+        likely_best = self.objective.value(best.point, rate, measured.watts) / (1 + (measured.error or 0.0))
+        if share is not None and self.objective.likely(point) / share < likely_best:
+            return "by the points that ran it is slower than the best (--all runs it)"
+        return ""
+
+    def _lowest(self, ratio: Callable[[Point, Measured], float | None]) -> float | None:
+        """The least ratio of a measured number to the estimated one in the points so far, less a margin; None before
+        there are enough."""
+        results = ((one.point, one.result.measured) for one in self.entries.values() if one.result is not None)
+        found = [each for point, seen in results if seen is not None and (each := ratio(point, seen)) is not None]
+        return min(found) * (1.0 - _DOUBT) if len(found) >= _ENOUGH else None
 
     def _doubtful(self, point: Point) -> bool:
         """True if a point with certainly no larger needs did not fit on GPUs with at least as much memory. A run on

@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,9 @@ Spelling = str | tuple[str, ...] | dict[str, tuple[str, ...]]
 PLACES = ("sweep", "samples")
 """``{sweep}`` and ``{samples}`` in words are folders."""
 CLUSTER = "cluster"
-GIVEN = ("cluster", "world", "hosts", "gpus_per_host", "nvlink_gpus", "gpu_memory", "gpu", "capability")
+RATES = ("peak", "nvlink_rate", "nic_rate")
+"""Rates of a GPU: FLOP/s in bfloat16, bytes/s of its link inside the host and of its NIC."""
+GIVEN = ("cluster", "world", "hosts", "gpus_per_host", "nvlink_gpus", "gpu_memory", "gpu", "capability", *RATES)
 """Names that every expression may use: the cluster's text, its GPUs, hosts, GPUs of a host and of an NVLink domain,
 bytes of a GPU, the GPU's name and the major number of its compute capability."""
 _KEYS = {
@@ -64,7 +66,7 @@ class Steps:
             raise PhantoraError(f"[steps]: first = {self.first} and most = {self.most} must be 1 <= first <= most")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Bounds:
     """Lower bounds of a point; None if unknown."""
 
@@ -74,6 +76,10 @@ class Bounds:
     """Flops of a step, all GPUs together."""
     bytes: Expression | None = None
     """Bytes of its memory that a GPU reads and writes in a step."""
+    time: Expression | None = None
+    """Seconds of a step, estimated but for a common factor: neither this nor `likely_memory` is a bound."""
+    likely_memory: Expression | None = None
+    """Bytes of a GPU, estimated but for a common factor."""
     format: Expression | None = None
     """Format whose peak bounds the flops; without it the GPU's fastest."""
 
@@ -126,7 +132,7 @@ class Space:
             _known(expression, given)
             given.add(name)
         bounds = self.bounds
-        for one in (*self.rules, self.tokens, bounds.memory, bounds.flops, bounds.bytes, bounds.format):
+        for one in (*self.rules, self.tokens, *(getattr(bounds, each.name) for each in fields(Bounds))):
             if one is not None:
                 _known(one, given)
         for table, spelled in (
