@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from phantora.trace.analysis.analyze import analyze
+from phantora.trace.reader import open_log
 from tests.support.runs import records, trace
 
 PROGRAM = """
@@ -31,6 +33,41 @@ def test_generated_kernels_have_operators_and_bytes(tmp_path: Path) -> None:
     elements = 2048 * 4096
     assert fused == [elements * 8, elements * 12]  # read, write; the backward pass reads the gradient as well
     assert sum(len(values) for name, values in seen.items() if name.startswith("aten::mm")) == 6
+
+
+RECOMPILES = """
+import torch
+
+layer = torch.nn.Linear(64, 64).cuda()
+
+@torch.compile(dynamic=False)
+def step(x):
+    return layer(x).square().sum()
+
+optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+for rows in (8, 8, 16, 16, 24, 24):
+    step(torch.randn(rows, 64, device="cuda")).backward()
+    optimizer.step()
+    torch.cuda.synchronize()
+"""
+
+
+def test_recompilations_have_the_guard_that_failed(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(RECOMPILES)
+    run = trace(tmp_path, "train.py")
+    report = analyze(open_log(run.log))
+    (again,) = report.recompiles
+    assert (again.function, again.count) == ("step at train.py:6", 2)
+    assert again.reasons == [
+        f"tensor 'x' size mismatch at index 0. expected {a}, actual {b}" for a, b in ((8, 16), (16, 24))
+    ]
+    spans = [r for r in records(run.log, "annotation", "name", "start", "end") if r["name"] == "phantora: compiling"]
+    assert len(spans) in (3, 6)  # a cache that another run has left may have the backward passes
+    assert again.time == sum(r["end"] - r["start"] for r in spans[len(spans) // 3 :]) > 1e6
+    assert report.headline.apart["recompile"] == [3, 5]
+    said = "COMPILES  step at train.py:6, 2 times in "
+    assert said in run.err and report.details is not None
+    assert any(text.startswith("Recompilation: step at train.py:6") for text in report.details.findings)
 
 
 ESTIMATED = """

@@ -17,17 +17,18 @@ import fcntl
 import functools
 import hashlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, FrameType, ModuleType
 from typing import Any
 
 from phantora import process
 from phantora.rank.importhook import on_import
 from phantora.rank.patch import Patch, Rank, When
-from phantora.wire.names import ASIDE, COMPILING, TUNING
+from phantora.wire.names import ASIDE, COMPILED, COMPILING, TUNING
 
 TESTING, AUTOTUNER, COMPILER = "triton.testing", "triton.runtime.autotuner", "triton.compiler.compiler"
 DRIVER = "triton.backends.nvidia.driver"
@@ -283,13 +284,45 @@ def compile_ahead(kernels: Sequence[Any]) -> None:
 
 
 def _dynamo(module: Any) -> None:
-    def note(*_: Any) -> None:
+    opened: list[tuple[Any, str]] = []
+
+    def begin(*_: Any) -> None:
         import torch
 
-        with torch.profiler.record_function(COMPILING):
-            pass
+        span = torch.profiler.record_function(COMPILING)
+        span.__enter__()
+        opened.append((span, _compiled()))
 
-    module.callback_handler.register_start_callback(note)
+    def end(*_: Any) -> None:
+        import torch
+
+        if not opened:
+            return
+        span, what = opened.pop()
+        span.__exit__(None, None, None)
+        if what:
+            with torch.profiler.record_function(COMPILED + what):
+                pass
+
+    module.callback_handler.register_start_callback(begin)
+    module.callback_handler.register_end_callback(end)
+
+
+def _compiled() -> str:
+    """What is compiled and why again: ``step at train.py:6: tensor 'x' size mismatch at index 0. expected 8, actual
+    16``; "" for a backward pass, which a frame before it has caused."""
+    from torch._dynamo.utils import get_metrics_context
+
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not frame.f_code.co_filename.endswith("convert_frame.py"):
+        frame = frame.f_back
+    code = frame.f_locals.get("code") if frame is not None else None
+    if not isinstance(code, CodeType):
+        return ""
+    reason = str(getattr(get_metrics_context(), "_metrics", {}).get("recompile_reason") or "")
+    why = re.sub(r"^\d+/\d+: ", "", reason.partition("\n")[0])
+    what = f"{code.co_name} at {os.path.basename(code.co_filename)}:{code.co_firstlineno}"
+    return f"{what}: {why}" if why else what
 
 
 def _driver(module: Any) -> None:

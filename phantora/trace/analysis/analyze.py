@@ -30,8 +30,10 @@ from phantora.trace.analysis.memory import memory, peak_and_growth
 from phantora.trace.analysis.memory_fit import fit_of
 from phantora.trace.analysis.mfu import MfuBasis
 from phantora.trace.analysis.occupancy import NextRow, first_row, idle_time, occupancy, times
+from phantora.trace.analysis.outlier_steps import WAITS
 from phantora.trace.analysis.phases import phases
 from phantora.trace.analysis.races import races
+from phantora.trace.analysis.recompiles import recompiles
 from phantora.trace.analysis.report import (
     CAUSES,
     Details,
@@ -304,6 +306,7 @@ class _Pass:
             unmeasured=self.unmeasured.report(),
             assumptions=assumptions(self.log),
             races=races(self.log),
+            recompiles=recompiles(self.log, self.ranks),
             shared_gpus=_shared_gpus(self.log.metadata),
             phases=phases(self.log, self.ranks, totals[0].end if len(totals) > 1 else 0),
         )
@@ -580,7 +583,7 @@ def host_bound_steps(report: Report) -> set[int]:
     return {step.number for step in own if id(step.times) in waiting}
 
 
-_ONCE = ("start-up", "recompile", "autotuning", "waits", SETTLING)
+_ONCE = ("start-up", "recompile", "autotuning", WAITS, SETTLING)
 """Notes of steps that a longer run would not have more of."""
 
 

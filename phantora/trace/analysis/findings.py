@@ -9,6 +9,7 @@ from phantora.trace.analysis.delays import kernel_time, slower_kernels
 from phantora.trace.analysis.host_waits import most_in
 from phantora.trace.analysis.memory_fit import KEEP_LESS, grows
 from phantora.trace.analysis.mfu import PRECISION
+from phantora.trace.analysis.recompiles import remedy, sentence
 from phantora.trace.analysis.report import Details, Report, StepTimes
 from phantora.trace.analysis.settled_steps import SETTLING
 from phantora.trace.analysis.summary import slow_products
@@ -89,7 +90,8 @@ def findings(report: Report, details: Details) -> list[str]:
     if slow := slow_products(report):
         assert report.mfu is not None
         found.append((report.mfu.float32, f"Precision: {slow}; {PRECISION}."))
-    return [*_grows(report), *(text for _, text in sorted(found, key=lambda item: -item[0])), *_apart(report)]
+    again = [f"Recompilation: {sentence(one)}{remedy(one)}." for one in report.recompiles]
+    return [*_grows(report), *again, *(text for _, text in sorted(found, key=lambda item: -item[0])), *_apart(report)]
 
 
 def _grows(report: Report) -> list[str]:

@@ -19,6 +19,8 @@ _USUAL = 1.05  # times the shortest or longest of the others: a first step withi
 _WORK = ("evaluation", "more work")
 CUT = "cut"
 """The note of a real trace's first or last step that the trace does not have as a whole."""
+WAITS = "waits"
+"""The note of a step that takes longer with the same work."""
 
 
 @dataclass(kw_only=True)
@@ -112,5 +114,5 @@ def _note(own: Sequence[float], typical: Sequence[float], waits: bool) -> str:
         evaluates = typical[2] > 0 and backward <= _MORE * typical[2] and forward > _MORE * typical[3]
         notes.append("evaluation" if evaluates else "more work")
     if waits and not notes and time > _HICCUP * typical[0]:
-        notes.append("waits")
+        notes.append(WAITS)
     return ", ".join(notes)

@@ -373,6 +373,20 @@ class Growth:
     """Iteration in which the GPU's memory is used up, from 1; of a run that ended so its last."""
 
 
+@dataclass
+class Recompiled:
+    """A function that torch.compile compiled more than once."""
+
+    function: str
+    """``step at train.py:6``."""
+    count: int
+    """Compilations after the first."""
+    time: Ns
+    """Time of the host for them, their backward passes included."""
+    reasons: list[str]
+    """Guards that failed, in their order: ``tensor 'x' size mismatch at index 0. expected 8, actual 16``."""
+
+
 @dataclass(kw_only=True)
 class PathSegment:
     """A stretch of the critical path. Segments of a path follow each other without gap."""
@@ -557,6 +571,8 @@ class Report:
     """Time of each role in the phases of a reinforcement-learning loop after its first step; empty for other runs."""
     shared_gpus: list[SharedGpu] = field(default_factory=list)
     """GPUs that several processes share, and with them their memory; empty where every rank has its own."""
+    recompiles: list[Recompiled] = field(default_factory=list)
+    """Functions that torch.compile compiled again, of the rank that did it longest; the longest first."""
     growth: Growth | None = None
     """Growth of the rank whose memory grows most from iteration to iteration; None if none does."""
     host_operators: list[HostOperator] = field(default_factory=list)

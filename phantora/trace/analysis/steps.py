@@ -28,7 +28,7 @@ from phantora.trace.analysis.iterations import (
     read_marks,
     repeated_annotations,
 )
-from phantora.trace.analysis.outlier_steps import Content, notes
+from phantora.trace.analysis.outlier_steps import WAITS, Content, notes
 from phantora.trace.analysis.repetition import by_repetition
 from phantora.trace.analysis.settled_steps import SETTLING, Settled, settle
 from phantora.trace.reader import Log
@@ -240,7 +240,8 @@ def _steps(log: Log, iterations: Iterations, marks: Marks) -> Steps | None:
     # A run may go on with other work (a long evaluation at its end); what counts is that no optimizer step is missed.
     covered = stepped / optimizers if iterations.source == "optimizer" and optimizers else inside / (busy or 1.0)
     timed = {rank: [(step.number, float(step.end - step.start)) for step in own] for rank, own in found.items()}
-    noted = _compiling(found, marks) | notes(timed, contents, log.metadata.of_real)
+    noted = notes(timed, contents, log.metadata.of_real)
+    noted |= {number: why for number, why in _compiling(found, marks).items() if noted.get(number, WAITS) == WAITS}
     settled = _settle(log, iterations.source, found, noted)
     noted |= settled.notes
     of_rank = {rank: [replace(s, note=noted.get(s.number, "")) for s in own] for rank, own in found.items()}

@@ -15,6 +15,7 @@ from phantora.trace.analysis.host_memory import host_memory
 from phantora.trace.analysis.host_waits import most_in
 from phantora.trace.analysis.memory_fit import grows
 from phantora.trace.analysis.mfu import differing, peak_name, slow_format
+from phantora.trace.analysis.recompiles import sentence
 from phantora.trace.analysis.report import Delay, Headline, Report, Work
 from phantora.trace.analysis.units import cut, percent
 from phantora.trace.schema import REAL
@@ -43,6 +44,7 @@ def lines(report: Report) -> list[tuple[str, str]]:
         found.append(("ENERGY", energy(report)))
         found.append(("HELD UP", held_up(report)))
         found.append(("LOST", lost(report)))
+    found.append(("COMPILES", sentence(report.recompiles[0]) if report.recompiles else ""))
     found.append(("PHASES", _phases(report)))
     found.append(("TRUST", trust(report)))
     return [(word, text) for word, text in found if text]
