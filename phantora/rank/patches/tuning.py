@@ -289,7 +289,7 @@ def _dynamo(module: Any) -> None:
     def begin(*_: Any) -> None:
         import torch
 
-        span = torch.profiler.record_function(COMPILING)
+        span: Any = torch.profiler.record_function(COMPILING)
         span.__enter__()
         opened.append((span, _compiled()))
 
