@@ -23,6 +23,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from phantora.profile.alternation import Turns
+from phantora.profile.python_probe import python
 
 NO_GPU = 3  # exit status
 WARM = 2  # calls before a round's clock starts
@@ -74,24 +75,6 @@ class Double(torch.autograd.Function):
     def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
         """Twice the gradient."""
         return grad * 2
-
-
-class Point:
-    """An object for :func:`python` to work on."""
-
-    def __init__(self, x: int) -> None:
-        self.x, self.names = x, {"a": x, "b": 2}
-
-    def moved(self, by: int) -> Point:
-        """The point `by` further on."""
-        return Point(self.x + by if self.names["a"] else 0)
-
-
-def python() -> None:
-    """Work of Python alone."""
-    points = [Point(i) for i in range(20)]
-    sorted(points, key=lambda p: -p.x)
-    " ".join(f"{p.moved(i).x:d}" for i, p in enumerate(points))
 
 
 def plain_rows() -> list[Row]:

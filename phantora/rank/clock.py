@@ -93,6 +93,8 @@ class Runtime:
     """Until the first moment (ns) the host's work takes the first factor longer, then until the second the other."""
     hold: Callable[[int, bool], None]
     """The rank takes this many bytes of the host's memory; are they pinned?"""
+    data: Callable[[int, int, int], None]
+    """Times of batches of data, ns (``ph_data`` of ``memory.h``)."""
     follows: Callable[[], int]
     """For a process without a GPU a ``ph_front`` of ``rank.h``: 0 if its clock is this machine's."""
     latest: Callable[[], int]
@@ -118,6 +120,7 @@ class Runtime:
         for cost in (library.ph_bytes_ns, library.ph_times_ns):
             cost.argtypes, cost.restype = [ctypes.c_int, ctypes.c_size_t], ctypes.c_int64
         library.ph_host_memory.argtypes, library.ph_host_memory.restype = [ctypes.c_int64, ctypes.c_bool], None
+        library.ph_data.argtypes, library.ph_data.restype = [ctypes.c_int64] * 3, None
         library.ph_contend.argtypes = [ctypes.c_int64, ctypes.c_double] * 2
         library.ph_contend.restype = None
         library.ph_latest_clock.restype = ctypes.c_int64
@@ -132,6 +135,7 @@ class Runtime:
             times_ns=library.ph_times_ns,
             contend=library.ph_contend,
             hold=library.ph_host_memory,
+            data=library.ph_data,
             follows=library.ph_follows,
             latest=library.ph_latest_clock,
             reach=library.ph_reach,

@@ -22,6 +22,7 @@ from phantora.rank import failures
 from phantora.result import RunReport, RunResult, few
 from phantora.runs import fold as folding
 from phantora.runs.assemble import About, Recorded, Simulation, assemble, host_facts
+from phantora.runs.data import slowdown
 from phantora.runs.outputs import Logged, with_timeline
 from phantora.runs.preflight import preflight
 from phantora.runs.prepare import Prepared, prepare
@@ -245,6 +246,8 @@ class _Run:
         """The log is complete. An interrupt ends what is simulated for its trailer, and the run has failed by it."""
         operators = simulation.simulator.operators() if simulation.simulator is not None else []
         more: dict[str, Any] = {"operators": [asdict(entry) for entry in operators]}
+        if simulation.simulator is not None:
+            more["data_slowdown"] = round(slowdown(simulation.simulator.stats().data, self.setup.cluster.host), 2)
         if outcome.printed_mfu is not None:
             more["printed_mfu"] = outcome.printed_mfu
         if report.status == 0 and self.setup.spec.output.recording and simulation.log is not None:

@@ -34,6 +34,8 @@ class Stats:
     """Bytes of the host that had most."""
     host_pinned: int
     cpu_seconds: float
+    data: tuple[int, int, int] = (0, 0, 0)
+    """``data_cpu``, ``data_counted`` and ``data_apart`` of the first rank (``wire.layout.Control``)."""
 
     def facts(self) -> dict[str, Any]:
         """Fields of a :class:`phantora.result.RunReport`."""

@@ -334,4 +334,5 @@ class Simulator:
             host_memory=host_memory,
             host_pinned=host_pinned,
             cpu_seconds=time.thread_time() - self._began,
+            data=self._session.data(),
         )

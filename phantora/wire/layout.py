@@ -454,6 +454,19 @@ Control = Struct(
         ),
         ("int64_t", "drawn_mj", 1, "what this GPU drew up to its last POWER row"),
         ("int64_t", "drawn_mw", 1, "and lately; 0: no row yet"),
+        (
+            "int64_t",
+            "data_cpu",
+            1,
+            "ns of this machine's CPU for a batch of data, of which the clock counts nothing more",
+        ),
+        ("int64_t", "data_counted", 1, "ns that the clock counts for it; -1: workers make it meanwhile"),
+        (
+            "int64_t",
+            "data_apart",
+            1,
+            "ns of the clock from one batch to the next; 0: no batches, or their time is given",
+        ),
         ("uint64_t", "gpu_kind", 1, "of the host's GPUs, in devices"),
     ),
 )

@@ -73,6 +73,11 @@ class Session:
         """Path with which a process that did not inherit the descriptor opens it (same user only)."""
         return f"/proc/{os.getpid()}/fd/{self.fd}"
 
+    def data(self) -> tuple[int, int, int]:
+        """Times of the data that the first rank's program loads, ns."""
+        cpu, counted, apart = (int(self.control[name][0]) for name in ("data_cpu", "data_counted", "data_apart"))
+        return cpu, counted, apart
+
     def host_memory(self) -> tuple[int, int]:
         """Most bytes of a host's memory that its ranks had, and the pinned ones among them. Ranks that are no
         processes have the mean of the host's others."""

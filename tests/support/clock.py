@@ -31,6 +31,7 @@ class Clock:
             times_ns=lambda _, times: 0,
             contend=lambda *stretches: None,
             hold=self.hold,
+            data=lambda *times: None,
             follows=lambda: 0,
             latest=lambda: self.time,
             reach=lambda time: None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +13,11 @@ from hypothesis import strategies as st
 from torch._utils import ExceptionWrapper
 
 from phantora.errors import PhantoraError
+from phantora.hardware import load_host
+from phantora.profile.python_probe import python_ns
 from phantora.rank.patches.loading import Cost, Fetched, Loading, Workers, parse
+from phantora.runs.data import slowdown
+from phantora.trace.analysis.uncertainty import Bar, with_data
 from tests.support.clock import Clock
 
 MS = 1_000_000
@@ -152,3 +157,26 @@ def test_a_run_that_would_wait_says_so(cpu: int, noted: bool) -> None:
     assert bool(notes) is noted
     if noted:
         assert "one of 2 workers takes 5 ms" in notes[0] and "every 1 ms" in notes[0] and "every 2.5 ms" in notes[0]
+
+
+def test_data_that_do_not_count_make_a_step_longer() -> None:
+    host = replace(load_host("default"), spread=(1.0, 1.0))
+    here = host.probe_ns["python"] / python_ns()
+    assert slowdown((0, 0, 0), host) == 1.0
+    assert slowdown((int(5e9 / here), -1, 10**9), host) == pytest.approx(5, rel=0.5), "workers make them"
+    assert slowdown((int(5e9 / here), 10**9, 2 * 10**9), host) == pytest.approx(3, rel=0.5), "the script does"
+    assert slowdown((1, -1, 10**9), host) == 1.0
+    bar = Bar(0.1, 0.2, "gemm, measured")
+    assert with_data(bar, 1.15) == bar and with_data(bar, 2.0) == Bar(0.1, 1.0, "data")
+
+
+def test_every_epoch_has_a_loader_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, times = Clock(), []
+    runtime = replace(clock.runtime(), data=lambda *found: times.append(found))
+    loading = Loading(Cost(), runtime)
+    for _ in range(4):
+        loading._made_here(SimpleNamespace(dataset="images"), clock.time, 7 * MS)
+        clock.advance(MS)
+    assert "the script takes 7 ms" in loading.notes()[0]
+    loading.report()
+    assert times == [(7 * MS, 0, MS)]

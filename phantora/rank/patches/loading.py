@@ -31,7 +31,7 @@ FREE, MEASURED = "free", "measured"
 _LOADERS = "torch.utils.data.dataloader"
 _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 _FETCHERS = "torch.utils.data._utils.fetch"
-_BEFORE, _WORKERS = "_phantora_before", "_phantora_workers"  # kept with a fetcher (its last batch), an iterator
+_WORKERS = "_phantora_workers"  # kept with an iterator
 _SAMPLES = 512  # batches of a loader that are looked at for the note
 _NOTED = 1.1  # a step that would be longer by more than this is worth one
 
@@ -95,6 +95,33 @@ class Seen:
     """Virtual time from one batch to the next."""
     charged_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     """Host-clock charges while the script itself made a batch."""
+    last: int | None = None
+    """Time of the last batch that the script itself made."""
+
+    def uncounted(self, workers: int) -> Uncounted | None:
+        """Medians; None for too few batches."""
+        if len(self.apart_ns) < 2:
+            return None
+        cpu, apart = statistics.median(self.cpu_ns), statistics.median(self.apart_ns)
+        counted = None if workers else statistics.median(self.charged_ns)
+        return Uncounted(cpu / max(1, workers), counted, apart)
+
+
+@dataclass(frozen=True)
+class Uncounted:
+    """Time of the batches of equal loaders, ns."""
+
+    cpu: float
+    """CPU time of a batch on this machine, over the number of workers."""
+    counted: float | None
+    """What the clock counts of it; None for workers, which make it meanwhile."""
+    apart: float
+    """Virtual time from one batch to the next."""
+
+    @property
+    def needed(self) -> float:
+        """Time from one batch to the next on a host as fast as this machine."""
+        return self.cpu if self.counted is None else self.apart + self.cpu - self.counted
 
 
 @dataclass
@@ -166,12 +193,12 @@ class Loading:
         charged = self._runtime.now() - began
         self._runtime.advance(max(0, self._cost.of(cpu_ns) - charged) if self._cost.counts else 0)
         seen = self._seen[type(fetcher.dataset).__name__, 0]
-        now, before = self._runtime.now(), vars(fetcher).get(_BEFORE)
-        if before is not None:
+        now = self._runtime.now()
+        if seen.last is not None:
             seen.cpu_ns.append(cpu_ns)
             seen.charged_ns.append(charged)
-            seen.apart_ns.append(now - before)
-        vars(fetcher)[_BEFORE] = now
+            seen.apart_ns.append(now - seen.last)
+        seen.last = now
 
     def _time_workers(self, iterator: Any) -> None:
         from torch._utils import ExceptionWrapper
@@ -243,17 +270,24 @@ class Loading:
             until = self._runtime.now() + self._runtime.bytes_ns(Api.PIN_BATCH_GIB, _bytes(data))
             self._runtime.contend(until, NEXT_TO_PYTHON, until, 1.0)
 
+    def _uncounted(self) -> dict[tuple[str, int], Uncounted]:
+        """By dataset and number of workers, the most used first; empty where the time of batches counts."""
+        seen = {} if self._cost.counts else self._seen
+        used = sorted(seen, key=lambda of: -sum(seen[of].apart_ns))
+        return {of: found for of in used if (found := seen[of].uncounted(of[1])) is not None}
+
     def notes(self) -> list[str]:
         """Notes for a user whose run would have waited for data."""
-        if self._cost.counts:
-            return []
-        notes = (_note(name, workers, seen) for (name, workers), seen in self._seen.items())
+        notes = (_note(dataset, workers, times) for (dataset, workers), times in self._uncounted().items())
         return [note for note in notes if note is not None]
 
     def report(self) -> None:
-        """Prints the notes, in the first rank."""
+        """Prints the notes, and gives the most used loader's times for the range of the step. In the first rank."""
         for note in self.notes():
             tell(note)
+        for times in list(self._uncounted().values())[:1]:
+            counted = -1 if times.counted is None else int(times.counted)
+            self._runtime.data(int(times.cpu), counted, int(times.apart))
 
 
 def _bytes(data: Any) -> int:
@@ -266,22 +300,14 @@ def _bytes(data: Any) -> int:
     return size if isinstance(size, int) else 0
 
 
-def _note(dataset: str, workers: int, seen: Seen) -> str | None:
-    if len(seen.apart_ns) < 2:
+def _note(dataset: str, workers: int, times: Uncounted) -> str | None:
+    if times.needed <= times.apart * _NOTED:
         return None
-    cpu, apart = statistics.median(seen.cpu_ns), statistics.median(seen.apart_ns)
-    if workers:
-        needed = cpu / workers
-        who = f"one of {workers} workers" if workers > 1 else "the worker"
-    else:
-        needed = apart + cpu - statistics.median(seen.charged_ns)
-        who = "the script"
-    if needed <= apart * _NOTED:
-        return None
+    who = "the script" if not workers else f"one of {workers} workers" if workers > 1 else "the worker"
     return (
-        f"{who} takes {cpu / 1e6:.3g} ms of this machine's CPU for a batch of {dataset}, which is not counted: the "
-        f"simulated script takes one every {apart / 1e6:.3g} ms, a host as fast as this gives one every "
-        f"{needed / 1e6:.3g} ms; {OPTION} measured counts it"
+        f"{who} takes {times.cpu * max(1, workers) / 1e6:.3g} ms of this machine's CPU for a batch of {dataset}, which "
+        f"is not counted: the simulated script takes one every {times.apart / 1e6:.3g} ms, a host as fast as this "
+        f"gives one every {times.needed / 1e6:.3g} ms; {OPTION} measured counts it"
     )
 
 

@@ -51,7 +51,7 @@ from phantora.trace.analysis.steps import Step, Steps, find_steps
 from phantora.trace.analysis.stream_names import stream_names
 from phantora.trace.analysis.streams import Streams
 from phantora.trace.analysis.throughput import Volume
-from phantora.trace.analysis.uncertainty import Uncertainty
+from phantora.trace.analysis.uncertainty import Uncertainty, with_data
 from phantora.trace.analysis.unmeasured import UnmeasuredOperators
 from phantora.trace.analysis.watermarks import memory_levels
 from phantora.trace.analysis.windows import Span, Window, spans_of, windows
@@ -335,6 +335,8 @@ class _Pass:
         bar = None  # what was seen has none
         if not self.meta.real:
             bar = self.uncertainty.report(steady, self._host_time(), on_hosts, uneven or 0.0)
+        if bar is not None:
+            bar = with_data(bar, float(self.log.trailer.get("data_slowdown") or 1.0))
         throughput = self.volume.report(steady.time)
         return Headline(
             step_time=steady.time,

@@ -148,6 +148,8 @@ def _range(report: Report) -> str:
     if not _wide(h) or h.widest in ("", "host"):  # HOST tells of the host
         return ""
     bar = f"-{100 * (h.error or 0.0):.0f} % +{100 * (h.error_above or 0.0):.0f} %"
+    if h.widest == "data":
+        return f"{bar}: the CPU time of the data is not counted, and decides; --data-loading measured counts it"
     if h.widest == "fold":
         return f"{bar}: ranks differ; narrower with more of them as processes (--real-ranks)"
     return f"{bar}: prices of {h.widest}; narrower with --missing FILE, then phantora profile FILE"

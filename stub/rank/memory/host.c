@@ -17,3 +17,10 @@ void ph_host_memory(int64_t bytes, bool is_pinned) {
   }
   pthread_mutex_unlock(&lock);
 }
+
+void ph_data(int64_t cpu, int64_t counted, int64_t apart) {
+  if (!ph_connected()) return;
+  ph_rt.control->data_cpu = cpu;
+  ph_rt.control->data_counted = counted;
+  ph_rt.control->data_apart = apart;
+}
