@@ -7,6 +7,7 @@ and protocol. So the rates of flows that share a link add up to at most that, wh
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -124,7 +125,12 @@ class Topology:
         self._hops: dict[frozenset[str], dict[str, int]] = {}
         self._ways: dict[tuple[str, frozenset[str]], list[tuple[int, str]]] = {}
         self._only: dict[tuple[str, str], tuple[int, ...]] = {}
-        self._turn = {nic: turn for turn, nic in enumerate(self._last)}
+        self._turn: dict[str, int] = {}  # number of a NIC among those of its switch: each begins with another way up
+        ports: Counter[str] = Counter()
+        for nic, switches in self._last.items():
+            switch = next(iter(switches))
+            self._turn[nic] = ports[switch]
+            ports[switch] += 1
         self._given: dict[int, int] = {}
         self._routes: dict[tuple[int, int, int, bool], tuple[int, ...]] = {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -258,3 +259,13 @@ def test_nvlink_domains_need_switches(tmp_path: Path) -> None:
     )
     with pytest.raises(PhantoraError, match="nvlink_hosts"):
         load_cluster(str(tmp_path / "pairs.toml"))
+
+
+def test_sends_of_all_hosts_of_a_leaf_take_ways_of_their_own() -> None:
+    """Stages of a pipeline: rank r sends to r + 256, each send for itself, and no two share a link."""
+    topology = build(load_cluster("dgx-h100:64"))
+    used: Counter[int] = Counter()
+    for rank in range(256):
+        topology.begin()
+        used.update(topology.route(rank, rank + 256))
+    assert set(used.values()) == {1}
