@@ -180,6 +180,7 @@ def printed(found: Comparison) -> Compared:
             unit=one.unit,
             mfu=one.measured.mfu if one.measured else None,
             watts=one.measured.watts if one.measured else None,
+            joules=one.row.joules,
             dollars_per_hour=one.dollars_per_hour,
             dollars_per_million=one.dollars_per_million,
             time=one.time,
@@ -199,9 +200,20 @@ def _print(found: Comparison, vary: str, page: Path) -> None:
         console.print(sentence, highlight=False, markup=False)
     unit = next((one.unit for one in found.choices if one.rate), "tokens")
     with_job = any(one.time is not None for one in found.choices)
-    names = [*([vary] if vary else []), "machine", "GiB", "step", f"{unit}/s", "MFU", "speed", "$/h", "$/M"]
+    names = [
+        *([vary] if vary else []),
+        "machine",
+        "GiB",
+        "step",
+        f"{unit}/s",
+        "MFU",
+        "speed",
+        f"J/{unit.removesuffix('s')}",
+        "$/h",
+        "$/M",
+    ]
     names += ["time", "cost"] if with_job else []
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(box=None, pad_edge=False, padding=(0, 1 if with_job else 2, 0, 0))
     for name in (*names, "limited by"):
         table.add_column(name, justify="left" if name in (vary, "machine", "limited by") else "right", no_wrap=True)
     for one in found.choices:
@@ -227,7 +239,19 @@ def _cells(one: Choice, with_job: bool) -> list[str]:
     if measured is None or not one.rate:
         needs = one.row.entry.result.needs if one.row.entry.result else None
         memory = f"{needs / GIB:.0f}/{one.row.entry.point.capacity / GIB:.0f}" if needs else "-"
-        return [one.cluster, memory, "-", "-", "-", "-", hourly, "-", *(["-", "-"] if with_job else []), one.row.status]
+        return [
+            one.cluster,
+            memory,
+            "-",
+            "-",
+            "-",
+            "-",
+            "-",
+            hourly,
+            "-",
+            *(["-", "-"] if with_job else []),
+            one.row.status,
+        ]
     error = f" ±{one.speedup_error:.0%}" if one.speedup_error else ""
     job = [days(one.time).replace(" days", " d") if one.time else "-", _dollars(one.dollars)]
     return [
@@ -237,6 +261,7 @@ def _cells(one: Choice, with_job: bool) -> list[str]:
         counted(one.rate, measured.error),
         f"{measured.mfu:.0%}" if measured.mfu else "-",
         f"{one.speedup:.2f}{error}" if one.speedup else "-",
+        f"{one.row.joules:.3g}" if one.row.joules is not None else "-",
         hourly,
         f"{one.dollars_per_million:.3g}" if one.dollars_per_million is not None else "-",
         *(job if with_job else []),

@@ -91,6 +91,8 @@ class ComparedRow:
     mfu: float | None
     watts: float | None
     """Power of a GPU."""
+    joules: float | None
+    """Energy of all GPUs for one of `unit`."""
     dollars_per_hour: Dollars | None
     """Price of all GPUs."""
     dollars_per_million: Dollars | None

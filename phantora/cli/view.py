@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import tempfile
 import webbrowser
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,21 +35,24 @@ _PATIENCE = 1.0  # seconds until the address is given, whether the logs are read
 \b
   phantora view run.arrow
   phantora view before.arrow after.arrow
+  phantora view
 """,
 )
-@click.argument("log", type=click.Path())
+@click.argument("log", type=click.Path(), required=False)
 @click.argument("other", type=click.Path(), required=False)
 @marked_options
 @click.option("--port", type=click.IntRange(0, 65535), default=0, metavar="N", help="Port  [default: any free one]")
 @click.option("--no-browser", is_flag=True, help="Print the address without opening a browser.")
-def view(log: str, other: str | None, ranks: str | None, steps: str | None, port: int, no_browser: bool) -> int:
+def view(log: str | None, other: str | None, ranks: str | None, steps: str | None, port: int, no_browser: bool) -> int:
     """Show report and timeline of LOG in the browser.
 
-    With OTHER, show the difference of the two runs.
+    With OTHER, show the difference of the two runs. Without LOG, ask for a script and machines, and compare them.
     The server listens on this machine only and requires the key in the printed address. Ctrl-C ends it.
     """
     from phantora.view.server import Server
 
+    if log is None:
+        return _ask(port, no_browser)
     site = reading_site(log, other, filters(ranks, steps, None))
     try:
         site.start(_PATIENCE)
@@ -65,6 +70,49 @@ def view(log: str, other: str | None, ranks: str | None, steps: str | None, port
     finally:
         site.close()
     return 0
+
+
+ASKED = ("gpus", "count", "vary", "tokens", "rate", "deadline", "price", "margin")
+"""Options of ``phantora compare`` that the page asks for."""
+COMPARED = Path("compare")
+"""Folder of the runs, as of the command."""
+
+
+def _ask(port: int, no_browser: bool) -> int:
+    """The page that asks which machine to rent."""
+    from phantora.hardware import gpu_names, system_names
+    from phantora.sweeps.compare_page import NAME
+    from phantora.view.ask import Asking, AskServer
+
+    asking = Asking(command_of=compare_command, page=COMPARED / NAME)
+    offers = {"gpus": [*gpu_names(), *system_names()], "chosen": "H100,H200,B200"}
+    try:
+        with AskServer(asking, offers, port) as server:
+            print(f"phantora: {server.url}\nphantora: Ctrl-C ends it", file=sys.stderr)
+            if not no_browser:
+                webbrowser.open(server.url)
+            server.serve_forever()
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+    finally:
+        asking.close()
+    return 0
+
+
+def compare_command(fields: Mapping[str, str]) -> list[str]:
+    """The command line of the form. Raises PhantoraError."""
+    from phantora.run_process import PHANTORA
+
+    if unknown := sorted(set(fields) - {"script", *ASKED}):
+        raise PhantoraError(f"the form has no field {unknown[0]}")
+    try:
+        script = shlex.split(fields.get("script", ""))
+    except ValueError as error:
+        raise PhantoraError(f"the script's arguments cannot be read: {error}") from None
+    if not script or (script[0].startswith("-") and script[0] != "-m"):
+        raise PhantoraError("name a script, such as train.py --layers 32, or -m MODULE")
+    given = [f"--{name}={value.strip()}" for name in ASKED if (value := fields.get(name, "")).strip()]
+    return [*PHANTORA, "compare", "--json", "--output", str(COMPARED), *given, *script]
 
 
 def site_of(log: str, other: str | None, chosen: Filters) -> Site:

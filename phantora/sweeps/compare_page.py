@@ -55,6 +55,7 @@ def _row(index: int, one: Choice) -> dict[str, Any]:
         "rate": one.rate or None,
         "mfu": measured.mfu if measured else None,
         "speedup": one.speedup,
+        "joules": one.row.joules,
         "dollars_per_hour": one.dollars_per_hour,
         "dollars_per_million": one.dollars_per_million,
         "time": one.time,
