@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from phantora.cli.options import margin_option, module_option
-from phantora.cli.sweep import progress_of
+from phantora.cli.sweep import part_of, progress_of
 from phantora.errors import PhantoraError
 from phantora.options import ScriptCommand, run_options, run_spec
 from phantora.spec import FITS, OFF
@@ -79,6 +79,7 @@ def fits(
         progress_of(quiet),
         margin=SHARE.of("--margin", options["margin"]),
         remedies=options["remedies"],
+        on_part=part_of(quiet),
     )
     if real is not None:
         found = questions.as_in_reality(found, real.path, real.peak)

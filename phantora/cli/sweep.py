@@ -120,7 +120,7 @@ def sweep(words: tuple[str, ...], **options: Any) -> int:
     from phantora.sweeps.run import run_sweep
 
     try:
-        outcome = run_sweep(request, progress_of(options["quiet"]), _nothing if options["quiet"] else _part)
+        outcome = run_sweep(request, progress_of(options["quiet"]), part_of(options["quiet"]))
     except KeyboardInterrupt:
         print(f"phantora: stopped; the same command goes on with what is in {request.folder}", file=sys.stderr)
         return 130
@@ -217,6 +217,11 @@ def progress_of(quiet: bool) -> Callable[[Entry, int, int], None]:
 
 def _report_nothing(entry: Entry, done: int, of: int) -> None:
     pass
+
+
+def part_of(quiet: bool) -> Callable[[str], None]:
+    """A function to call with what begins besides points."""
+    return _nothing if quiet else _part
 
 
 def _nothing(text: str) -> None:

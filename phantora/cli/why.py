@@ -33,13 +33,14 @@ def why(files: tuple[str, ...], as_json: bool) -> None:
     \b
     nccl_trace_rank_N   dumps of NCCL's flight recorder: TORCH_FR_BUFFER_SIZE=2000 in the job's environment
     .pickle             memory snapshots: torch.cuda.memory._record_memory_history(), _dump_snapshot(FILE)
-    .arrow              logs of simulated and imported runs
+    .arrow              logs of simulated and imported runs; traces of profilers are imported on the way
 
     Files are read without unpickling objects.
     """
+    from phantora.cli.opening import log_of
     from phantora.dumps.why import why as answer
 
-    print_answer(answer(files), as_json)
+    print_answer(answer(files, log_of), as_json)
 
 
 def print_answer(found: Answer, as_json: bool) -> None:

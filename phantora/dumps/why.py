@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +16,7 @@ from phantora.trace.analysis.analyze import analyze
 from phantora.trace.export import memory_viz
 from phantora.trace.export.selection import Selection
 from phantora.trace.other_files import is_pickle
-from phantora.trace.reader import open_log
+from phantora.trace.reader import Log, open_log
 
 HANG, MEMORY, SPEED = "hang", "memory", "speed"
 
@@ -34,7 +34,7 @@ class Answer:
         return "\n".join(f"{word:<9} {text}" for word, text in self.lines)
 
 
-def why(paths: Sequence[str]) -> Answer:
+def why(paths: Sequence[str], opened: Callable[[str], Log] = open_log) -> Answer:
     """The answer to `paths`: dumps of NCCL's flight recorder, one or two memory snapshots, or a log.
 
     Raises PhantoraError for other files, and for files of different kinds.
@@ -52,7 +52,7 @@ def why(paths: Sequence[str]) -> Answer:
         return Answer(MEMORY, tuple(out_of_memory.lines([read_snapshot(path) for path in paths])))
     if len(paths) > 1:
         raise PhantoraError(f"give one log; phantora diff {' '.join(paths)} names the cause of a difference")
-    return Answer(SPEED, tuple(of_log.answer(analyze(open_log(paths[0])))))
+    return Answer(SPEED, tuple(of_log.answer(analyze(opened(paths[0])))))
 
 
 def differs(paths: Sequence[str]) -> Answer:

@@ -15,6 +15,7 @@ from phantora.errors import PhantoraError
 from phantora.spec import WORST_BATCH
 from phantora.sweeps.result import Measured
 from phantora.trace.analysis.analyze import analyze
+from phantora.trace.analysis.findings import of_time
 from phantora.trace.analysis.fit import Fit
 from phantora.trace.analysis.memory_fit import grows
 from phantora.trace.analysis.report import Report
@@ -53,7 +54,7 @@ def measured_of(report: Report) -> Measured:
         capacity=fit.capacity if fit else capacity,
         peak_allocated=max((rank.gpu.peak_allocated for rank in report.ranks), default=0),
         peak_reserved=max((rank.gpu.peak_reserved for rank in report.ranks), default=0),
-        holds_up=details.findings[0] if details.findings else "",
+        holds_up=of_time(details.findings),
         remedy=fit.remedy if fit else "",
         watts=head.energy.watts if head.energy else None,
         parts=parts_of(report),

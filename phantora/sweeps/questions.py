@@ -108,9 +108,11 @@ def fits(
     *,
     margin: float = MARGIN,
     remedies: bool = True,
+    on_part: Callable[[str], None] = lambda text: None,
 ) -> Fits:
     """Whether a run fits its GPUs; with `largest`, an option of its script, the largest number of it that fits and
-    leaves the `margin`. `remedies`: simulate what would help a run that does not fit. The runs are kept in `folder`.
+    leaves the `margin`. `remedies`: simulate what would help a run that does not fit; `on_part` is told of them. The
+    runs are kept in `folder`.
     Raises PhantoraError for a run that fails for another reason than memory."""
     if largest and any(word.partition("=")[0] == largest for word in run.arguments):
         raise PhantoraError(f"--largest {largest}: leave {largest} out of the script's arguments, it is searched")
@@ -120,7 +122,7 @@ def fits(
         result, capacity = row.entry.result, row.entry.point.capacity
         if result is None:
             raise PhantoraError(f"{run.target} was not run: {row.entry.skipped}")
-        return _fit_of(run, request, Tried(1, result, margin), on_result if remedies else None)
+        return _fit_of(run, request, Tried(1, result, margin), (on_result, on_part) if remedies else None)
     capacity = plan_of(request).points[0].capacity
 
     def run_with(number: int) -> Tried:
@@ -141,15 +143,15 @@ def fits(
     return Fits(fits=bool(best), memory=shown.bytes, capacity=capacity, says=says, largest=best, tried=memory)
 
 
-def _fit_of(run: RunSpec, request: Request, one: Tried, on_result: OnResult | None) -> Fits:
-    """The answer for one run, with remedies if `on_result` is given."""
+def _fit_of(run: RunSpec, request: Request, one: Tried, told: tuple[OnResult, Callable[[str], None]] | None) -> Fits:
+    """The answer for one run, with remedies if `told` is given: what is called with points and with what begins."""
     measured, capacity = one.result.measured, plan_of(request).points[0].capacity
     says, helped = one.says(capacity), []
     worst = measured.worst_batch if measured else ""
     if run.ranks.worst_batch:
         says.append(f"Worst batch: {worst}." if worst else f"--worst-batch: {run.target} {NO_LOADER}.")
-    if on_result is not None and not one.safe and not (measured and measured.grows):
-        helped = remedied(run, request, one.result, on_result)
+    if told is not None and not one.safe and not (measured and measured.grows):
+        helped = remedied(run, request, one.result, *told)
         says += [text.says(capacity) for text in helped]
     return Fits(
         fits=one.fits and not (measured and measured.grows),

@@ -70,7 +70,11 @@ def smaller_batch(arguments: Sequence[str], times: int) -> tuple[str, ...]:
 
 
 def remedied(
-    run: RunSpec, request: Request, result: Result, on_result: Callable[[Entry, int, int], None]
+    run: RunSpec,
+    request: Request,
+    result: Result,
+    on_result: Callable[[Entry, int, int], None],
+    on_part: Callable[[str], None],
 ) -> list[Remedied]:
     """Runs the script once with each change; the fastest that fits first. `result` is that of the run without."""
     single = load_cluster(run.cluster).world_size == 1
@@ -80,6 +84,7 @@ def remedied(
     listed: tuple[dict[str, Value], ...] = tuple({REMEDY: name} for name in (*changes, *smaller))
     if not listed:
         return []
+    on_part(f"running it with changes that may make it fit: {', '.join(map(str, (*changes, *smaller)))}")
     options = {**changes, **dict.fromkeys(smaller, ())}
     arguments = {**dict.fromkeys(changes, ()), **{name: words for name, (_, words) in smaller.items()}}
     space = replace(request.space, listed=listed, options={REMEDY: options}, arguments={REMEDY: arguments})

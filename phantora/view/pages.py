@@ -56,8 +56,6 @@ def _next(report: Report) -> str:
     if report.details is not None and report.details.fit is not None and not report.details.fit.fits:
         return f"phantora analyze {log}   (what takes the memory)"
     gpu = "H100" if "H200" in str(report.metadata.get("gpu")) else "H200"
-    if not log.endswith(".arrow"):
-        return f"phantora import {log} -o real.arrow, then phantora replay real.arrow --gpu {gpu} -o other.arrow"
     return f"phantora replay {log} --gpu {gpu} -o other.arrow, then phantora view {log} other.arrow"
 
 

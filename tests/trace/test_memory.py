@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from phantora.trace.analysis import summary
+from phantora.trace.analysis import summary, why
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.memory_fit import other_ranks
 from phantora.trace.analysis.render import render
@@ -288,3 +288,9 @@ def test_a_failure_that_the_script_survives(tmp_path: Path) -> None:
     fit = a.details(tmp_path).fit
     assert fit is not None and fit.fits
     assert fit.sentence().startswith("An allocation of rank 0 failed, and the script went on without it. At the")
+
+
+def test_a_leak_is_no_cause_of_a_slow_step(tmp_path: Path) -> None:
+    report = analyze(open_log(leaking(6).run.write(tmp_path / "run.arrow")))
+    said = dict(why.answer(report))
+    assert said["GROWS"].startswith("40.0 MiB an iteration") and "Growing" not in said.get("WHY", "")

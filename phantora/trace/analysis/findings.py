@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from phantora.trace.analysis.communicators import collective_kind, ranges
 from phantora.trace.analysis.delays import kernel_time, slower_kernels
@@ -18,6 +19,7 @@ from phantora.trace.schema import REAL
 
 _WORTH_SAYING = 0.01  # of a step
 _BOUND = 0.1  # of a step: less is no reason to call it bound by its host
+_GROWING = "Growing memory"
 _BEFORE = ("start-up", SETTLING)
 _SEEN = 0.0005  # of a step: a difference in the tables' digits
 _APART = 0.2  # of the time of all steps
@@ -94,13 +96,18 @@ def findings(report: Report, details: Details) -> list[str]:
     return [*_grows(report), *again, *(text for _, text in sorted(found, key=lambda item: -item[0])), *_apart(report)]
 
 
+def of_time(found: Sequence[str]) -> str:
+    """The first of the findings that is about the time of a step; "" without one."""
+    return next((text for text in found if not text.startswith(_GROWING)), "")
+
+
 def _grows(report: Report) -> list[str]:
     """Memory that ends the run sooner or later."""
     growth = report.growth
     if growth is None:
         return []
     full = f"; the GPU is full in iteration {growth.full:,}"
-    return [f"Growing memory: {grows(growth)}, on rank {growth.rank}{full}; {KEEP_LESS}."]
+    return [f"{_GROWING}: {grows(growth)}, on rank {growth.rank}{full}; {KEEP_LESS}."]
 
 
 def _longer(rank: int, report: Report) -> str:

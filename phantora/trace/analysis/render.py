@@ -162,9 +162,11 @@ def render_summary(report: Report, console: Console) -> None:
     _assumed(decide, console)
     _not_simulated(report, console)
     _races(report, console)
-    for word, text in lines(report):
+    said = lines(report)
+    for word, text in said:
         console.print(f"[bold]{word:8}[/bold]  {text}", highlight=False)
-    _assumed(others, console)
+    if any(word == "STEP" for word, _ in said):  # else no step depends on them
+        _assumed(others, console)
     for entry in report.unmeasured:
         if entry.decides:
             console.print(_unknown(entry), highlight=False)

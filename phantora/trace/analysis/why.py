@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from phantora.trace.analysis.findings import of_time
 from phantora.trace.analysis.report import Report
 from phantora.trace.analysis.summary import lines
 from phantora.trace.analysis.units import duration
@@ -16,8 +17,11 @@ def answer(report: Report) -> list[tuple[str, str]]:
     found = [(word, summary[word]) for word in _SHOWN if word in summary]
     if summary.get("FITS", "").startswith("no"):
         found.insert(0, ("FITS", summary["FITS"]))
+    if "GROWS" in summary:  # in place of LOST: the run ends by it
+        found = [("GROWS", summary["GROWS"]), *(line for line in found if line[0] != "LOST")]
     findings = report.details.findings if report.details is not None else []
-    found += [("WHY", findings[0])] if findings else []
+    cause = of_time(findings)
+    found += [("WHY", cause)] if cause else []
     return [*found, ("NEXT", f"{_place(report)}{_experiment(report)}")]
 
 

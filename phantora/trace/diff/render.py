@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from phantora.trace.analysis.units import amount, cut, duration, size
+from phantora.trace.analysis.units import amount, cut, duration, short_name, size
 from phantora.trace.diff.compare import SETTINGS, Change, Difference, WorkChange
 
 _MOST = 8
+_ALONE = 48  # characters of a name in a list
 _WHOLE = 0.05  # of the change: an effect that differs from it by less is all of it
 _AGREES = 0.005  # relative: a real step that differs by less is the simulated one
 
@@ -100,7 +102,8 @@ def render(d: Difference, console: Console) -> None:
     for title, names in (("Only in b", d.added), ("Only in a", d.removed)):
         if names:
             more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
-            console.print(f"\n[bold]{title}[/bold]: {', '.join(names[:_MOST])}{more}", highlight=False)
+            shown = ", ".join(short_name(name, _ALONE) for name in names[:_MOST])
+            console.print(f"\n[bold]{title}[/bold]: {escape(shown)}{more}", highlight=False)
 
 
 def _table(title: str, *columns: str) -> Table:
