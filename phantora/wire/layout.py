@@ -315,6 +315,8 @@ Api = Enum(
             "LIST_COLD",
             "a parameter in a list that Python hands to an operator after other work; charged in thousandths",
         ),
+        ("GC_IMPORTED", "an object of an imported module that a full garbage collection of Python goes through"),
+        ("GC_OBJECT", "and one that the program has made"),
     ),
 )
 HostMode = Enum("ph_host_mode", "PH_HOST_", (("MODELLED", ""), ("MEASURED", ""), ("NONE", "")))
