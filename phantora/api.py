@@ -13,7 +13,6 @@ Tables are Arrow's; times are in ns, sizes in bytes. Every row of the log is in 
 
 from __future__ import annotations
 
-import html
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -191,24 +190,10 @@ class Run:
         return facts
 
     def _repr_html_(self) -> str:
-        """For notebooks: the headline, and where a steady step's time goes as a bar."""
-        from phantora.view.palette import color
+        """For notebooks: the verdict, where a step's time goes, its timeline, memory, and the roofline."""
+        from phantora.view.notebook import page
 
-        facts = "".join(f"<tr><th>{html.escape(n)}</th><td>{html.escape(v)}</td></tr>" for n, v in self._facts())
-        steady = self.report.steady
-        parts = {"compute": steady.compute, **{name: time for name, time in steady.stalls.items() if time}}
-        bars = "".join(
-            f'<span title="{html.escape(name)}: {duration(time)}" style="display:inline-block;height:1em;'
-            f'background:{color(name)};width:{100 * time / steady.time:.2f}%"></span>'
-            for name, time in parts.items()
-        )
-        swatch = '<span style="color:{}">&#9632;</span> '
-        causes = ", ".join(
-            f"{swatch.format(color(name))}{html.escape(name)} {100 * time / steady.time:.1f}%"
-            for name, time in parts.items()
-        )
-        title = f"<b>{html.escape(self.path.name)}</b> {html.escape(str(self.report.metadata['cluster']))}"
-        return f'{title}<table>{facts}</table><div style="width:100%;font-size:0">{bars}</div><small>{causes}</small>'
+        return page(self.log, self.report)
 
 
 def open_run(path: str | os.PathLike[str]) -> Run:
