@@ -20,6 +20,7 @@ TABLES = {
     "published-kernels": "validation.published.kernels",
     "published-collectives": "validation.published.collectives",
     "published-training": "validation.published.training table",
+    "published-mlperf": "validation.published.mlperf all --known",
     "transformer-engine": "validation.fits.transformer_engine",
     "sparse": "validation.compare.sparse",
     "triton": "validation.compare.triton",

@@ -56,6 +56,8 @@ def _data_parallelism(g: argparse._ArgumentGroup) -> None:
     g.add_argument("--use-distributed-optimizer", action="store_true")
     g.add_argument("--overlap-grad-reduce", action="store_true")
     g.add_argument("--overlap-param-gather", action="store_true", help="with --use-distributed-optimizer")
+    g.add_argument("--align-grad-reduce", action="store_true", help="reduce a chunk's gradients on all stages at once")
+    g.add_argument("--align-param-gather", action="store_true", help="gather a chunk's weights on all stages at once")
     g.add_argument("--use-megatron-fsdp", action="store_true", help="Megatron-FSDP instead of DDP")
     strategies = ["no_shard", "optim", "optim_grads", "optim_grads_params"]
     g.add_argument("--data-parallel-sharding-strategy", choices=strategies, default="no_shard", help="of Megatron-FSDP")

@@ -164,6 +164,7 @@ def build_model(args: argparse.Namespace, shape: Shape, config: TransformerConfi
         reuse_grad_buf_for_mxfp8_param_ag=reuses_gradients(args),
         overlap_grad_reduce=args.overlap_grad_reduce,
         overlap_param_gather=args.overlap_param_gather,
+        align_param_gather=args.align_param_gather,
         use_distributed_optimizer=args.use_distributed_optimizer,
         use_megatron_fsdp=args.use_megatron_fsdp,
         data_parallel_sharding_strategy=args.data_parallel_sharding_strategy,
@@ -248,6 +249,12 @@ def build_optimizer(
     if args.overlap_grad_reduce:
         no_sync = [chunk.no_sync for chunk in model]
         config.no_sync_func = no_sync if len(model) > 1 else no_sync[0]
+        if args.align_grad_reduce:
+            reduce = [chunk.start_grad_sync for chunk in model]
+            config.grad_sync_func = reduce if len(model) > 1 else reduce[0]
+    if args.overlap_param_gather and args.align_param_gather:
+        gather = [chunk.start_param_sync for chunk in model]
+        config.param_sync_func = gather if len(model) > 1 else gather[0]
     return optimizer, scheduler
 
 

@@ -54,7 +54,7 @@ def test_attention_has_the_format_that_the_configuration_names() -> None:
     assert "--narrow-attention" not in words_of(**eight, config_env=narrow | {"NVTE_DPA_FP8_RECIPE": "F16"})
 
 
-def test_experts_of_a_rack_are_on_segments_of_racks_and_another_batch_is_refused() -> None:
+def test_experts_of_a_rack_are_on_segments_of_racks_and_other_rows_are_refused() -> None:
     deep = {
         "benchmark": "deepseekv3_671b",
         "gpu": "NVIDIA Blackwell GPU (GB200)",
@@ -70,7 +70,17 @@ def test_experts_of_a_rack_are_on_segments_of_racks_and_another_batch_is_refused
     cluster = load_cluster(words.split()[1])
     assert (cluster.hosts, cluster.wiring.nvlink_hosts) == (128, 16)
     assert "no multiple" in str(expressed(ROW | {"global_batch": 1151}))
-    assert "UNet" in str(expressed(ROW | {"benchmark": "stable_diffusion"}))
+    assert "not public" in str(expressed(ROW | {"benchmark": "bert"}))
+
+
+def test_diffusion_has_the_batch_attention_and_format_of_its_round() -> None:
+    unet = {"benchmark": "stable_diffusion", "minibatch_per_replica": 16}
+    assert words_of(**unet).endswith("stable-diffusion --micro-batch-size 16 --cudnn-attention")
+    assert words_of(**unet, round="v3.1").endswith("--micro-batch-size 16 --text-encoder")
+    flux = {"benchmark": "flux1", "micro_batch": 32, "config_env": {"FP8_RECIPE": '"mxfp8"'}}
+    alone = {"parallelism": {"tp": None, "pp": None, "cp": None, "ep": None, "vp": None}}
+    assert words_of(**flux, **alone).endswith("--host-time none flux --micro-batch-size 32 --precision mxfp8")
+    assert "tensor parallelism" in str(expressed(ROW | flux))
 
 
 def test_the_table_has_both_numbers_and_predictions_only_one(tmp_path: Path) -> None:

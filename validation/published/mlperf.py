@@ -1,9 +1,10 @@
-"""Results of MLPerf Training, simulated: python -m validation.published.mlperf FILE ROW|all [--out FOLDER] [--jobs N]
+"""Results of MLPerf Training, simulated: python -m validation.published.mlperf ROW|all [--out FOLDER] [--jobs N]
 
-FILE has results as JSON lines; ROW is the number of a line from 0, or words of its label. Each row is printed: seconds
-of a step, as submitted and as simulated, or the reason why it does not run. `mlperf_rows` has the settings of a row,
-validation/workloads/bridge.py its program: Megatron-Core with stand-ins for Transformer Engine, which say nothing of
-memory. Nothing is fitted to a row. Results that are not ours: simulated ones are unverified by MLCommons.
+ROW is the number of a line of `--file` from 0, or words of its label. The shipped lines are results of
+github.com/mlcommons/training_results_v3.1 to v6.0 (Apache-2.0) with what their configurations say. Each row is printed:
+seconds of a step, as submitted and as simulated, or the reason why it does not run. `mlperf_rows` has the settings of a
+row, validation/workloads its programs: bridge.py, Megatron-Core with stand-ins for Transformer Engine, which say
+nothing of memory, and diffusion.py. Nothing is fitted to a row. Simulated results are unverified by MLCommons.
 
 A step is affine in its micro-batches, and without a pipeline in its layers, so two values of each give the step. A row
 is folded to one rank of each pipeline stage. FOLDER keeps the seconds of each command (journal.jsonl) and the table
@@ -27,6 +28,7 @@ from validation.published.mlperf_rows import expressed, gpu_of, named
 from validation.published.parts import KINDS, shares
 
 JOURNAL = "journal.jsonl"
+OWN = Path(__file__).with_name("mlperf")
 
 
 def chosen(rows: list[dict[str, Any]], words: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -98,9 +100,9 @@ def _summary(errors: Mapping[str, list[float]]) -> Iterator[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
+    parser.add_argument("--file", type=Path, default=OWN / "rows.jsonl", help="results as JSON lines")
     parser.add_argument("rows", nargs="+", metavar="ROW", help="number, words of a label, or all")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("mlperf"), metavar="FOLDER")
+    parser.add_argument("--out", type=Path, default=OWN, metavar="FOLDER")
     parser.add_argument("--jobs", type=int, default=1, help="commands that are simulated at the same time")
     parser.add_argument("--known", action="store_true", help="simulate nothing: only what FOLDER has")
     parser.add_argument("--predict", action="store_true", help="print simulated steps only")
@@ -116,7 +118,8 @@ def main() -> None:
         journal.fill([run for run in (expressed(row) for _, row in rows) if isinstance(run, Run)], args.jobs)
     lines = list(table(rows, journal, args.predict))
     print(*lines, sep="\n")
-    (args.out / ("predictions.md" if args.predict else "table.md")).write_text("\n".join(lines) + "\n")
+    if args.out != OWN:
+        (args.out / ("predictions.md" if args.predict else "table.md")).write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
         words.append("--sequence-parallel")
         words += ["--exposed-tp"] if env.get("TP_COMM_OVERLAP") == "False" else []
     if vp > 1:
-        words += ["--vpp", vp, "--overlap-p2p"]
+        words += ["--vpp", vp, "--overlap-p2p", "--align-grad-reduce", "--align-param-gather"]
     words += _attention(row, precision)
     words += ["--finetune", "adapters"] if model == "llama2-70b" else []
     words += _experts(row, model)
