@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn as nn
@@ -41,9 +42,19 @@ class Shape:
         return 6 * (self.params - self.vocab * self.dim) + 12 * self.layers * self.dim * self.seq
 
 
+class Sizes(argparse.Action):
+    """--model: the sizes of a known model; flags behind it change single ones."""
+
+    KNOWN: ClassVar = {"llama3-8b": {"kv_heads": 8, "ffn": 14336, "vocab": 128256, "seq": 8192}}
+
+    def __call__(self, parser: object, namespace: argparse.Namespace, value: object, _: object = None) -> None:
+        vars(namespace).update(self.KNOWN[str(value)])
+
+
 def add_arguments(parser: argparse.ArgumentParser, **defaults: int) -> None:
     """Adds the flags that every llama sample takes; `defaults` overrides sizes."""
     shape = Shape()
+    parser.add_argument("--model", action=Sizes, choices=list(Sizes.KNOWN), help="sizes of a known model")
     for name in ("dim", "layers", "heads", "kv_heads", "ffn", "vocab", "seq"):
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=defaults.get(name, getattr(shape, name)))
     parser.add_argument("--batch", type=int, default=defaults.get("batch", 1), help="sequences per rank and step")

@@ -87,6 +87,11 @@ class GpuCostModel:
         return [*texts, *([self._published.text] if self._published else [])]
 
     @property
+    def by_specification(self) -> bool:
+        """No kernel of this GPU is known: all times follow from the limits of its data sheet."""
+        return not self._own and self._published is None and not (self.gpu.measured and self.gpu.measured.kernels)
+
+    @property
     def common_shares(self) -> dict[str, float]:
         """Share of the variance that the prices of a class have in common, by class; empty for a GPU with a table."""
         return {} if self._own else dict(COMMON_SHARES)

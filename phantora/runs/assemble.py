@@ -187,6 +187,8 @@ def assemble(
         model = prices.models[0]
         nccl, facts = _nccl(setup, recorded)
         facts = {**facts, **_facts(setup, workspaces), "common_shares": getattr(model, "common_shares", {})}
+        if getattr(model, "by_specification", False):
+            facts["specification"] = cluster.gpu.name
         described = _metadata(setup, about, facts, getattr(model, "tables", ()))
         if recorded is not None and recorded.measured is not None and not recorded.measured.known:
             described.peak_flops = {}  # of the model that stands for the GPU

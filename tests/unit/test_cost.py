@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -577,3 +578,9 @@ def test_speed() -> None:
         price("add", x, x)
         price("_fused_rms_norm", x, (4096,), weight, 1e-5)
     assert (time.process_time() - began) / 600 < 500e-6
+
+
+@pytest.mark.parametrize(("name", "expected"), [("H100", False), ("B200", False), ("RTX4090", True), ("VR200", True)])
+def test_a_gpu_without_a_known_kernel_is_a_specification(name: str, expected: bool, tmp_path: Path) -> None:
+    model = model_for(load_gpu(name), tmp_path)
+    assert model.by_specification is expected

@@ -268,7 +268,9 @@ def _phases(report: Report) -> str:
 def trust(report: Report) -> str:
     """Provenance of the steps' time, largest share first."""
     shares = [(share, name) for name, share in report.by_provenance.items() if share >= _WORTH_NAMING]
-    return ", ".join(f"{100 * share:.0f} % {name}" for share, name in sorted(shares, reverse=True))
+    text = ", ".join(f"{100 * share:.0f} % {name}" for share, name in sorted(shares, reverse=True))
+    gpu = report.metadata.get("extra", {}).get("specification")
+    return f"specification: no kernel of the {gpu} is measured; {text}" if gpu else text
 
 
 def _share(part: float, whole: float) -> str:
