@@ -41,7 +41,7 @@ def chosen(rows: list[dict[str, Any]], words: list[str]) -> Iterator[tuple[int, 
 
 
 def table(rows: list[tuple[int, dict[str, Any]]], journal: Journal, predicts: bool) -> Iterator[str]:
-    """Lines of the results, of their errors by GPU, and of what does not run."""
+    """Lines of the results, of their errors by GPU and by benchmark, and of what does not run."""
     yield "| row | submitted s | simulated s | error |" if not predicts else "| row | simulated s |"
     yield "| --- | --- | --- | --- |" if not predicts else "| --- | --- |"
     errors: defaultdict[str, list[float]] = defaultdict(list)
@@ -57,7 +57,8 @@ def table(rows: list[tuple[int, dict[str, Any]]], journal: Journal, predicts: bo
             yield f"| {named(row, number)} | {seconds:.4g} |"
             continue
         off = seconds / float(row["step_time_s"]) - 1.0
-        errors[gpu_of(row)].append(off)
+        for group in (gpu_of(row), row["benchmark"], "all"):
+            errors[group].append(off)
         yield f"| {named(row, number)} | {row['step_time_s']:.4g} | {seconds:.4g} | {off:+.1%} |"
     yield from _summary(errors)
     yield from _parts(rows, journal)
@@ -87,13 +88,12 @@ def _summary(errors: Mapping[str, list[float]]) -> Iterator[str]:
     """Positive errors are simulated steps that are too long."""
     if not errors:
         return
-    yield "\n| GPU | rows | median error | mean | too long | within 20 % |"
+    yield "\n| group | rows | median error | mean | too long | within 20 % |"
     yield "| --- | --- | --- | --- | --- | --- |"
-    everything = [off for found in errors.values() for off in found]
-    for gpu, found in [*sorted(errors.items()), ("all", everything)]:
+    for group, found in sorted(errors.items()):
         sizes = [abs(off) for off in found]
         yield (
-            f"| {gpu} | {len(found)} | {statistics.median(sizes):.1%} | {statistics.fmean(found):+.1%} "
+            f"| {group} | {len(found)} | {statistics.median(sizes):.1%} | {statistics.fmean(found):+.1%} "
             f"| {sum(off > 0 for off in found)} | {sum(size <= 0.2 for size in sizes)} |"
         )
 
