@@ -180,22 +180,24 @@ class NarrowExperts(MegatronModule):
         super().__init__(config=config)
         self.how, hidden, width = recipe_of(config), config.hidden_size, config.moe_ffn_hidden_size
         hidden = config.moe_latent_size or hidden
-        self.weights1 = self._made(num_local_experts, (1 + config.gated_linear_unit) * width, hidden)
-        self.weights2 = self._made(num_local_experts, hidden, width)
+        self.weights1 = self._made("weight1", num_local_experts, (1 + config.gated_linear_unit) * width, hidden)
+        self.weights2 = self._made("weight2", num_local_experts, hidden, width)
         self.narrow1, self.narrow2 = ([NarrowWeights() for _ in each] for each in (self.weights1, self.weights2))
         apart = num_local_experts if self.biased and not self.fused else 0
-        self.biases = self._list_of([(hidden,)] * apart)
+        self.biases = self._list_of("bias", [(hidden,)] * apart)
 
-    def _made(self, experts: int, *shape: int) -> torch.nn.ParameterList:
-        return self._list_of([(experts, *shape)] if self.fused else [shape] * experts)
+    def _made(self, name: str, experts: int, *shape: int) -> list[torch.nn.Parameter]:
+        return self._list_of(name, [(experts, *shape)] if self.fused else [shape] * experts)
 
-    def _list_of(self, shapes: Sequence[tuple[int, ...]]) -> torch.nn.ParameterList:
+    def _list_of(self, name: str, shapes: Sequence[tuple[int, ...]]) -> list[torch.nn.Parameter]:
+        """Parameters of this very module: before its forward pass DDP waits for the gather of their values."""
         made: list[Any] = [
             torch.nn.Parameter(torch.empty(each, dtype=self.config.params_dtype, device="cuda")) for each in shapes
         ]
-        for each in made:
+        for number, each in enumerate(made):
             each.allreduce = self.config.expert_model_parallel_size == 1
-        return torch.nn.ParameterList(made)
+            self.register_parameter(f"{name}_{number}", each)
+        return made
 
     def forward(
         self, given: torch.Tensor, tokens_per_expert: torch.Tensor, probs: torch.Tensor
