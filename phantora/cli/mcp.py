@@ -32,13 +32,14 @@ INSTRUCTIONS = """Phantora runs unmodified PyTorch training scripts on simulated
 - Does it fit, which batch is the largest: fits.
 - Which GPU to rent, what does the job cost: compare; days with failures: goodput on a log.
 - Why is B slower than A: diff of two logs, the base first.
-- Why did a real job hang or run out of memory: why on its dumps.
+- Why did a real job hang or run out of memory: why on its dumps; then diff of the dumps and a simulated log.
+- Does the simulation agree with a real run: analyze with validate, a trace or the text that the framework printed.
 - What can be simulated of this script: doctor.
 Quote times with their error bar. Losses are not computed: never judge convergence."""
 _ARGUMENTS = {  # descriptions of commands' arguments
     "target": "The training script and its own arguments: ['train.py', '--steps', '6']. A few steps suffice.",
     "log": "An .arrow log of trace, replay or import.",
-    "logs": "Two .arrow logs, the base first.",
+    "logs": "Two .arrow logs, the base first; or a job's dumps or memory snapshot, and a log.",
     "files": "Files of a job, all of one kind.",
     "run": "An .arrow log to replay.",
     "script": "The training script.",

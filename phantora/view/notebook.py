@@ -14,7 +14,7 @@ from phantora.trace.schema import DEVICE_KINDS
 from phantora.view.palette import color
 
 _WIDTH, _HEIGHT, _ROW = 720, 120, 14
-_MOST_ROWS, _LABEL = 8, 56  # streams, and the width of their names
+_STREAMS, _LABEL = 8, 56  # that are drawn, and the width of their names
 _PIXEL = 1.0  # shorter kernels of one class are drawn as one
 _POINTS = 40  # operators of the roofline
 _HEAD = "margin:8px 0 2px;font-weight:bold"
@@ -96,7 +96,7 @@ def _timeline(log: Log, report: Report) -> str:
                 if end > step.start and start < step.end:
                     of = classes[cls] if cls >= 0 else "copy" if kind.startswith("mem") else "communication"
                     rows.setdefault(stream, []).append((start, end, of, names[name]))
-    busiest = sorted(rows, key=lambda stream: -sum(end - start for start, end, *_ in rows[stream]))[:_MOST_ROWS]
+    busiest = sorted(rows, key=lambda stream: -sum(end - start for start, end, *_ in rows[stream]))[:_STREAMS]
     shapes = []
     for y, stream in enumerate(sorted(busiest)):
         for start, end, of, title in _merged(sorted(rows[stream]), _PIXEL / scale):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from phantora.dumps.why import differs
+from phantora.dumps.why import differs, why
 from tests.support.runs import trace
 
 PROGRAM = """
@@ -45,5 +45,7 @@ def test_a_run_equals_its_own_dumps(tmp_path: Path) -> None:
     calls = differs([*dumps, str(run.log)])
     assert calls.lines[0] == ("AGREE", "14 calls of the dumps, in number, kind and bytes")
     assert calls.lines[1] == ("SAME", "the simulated run ends with the same calls")
+    assert why(dumps).lines[0] == ("HANG", "none: every call in these dumps has completed")
+    assert why([str(tmp_path / "memory0.pickle")]).lines[0][0] == "PEAK"
     memory = differs([str(tmp_path / "memory0.pickle"), str(run.log)])
     assert memory.lines[1] == ("SAME", "every block at the peak has a partner"), memory

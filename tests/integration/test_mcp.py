@@ -85,3 +85,71 @@ def test_a_run_tells_its_progress_and_a_failure_its_line(tmp_path: Path) -> None
             assert wrong.is_error and line in wrong.content[0].text and "\n" not in wrong.content[0].text
 
     with_client(talk)
+
+
+UNSEEN = """
+import argparse
+import os
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch", type=int, default=16)
+parser.add_argument("--width", type=int, default=2048)
+parser.add_argument("--forget", action="store_true")
+options = parser.parse_args()
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+layers = [torch.nn.Linear(options.width, options.width) for _ in range(8)]
+model = DistributedDataParallel(torch.nn.Sequential(*layers).cuda().bfloat16())
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(5):
+    x = torch.randn(options.batch, 1024, options.width, device="cuda", dtype=torch.bfloat16)
+    model(x).float().square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    total = torch.ones(1, device="cuda")
+    if not (options.forget and rank == 1 and step == 3):
+        dist.all_reduce(total)
+torch.cuda.synchronize()
+"""
+
+
+def test_the_five_questions_about_an_unseen_script(tmp_path: Path) -> None:
+    """What holds a step up, does it fit, which GPU, why is it slower, why does it hang: as the instructions say."""
+    (tmp_path / "new.py").write_text(UNSEEN)
+    here = {"folder": str(tmp_path), "cluster": "1x2xH100"}
+
+    async def talk(client: Any) -> None:
+        async def ask(tool: str, **arguments: Any) -> str:
+            found = await client.call_tool(tool, arguments)
+            assert not found.is_error, found.content[0].text
+            return str(found.content[0].text)
+
+        await ask("trace", target=["new.py"], output=["run.arrow"], **here)
+        why = dict(
+            line.split(maxsplit=1)
+            for line in (await ask("why", files=["run.arrow"], folder=str(tmp_path))).splitlines()
+        )
+        report = json.loads(await ask("analyze", log="run.arrow", folder=str(tmp_path), json=True))
+        assert float(why["STEP"].split()[0]) == pytest.approx(report["headline"]["step_time_ns"] / 1e6, rel=0.01)
+        assert report["details"]["findings"]
+
+        fits = json.loads(await ask("fits", target=["new.py"], json=True, **here))
+        assert fits["fits"] and fits["peak_allocated_bytes"] == report["peak"]["allocated_bytes"]
+
+        machines = await ask("compare", target=["new.py"], gpus="H100,B200", count="2", json=True, folder=str(tmp_path))
+        steps = [row["step_time_ns"] for row in json.loads(machines)["machines"]]
+        assert len(steps) == 2 and steps[0] > 1.2 * steps[1]
+
+        await ask("trace", target=["new.py", "--width", "4096"], output=["wide.arrow"], **here)
+        slower = await ask("diff", logs=["run.arrow", "wide.arrow"], folder=str(tmp_path))
+        assert slower.startswith("Slower by ") and "gemm" in slower
+
+        hangs = await client.call_tool("trace", {"target": ["new.py", "--forget"], "output": ["hang.arrow"], **here})
+        assert "new.py:" in hangs.content[0].text and "rank 1" in hangs.content[0].text
+
+    with_client(talk)
