@@ -6,6 +6,7 @@ of a sweep, and a row of docs/trace.md. ``docs/options.py`` writes that page and
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import os
 import typing
@@ -385,7 +386,9 @@ def with_options(spec: RunSpec, command: str, options: Mapping[str, Any]) -> Run
     PhantoraError for a wrong value."""
     known = {place.name for place in places_of(command, type(spec))}
     if unknown := sorted(options.keys() - known):
-        raise TypeError(f"{command}: unknown options {', '.join(unknown)}")
+        close = difflib.get_close_matches(unknown[0], known, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise TypeError(f"{command}: unknown options {', '.join(unknown)}{hint}")
     return changed(spec, options)
 
 

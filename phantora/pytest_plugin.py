@@ -91,9 +91,8 @@ def _broken(found: Run, most_memory: float | None, most_step: float | None) -> l
     words = dict(lines(found.report))
     if most_memory is not None and memory > most_memory:
         grows = f" GROWS {words['GROWS']}." if "GROWS" in words else ""
-        broken.append(
-            _exceeds("memory", memory / GIB, most_memory / GIB, "GiB", f"{memory_finding(found.report)}{grows}")
-        )
+        cause = f"{memory_finding(found.report)}{grows}"
+        broken.append(_exceeds("memory that torch reserves", memory / GIB, most_memory / GIB, "GiB", cause))
     if most_step is not None and step > most_step:
         broken.append(
             _exceeds("a step", step / 1e6, most_step / 1e6, "ms", f"HELD UP {words.get('HELD UP', 'unknown')}")

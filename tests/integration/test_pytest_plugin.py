@@ -41,7 +41,7 @@ def test_marks_are_limits(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess("-p", "phantora.pytest_plugin", "-n", "0", "-q")
     result.assert_outcomes(passed=1, failed=2, errors=2)
     for text in (
-        "memory takes * GiB, more than 0.0009766 GiB: Memory: rank 0 peaks at *parameters*",
+        "memory that torch reserves takes * GiB, more than 0.0009766 GiB: Memory: rank 0 peaks at *parameters*",
         "a step takes * ms, more than 0.001 ms: HELD UP * %*",
         "fails.py: rank 0 at fails.py:1: ValueError: no data",
         "'1 parsec': give a time such as 250ms",

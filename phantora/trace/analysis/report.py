@@ -158,8 +158,8 @@ class Delay:
     """Key of :data:`CAUSES`."""
     time: Ns
     slower: Ns = 0.0
-    """ns by which the kernels of a late rank take longer than those of the median rank: the most that a step becomes
-    shorter by mending it. `time` is what the ranks wait for it, on average."""
+    """ns by which the kernels of a late rank take longer than those of the median rank. `time` is what the ranks wait
+    for it, on average; as a rule a step becomes shorter by more if it is mended, as waiting collectives slow others."""
 
 
 @dataclass

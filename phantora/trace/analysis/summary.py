@@ -229,7 +229,7 @@ def held_up(report: Report) -> str:
 
 
 def _slower(delay: Delay, whole: float) -> str:
-    """`` (its kernels cost 17.6 %)``: the share in HELD UP is what others wait, not what mending the rank gains."""
+    """`` (its kernels cost 17.6 %)``: the share in HELD UP is what ranks wait, not all that it costs."""
     return f" (its slower kernels cost {_share(delay.slower, whole)})" if delay.slower > delay.time else ""
 
 
