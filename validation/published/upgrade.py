@@ -87,7 +87,7 @@ def simulated(row: Mapping[str, Any], scripts: Path, weights: Path) -> Found | s
         except subprocess.TimeoutExpired:
             return f"more than {LIMIT_S} s"
     found = STEP.findall(done.stdout + done.stderr)
-    if not found:  # bench_decompose.py prints the step, then fails where no kernel has "flash" in its name
+    if not found:  # one script prints the step, then fails where no kernel has "flash" in its name
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         return next((line for line in lines if line.startswith("FAILED")), lines[-1])[:150]
     milliseconds, memory = (text for text in found[-1] if text)
