@@ -18,6 +18,10 @@ NAMED = re.compile(rf"(?<![\w/{{}}<>.$*-])((?:[\w.*-]+/)*[\w*][\w.*-]*\.(?:{SUFF
 
 # Files of other projects: torch, CUDA and its libraries, NCCL, FlashAttention.
 THEIRS = {
+    "perfetto_trace.json.gz",
+    "deepspeed/utils/timer.py",
+    "megatron/training/training.py",
+    "torchtitan/components/metrics.py",
     "CUDACachingAllocator.cpp",
     "NCCLUtils.cpp",
     "nccl2/ProcessGroupNCCLUtils.cpp",
