@@ -136,7 +136,7 @@ class Run:
         """Simulates the recorded run again, elsewhere, as ``phantora replay`` does. Raises PhantoraError."""
         from phantora.runs.replay import ReplaySpec, replay
 
-        what_if = WhatIfSpec(tuple(degrade), tuple(straggler))
+        what_if = WhatIfSpec(degrade=tuple(degrade), straggler=tuple(straggler))
         spec = ReplaySpec(
             log=self.path,
             cluster=cluster,

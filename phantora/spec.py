@@ -264,6 +264,7 @@ class FoldSpec(_Json):
         metavar="auto|always|off|AXES",
         commands=_ONE_LAYOUT,
     )
+    _: KW_ONLY
     real_ranks: tuple[int, ...] = option(
         (), "More ranks of a folded run that are processes.", _FOLD, metavar="R,...", commands=_ONE_LAYOUT
     )
@@ -285,6 +286,7 @@ class OutputSpec(_Json):
         type="str | os.PathLike[str] | None",
         commands=(TRACE, REPLAY),
     )
+    _: KW_ONLY
     force: bool = option(
         False,
         "Replace the log that -o names even if the run fails. By default a failed run keeps that log, and its own is "
@@ -364,7 +366,7 @@ class LaunchSpec(_Json):
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WhatIfSpec(_Json):
     """Changes to a cluster for one run, as ``phantora.sim.whatif`` reads them."""
 

@@ -1,4 +1,4 @@
-"""Describes the machine of a real log, from that log and a simulated log of the same script.
+"""`phantora calibrate`: the machine of a real log, from that log and a simulated log of the same script.
 
 Host time is a sum of costs (docs/costs.md). The real step took
 

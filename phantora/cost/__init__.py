@@ -1,6 +1,6 @@
 """Durations of operators and kernels, and their sources.
 
-Process: simulator.
+Process: terminal and simulator.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Duration of a measured kernel inside a step."""
+"""Duration of a measured kernel inside a step: prices in the simulator, tables of `phantora profile`."""
 
 from __future__ import annotations
 

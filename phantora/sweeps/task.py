@@ -127,7 +127,7 @@ class Task:
             spec,
             arguments=(*spec.arguments, *shared.here, *self._steps(steps), *point.arguments),
             fold=replace(spec.fold, axes=axes),
-            output=OutputSpec(log, force, recording and not self.alone),
+            output=OutputSpec(log, force=force, recording=recording and not self.alone),
         )
 
     def _steps(self, steps: int | None) -> tuple[str, ...]:

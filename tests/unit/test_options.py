@@ -108,9 +108,18 @@ SPECS = [
     RunSpec("train.py", ("-c", "3", "--", "--fold")),
     RunSpec("my.trainer", kind=MODULE, preload=("a", "b"), cluster="dgx-h100:2"),
     RunSpec("torchrun", ("--nproc-per-node", "4", "train.py"), COMMAND, host="1.5", hang_timeout=60.0),
-    RunSpec("a.py", fold=FoldSpec("dp=4", (1, 3)), output=OutputSpec("x.perfetto", True, False, True, "m.jsonl")),
+    RunSpec(
+        "a.py",
+        fold=FoldSpec("dp=4", real_ranks=(1, 3)),
+        output=OutputSpec("x.perfetto", force=True, recording=False, flows=True, missing="m.jsonl"),
+    ),
     RunSpec("a.py", launch=LaunchSpec(nnodes="2", run_id="7", master_port=29, ranks_filter="0"), profile="live"),
-    RunSpec("a.py", what_if=WhatIfSpec(("*=0.5",), ("rank=0:2",), ("0->1=1GB/s",)), null=True, gpu_memory=40.5),
+    RunSpec(
+        "a.py",
+        what_if=WhatIfSpec(degrade=("*=0.5",), straggler=("rank=0:2",), background=("0->1=1GB/s",)),
+        null=True,
+        gpu_memory=40.5,
+    ),
     RunSpec(
         "a.py", ranks=RankSpec(seed=3, data_loading="12ms", assume=("eos=2", "nms=1"), modules=True, check="races")
     ),

@@ -1,4 +1,4 @@
-// Blocks that a library got to work in, for the tracer, which names their use.
+// In a rank: blocks that a library got to work in, whose use the tracer names.
 
 #include "rank/memory/memory.h"
 
