@@ -30,6 +30,7 @@ bool ph_moves_clock(void) { return pthread_equal(fake_main, pthread_self()); }
 int64_t ph_bytes_ns(enum ph_api api, size_t bytes) { (void)api; return (int64_t)bytes; }
 int64_t ph_times_ns(enum ph_api api, size_t times) { (void)api; return (int64_t)times; }
 void ph_host_memory(int64_t bytes, bool pinned) { (void)bytes; (void)pinned; }
+void ph_data(int64_t cpu, int64_t counted, int64_t apart) { (void)cpu; (void)counted; (void)apart; }
 void ph_contend(int64_t planned, double first, int64_t until, double then) {
   (void)planned, (void)first, (void)until, (void)then;
 }
