@@ -16,6 +16,7 @@ from phantora.trace.reader import Log
 SETTLING = "settling"
 """The note of a step that comes before the limiters have settled."""
 _TOLERANCE = 0.005  # of a settled step's time by which a step may differ from it
+_APART = 5.0  # times what the others differ by, a second step differs from them
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,11 @@ def settle(steps: Mapping[int, tuple[int, int, float]], source: str, log: Log) -
 
 
 def _second(steps: Mapping[int, tuple[int, int, float]]) -> dict[int, str]:
-    """The first step behind the start-up, where all others take the same and it does not: its host still finds queues
-    empty that are full later."""
+    """The first step behind the start-up, where all others take much the same and it does not: its host still finds
+    queues empty that are full later."""
     (first, (_, _, own)), *rest = sorted(steps.items())
     times = [time for _, (_, _, time) in rest]
-    if len(times) < 2 or max(times) > (1 + _TOLERANCE) * min(times):
+    if len(times) < 2:
         return {}
-    return {first: SETTLING} if abs(own / statistics.median(times) - 1) > _TOLERANCE else {}
+    off, spread = abs(own / statistics.median(times) - 1), max(times) / min(times) - 1
+    return {first: SETTLING} if off > _TOLERANCE and spread <= max(_TOLERANCE, off / _APART) else {}
