@@ -34,7 +34,7 @@ if TYPE_CHECKING:
   phantora diff before.arrow after.arrow --fail-above tokens:2%
   phantora diff batch1.arrow batch2.arrow batch4.arrow
   phantora diff nccl_trace_rank_* run.arrow    # the first call of a hung job that the simulation does not have
-  phantora diff oom.pickle run.arrow           # the allocations that either lacks
+  phantora diff oom.pickle run.arrow           # the allocations of one alone
 """,
 )
 @click.argument("logs", nargs=-1, required=True, type=click.Path(), metavar="A B [C...]")
@@ -65,7 +65,7 @@ def diff(
     run is compared with the first.
 
     A flight recorder dump or a memory snapshot of a real job is compared with a simulated run of the same script: the
-    first call that differs, or the allocations that either lacks.
+    first call that differs, or the allocations of one alone.
     """
     from phantora.dumps.why import differs, of_a_dump
     from phantora.trace.diff.verdict import judge, parse_limit

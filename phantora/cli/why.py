@@ -21,7 +21,7 @@ _INDENT = 10
 \b
   phantora why nccl_trace_rank_*        # a hang, from the dumps of all ranks
   phantora why oom.pickle               # an out-of-memory error, from a memory snapshot
-  phantora why real.pickle sim.pickle   # which blocks one of them lacks
+  phantora why real.pickle sim.pickle   # which blocks are in one alone
   phantora why run.arrow                # a slow step, from a log
 """,
 )

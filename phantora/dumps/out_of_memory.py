@@ -127,7 +127,7 @@ def _next(snapshot: Snapshot, growth: Growth | None, unused: int) -> str:
         return "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; phantora trace with it shows the memory then"
     if snapshot.failed is not None:
         return "phantora fits of the script: the memory that it needs, and the largest batch that fits"
-    return f"phantora diff {snapshot.path} run.arrow, with a simulated run of the same script, names what either lacks"
+    return f"phantora diff {snapshot.path} run.arrow, with a simulated run of the script, names the blocks of one alone"
 
 
 def lines(snapshots: Sequence[Snapshot]) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Allocations at the peak of one memory snapshot that another one lacks, by line and size."""
+"""Allocations at the peak of one memory snapshot that are missing in another, by line and size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Unmatched:
-    """Equal blocks of one snapshot that the other lacks."""
+    """Equal blocks of one snapshot that are missing in the other."""
 
     place: str
     bytes: int
@@ -76,7 +76,7 @@ def _pair_by_size(one: Counter[tuple[str, int]], other: Counter[tuple[str, int]]
 
 
 def answer(first: Snapshot, second: Snapshot) -> list[tuple[str, str]]:
-    """Both peaks and what either lacks, at most five lines: a word and its text each."""
+    """Both peaks and the blocks of one alone, at most five lines: a word and its text each."""
     lines = [("PEAK", f"{size(first.peak)} in {first.path}, {size(second.peak)} in {second.path}")]
     least = WORTH_NAMING * max(first.peak, second.peak)
     found = unmatched(first, second)

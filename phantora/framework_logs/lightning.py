@@ -13,7 +13,7 @@ from phantora.framework_logs.reader import NUMBER, LogReader
 
 _EPOCH = re.compile(r"Epoch (\d+)\b")
 _RICH = re.compile(rf"Epoch (\d+)/\S+\s+\S*[━╸╺]\S*[ ━╸╺]*\s(\d+)/(\d+) \S+ • \S+ ({NUMBER})it/s")
-_PRECISE = 50.0  # a difference is so many times its uncertainty
+_PRECISE = 50.0  # times its uncertainty: a difference that counts as precise
 
 
 class Lightning(LogReader):

@@ -17,7 +17,7 @@ def equal_ranks(report: Report, step: int) -> list[list[int]]:
         own = next((each.times for each in rank.steps if each.number == step), None)
         if own is None:
             continue
-        group = next((ranks for times, ranks in groups if _alike(times, own)), None)
+        group = next((ranks for times, ranks in groups if _equal(times, own)), None)
         if group is None:
             groups.append((own, [rank.rank]))
         else:
@@ -25,7 +25,7 @@ def equal_ranks(report: Report, step: int) -> list[list[int]]:
     return [ranks for _, ranks in groups]
 
 
-def _alike(a: Times, b: Times) -> bool:
+def _equal(a: Times, b: Times) -> bool:
     pairs = [(a.time, b.time), (a.compute, b.compute)]
     pairs += [(a.stalls.get(cause, 0.0), b.stalls.get(cause, 0.0)) for cause in a.stalls | b.stalls]
     return all(abs(x - y) < _EQUAL * b.time for x, y in pairs)

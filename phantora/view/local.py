@@ -9,6 +9,7 @@ answers); and, with the cookie, must not come from another site or port.
 from __future__ import annotations
 
 import hmac
+from abc import ABC, abstractmethod
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -68,7 +69,7 @@ class LocalServer(ThreadingHTTPServer):
         """A browser that closed its connection is no error."""
 
 
-class LocalHandler(BaseHTTPRequestHandler):
+class LocalHandler(BaseHTTPRequestHandler, ABC):
     """Answers those who may ask."""
 
     server: LocalServer
@@ -77,9 +78,9 @@ class LocalHandler(BaseHTTPRequestHandler):
     sys_version = ""
     timeout = 60
 
+    @abstractmethod
     def answer(self, path: str, query: dict[str, str]) -> None:
-        """Answers a GET of one who may. Raises PhantoraError for what there is not."""
-        raise NotImplementedError
+        """Answers a GET that carries the token. Raises PhantoraError for a path that does not exist."""
 
     def do_GET(self) -> None:
         """A page or its data."""

@@ -152,7 +152,7 @@ def test_straggler(tmp_path: Path) -> None:
     assert words(report) == [
         "Straggler: rank 2 comes last in 1 collectives (100.0% of all lateness); waiting for late ranks costs "
         "300.00 us of a step (30.0%); its kernels take 80.0% longer than those of the median rank, 400.00 us a step "
-        "(40.0%), as a rule the least that mending it gains.",
+        "(40.0%), as a rule the least that fixing it gains.",
         "Exposed transfers: communication that no compute hides takes 100.00 us of a step (10.0%; 40.0% with waits for "
         "ranks), most in "
         "all_reduce of dp: ranks 0-3 (100.00 us); a call of 1.0 MiB takes 100.00 us at 16 GB/s of bus bandwidth; "

@@ -56,7 +56,7 @@ def test_the_first_call_that_differs(case: str) -> None:
         assert (first.rank, first.place, real, of) == expected
 
 
-def test_blocks_that_one_of_two_lacks(tmp_path: Path) -> None:
+def test_blocks_of_one_of_two_alone(tmp_path: Path) -> None:
     real = read_snapshot(
         snapshot(
             tmp_path / "real.pickle",

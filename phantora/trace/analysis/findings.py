@@ -119,7 +119,7 @@ def _longer(rank: int, report: Report) -> str:
     usual = next(kernel_time(one) for one in report.ranks if one.rank == rank) / steps - slower
     return (
         f"; its kernels take {percent(slower, usual)} longer than those of the median rank, {duration(slower)} a step "
-        f"({percent(slower, report.steady.time)}), as a rule the least that mending it gains"
+        f"({percent(slower, report.steady.time)}), as a rule the least that fixing it gains"
     )
 
 

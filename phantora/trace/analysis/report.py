@@ -159,7 +159,7 @@ class Delay:
     time: Ns
     slower: Ns = 0.0
     """ns by which the kernels of a late rank take longer than those of the median rank. `time` is what the ranks wait
-    for it, on average; as a rule a step becomes shorter by more if it is mended, as waiting collectives slow others."""
+    for it, on average; as a rule a step becomes shorter by more if it is fixed, as waiting collectives slow others."""
 
 
 @dataclass

@@ -90,8 +90,8 @@ def _folded(steps: Sequence[StepTimes]) -> list[list[StepTimes]]:
     typical step, and the shortest of the others, so that the longest remain."""
     found: list[list[StepTimes]] = []
     for step in steps:
-        alike = found and bool(found[-1][-1].note) == bool(step.note)
-        if alike and _row(found[-1][-1].times, _COLUMNS.values()) == _row(step.times, _COLUMNS.values()):
+        same = found and bool(found[-1][-1].note) == bool(step.note)
+        if same and _row(found[-1][-1].times, _COLUMNS.values()) == _row(step.times, _COLUMNS.values()):
             found[-1].append(step)
         else:
             found.append([step])
