@@ -161,7 +161,7 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
     if n["TP"] > 1:
         words.append("--sequence-parallel")
     if n["VP"] > 1:
-        words += ["--vpp", str(n["VP"]), "--overlap-p2p"]
+        words += ["--vpp", str(n["VP"]), "--overlap-p2p", "--align-grad-reduce", "--align-param-gather"]
     if row["EP"] != "n/a":
         words += ["--ep", row["EP"], "--etp", "1", *_experts(row, gpu)]
     if row["model"] in LAYOUTS:
