@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from phantora.launch.daemon import VARIABLE
+from phantora.process import proportional_bytes
 from phantora.run_process import PHANTORA
 
 SECONDS_BETWEEN = 1.0  # or twenty times what a look took
@@ -45,16 +47,6 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def proportional_bytes(pid: int) -> int:
-    try:
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 0
-
-
 def phantora_trace(*arguments: str) -> list[str]:
     return [*PHANTORA, "trace", "--no-summary", *arguments]
 
@@ -69,7 +61,7 @@ def measure(command: Sequence[str], directory: str, environment: Mapping[str, st
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, **(environment or {})},
+        env={**os.environ, VARIABLE: "0", **(environment or {})},  # a daemon's CPU would not be counted
     )
     peak = 0
     stop = threading.Event()

@@ -14,6 +14,7 @@ class RunOptions(TypedDict, total=False):
     processes_per_gpu: int
     gpu_memory: float | None
     preload: Sequence[str]
+    daemon: bool
     host: str | None
     host_time: str
     host_scale: float
@@ -58,6 +59,7 @@ class FitsOptions(TypedDict, total=False):
     processes_per_gpu: int
     gpu_memory: float | None
     preload: Sequence[str]
+    daemon: bool
     host: str | None
     host_time: str
     host_scale: float
@@ -84,6 +86,7 @@ class PlanOptions(TypedDict, total=False):
 
     gpu_memory: float | None
     preload: Sequence[str]
+    daemon: bool
     host: str | None
     host_time: str
     host_scale: float
@@ -109,6 +112,7 @@ class CompareOptions(TypedDict, total=False):
 
     gpu_memory: float | None
     preload: Sequence[str]
+    daemon: bool
     host: str | None
     host_time: str
     host_scale: float
@@ -134,6 +138,7 @@ class SweepOptions(TypedDict, total=False):
 
     gpu_memory: float | None
     preload: Sequence[str]
+    daemon: bool
     host: str | None
     host_time: str
     host_scale: float
@@ -156,6 +161,7 @@ class CalibrateOptions(TypedDict, total=False):
 
     processes_per_gpu: int
     preload: Sequence[str]
+    daemon: bool
     profile: str
     unsupported: str
     hang_timeout: float

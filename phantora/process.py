@@ -63,9 +63,9 @@ def addresses_are_fixed() -> bool:
     return now != -1 and bool(now & _ADDR_NO_RANDOMIZE)
 
 
-def adopt_orphans() -> None:
+def adopt_orphans(wanted: bool = True) -> None:
     """Makes this process the parent of descendants whose own parent ends, so that it can end them."""
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, int(wanted), 0, 0, 0)
 
 
 def name_thread(name: str) -> None:
@@ -157,6 +157,17 @@ def descendants(pid: int) -> list[int]:
         front = [child for parent in front for child in table.get(parent, [])]
         found += front
     return found
+
+
+def proportional_bytes(pid: int) -> int:
+    """Memory of a process; pages that several share count in equal parts. 0 if it has ended, or is another user's."""
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
 
 
 def kill_descendants() -> None:

@@ -439,6 +439,12 @@ class RunSpec(_Json):
         commands=_OTHER_HARDWARE,
     )
     preload: tuple[str, ...] = option((), "Import MODULE once, before the ranks fork.", _CLUSTER, metavar="MODULE")
+    daemon: bool = option(
+        True,
+        "Fork the ranks from a daemon that has imported torch; the first run starts it, and it ends after 10 idle "
+        "minutes.",
+        _CLUSTER,
+    )
     host: str | None = option(
         None,
         "Host CPU model: a built-in name, a .toml file of `phantora profile host` or `phantora calibrate` (whose "

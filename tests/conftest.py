@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from phantora import stubs
 from phantora.errors import PhantoraError
+from phantora.launch import daemon
 from phantora.launch.shared_forkserver import WarmServer
 from tests.support.fakeranks import Bench
 from tests.support.runs import SERVER
@@ -41,6 +42,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
             stubs.ensure()
         server = WarmServer(kept=8)  # two workers run files that want different ones
         os.environ[SERVER] = server.path  # the workers' too
+        os.environ[daemon.VARIABLE] = "0"
         session.config.add_cleanup(server.close)
 
 

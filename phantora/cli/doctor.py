@@ -35,10 +35,12 @@ def doctor(ctx: click.Context, as_json: bool, script: Path | None) -> None:
     from phantora import stubs
     from phantora.cli.printed import Machine
     from phantora.json_data import encode
+    from phantora.launch.daemon import running
     from phantora.process import addresses_are_fixed
 
     report = stubs.doctor()
-    machine = Machine(addresses_are_fixed(), table_distances(report.torch or "", report.cuda or ""))
+    distances = table_distances(report.torch or "", report.cuda or "")
+    machine = Machine(addresses_are_fixed(), distances, running())
     if as_json:
         click.echo(json.dumps({**encode(report), **encode(machine)}, indent=1))
     else:
@@ -46,6 +48,8 @@ def doctor(ctx: click.Context, as_json: bool, script: Path | None) -> None:
         click.echo(f"addresses  {'the same in each run' if machine.fixed_addresses else RANDOM}")
         for name, distance in machine.tables.items():
             click.echo(f"table      {name}: {distance}")
+        for one in machine.daemons:
+            click.echo(f"daemon     {one}")
         click.echo("result     ready" if report.ok else "result     not ready: see `problem`")
     ctx.exit(0 if report.ok else 1)
 

@@ -42,6 +42,7 @@ COMMANDS = {
     "profile": "phantora.cli.profile",
     "cluster": "phantora.cli.cluster",
     "doctor": "phantora.cli.doctor",
+    "daemon": "phantora.cli.daemon",
     "schema": "phantora.cli.schema",
     "mcp": "phantora.cli.mcp",
     "completion": "phantora.cli.completion",

@@ -11,6 +11,7 @@ from phantora.hardware.topology import NetworkLink
 from phantora.hardware.types import Fabric, Wiring
 from phantora.jobs.answer import Answer as Goodput
 from phantora.json_data import Bytes, Dollars, GbPerSecond, Ns, Schemas, Seconds, Us
+from phantora.launch.daemon import Daemon
 from phantora.result import RunReport
 from phantora.stubs.doctor import Report as Stubs
 from phantora.sweeps.answer import Record
@@ -144,6 +145,7 @@ class Machine:
     """Each run has the same addresses."""
     tables: dict[str, str]
     """Each table of kernel times: its versions, and their distance from the installed torch."""
+    daemons: list[Daemon]
 
 
 def schema(command: str) -> dict[str, Any]:

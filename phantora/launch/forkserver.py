@@ -39,6 +39,7 @@ from typing import Any, NoReturn, TypeAlias
 import phantora
 from phantora import process
 from phantora.errors import PhantoraError, limit_of_processes
+from phantora.launch.imported import ImportedFiles
 from phantora.rank import deep_ep
 from phantora.rank.main import RankTask, become_rank
 from phantora.rank.patch import Rank
@@ -207,19 +208,14 @@ class ForkServer:
         if base is None:
             base = load_base(wanted.stubs, wanted.devices, wanted.imports)
             if not _import_shared(wanted.shared, wanted.devices):
-                self._begin_anew()
+                self._notify("spoiled")  # torch
+                _begin_anew(self._link, self._environment, many=False)
             _settle()
         self._base = base
         install_tracer(base.rank)
         gc.enable()
         gc.freeze()
         self._notify("loaded", seconds=time.perf_counter() - begin, threads=process.thread_count())
-
-    def _begin_anew(self) -> NoReturn:
-        """A fresh interpreter in this process: what an import did to torch cannot be undone."""
-        self._notify("spoiled")
-        os.set_inheritable(self._link.fileno(), True)
-        os.execve(sys.executable, command(os.getppid(), self._link.fileno()), self._environment)
 
     def _host_store(self, port: int) -> None:
         read, write = os.pipe()
@@ -381,16 +377,24 @@ def _of_a_run(runs: socket.socket, environment: dict[str, str]) -> tuple[ForkSer
     """Serves many runs that want the same: loads it for the first and forks a server for each; returns in these, with
     the run's first message."""
     loaded: Base | dict[str, str] | None = None
+    files: ImportedFiles | None = None
     here = os.getpid()
     while True:
+        select.select([runs], [], [])
+        if files is not None and files.changed():
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            _begin_anew(runs, environment, many=True)  # the message waits for it
         data, fds, _, _ = socket.recv_fds(runs, MESSAGE_BYTES, 1)
         if not data:  # no more; it ends with the last of its servers
             with suppress(ChildProcessError):
-                os.wait()
+                while True:
+                    os.wait()
             os._exit(0)
         message = json.loads(data)
         if loaded is None:
             loaded = _load_for_all(message)
+            files = ImportedFiles()
+            os.chdir("/")  # a folder in use could not be unmounted
             signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how the servers end
         link = socket.socket(fileno=fds[0])
         if isinstance(loaded, Base) and not os.fork():
@@ -411,6 +415,12 @@ def _of_a_run(runs: socket.socket, environment: dict[str, str]) -> tuple[ForkSer
     wanted = read_message(json.dumps({k: v for k, v in message.items() if k not in ("folder", "of_shell")}).encode())
     assert isinstance(wanted, Load)
     return ForkServer(link, environment, loaded), wanted
+
+
+def _begin_anew(link: socket.socket, environment: Mapping[str, str], *, many: bool) -> NoReturn:
+    """A fresh interpreter in this process, with the same link: what was imported cannot be undone."""
+    os.set_inheritable(link.fileno(), True)
+    os.execve(sys.executable, command(os.getppid(), link.fileno(), many=many), environment)
 
 
 def _load_for_all(message: Mapping[str, Any]) -> Base | dict[str, str]:

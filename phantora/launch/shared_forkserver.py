@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import select
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,8 +38,11 @@ KEPT = 4
 """Bases, by default; each takes 0.3 to 0.8 GB."""
 FIRST_SECONDS = 5.0
 """Seconds within which a connected run must send its request: others wait for it."""
-_OF_SHELL = ("PWD", "OLDPWD", "SHLVL", "_")
-"""Variables that nothing reads while it is imported."""
+_OF_SHELL = re.compile(
+    "PWD|OLDPWD|SHLVL|_|COLUMNS|LINES|TMUX.*|STY|WINDOW(ID)?|SSH_.*|GPG_TTY|TERM_SESSION_ID|DISPLAY|WAYLAND_DISPLAY|"
+    "XAUTHORITY|XDG_SESSION_ID|XDG_VTNR|DBUS_SESSION_.*|INVOCATION_ID|JOURNAL_STREAM|SYSTEMD_EXEC_PID|PHANTORA_DAEMON"
+)
+"""Variables of a shell, a terminal and a session, and ours: nothing reads them while it is imported."""
 _BOOTSTRAP = (
     "import sys; parent, fd, root = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]; "
     "sys.path[0] = root; from phantora.launch.shared_forkserver import main; del sys.path[0]; "
@@ -78,8 +84,11 @@ class ForkedServer:
     def __init__(self) -> None:
         self._pidfd = -1
 
+        self.is_known = False
+
     def known(self, pid: int) -> None:
         """It is the process `pid`."""
+        self.is_known = True
         with suppress(ProcessLookupError):
             self._pidfd = os.pidfd_open(pid)
 
@@ -106,15 +115,26 @@ def _ended(pidfd: int, timeout: float | None = 0.0) -> bool:
     return bool(select.select([pidfd], [], [], timeout)[0])
 
 
-def connected() -> socket.socket | None:
-    """A link to a server that is forked for this run; None if there is none to be had."""
-    path = os.environ.get(VARIABLE)
-    if not path:
-        return None
+@dataclass(frozen=True)
+class Peer:
+    """The process at the other end of a socket."""
+
+    pid: int
+    uid: int
+
+
+def peer(link: socket.socket) -> Peer:
+    """Who made the other end: connected it, or listens there (SO_PEERCRED of unix(7))."""
+    pid, uid, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return Peer(pid, uid)
+
+
+def connected_to(path: str) -> socket.socket | None:
+    """A link to the server that listens at `path`; None if it has ended."""
     link = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         link.connect(path)
-    except OSError:  # it has ended
+    except OSError:
         link.close()
         return None
     return link
@@ -123,8 +143,8 @@ def connected() -> socket.socket | None:
 def surroundings() -> dict[str, Any]:
     """Data for such a server in addition to the modules to load: the folder and environment of this process."""
     environment = server_environment(os.environ)
-    del environment[VARIABLE]
-    of_shell = {name: environment.pop(name) for name in _OF_SHELL if name in environment}
+    environment.pop(VARIABLE, None)
+    of_shell = {name: environment.pop(name) for name in list(environment) if _OF_SHELL.fullmatch(name)}
     return {"folder": os.getcwd(), "environment": environment, "of_shell": of_shell}
 
 
@@ -139,7 +159,9 @@ class Wanted:
     def key(self) -> str:
         """Runs with the same key share a base."""
         loads = [self.message[name] for name in ("stubs", "devices", "imports", "shared")]
-        return json.dumps([loads, self.environment], sort_keys=True)
+        paths = self.environment.get("PYTHONPATH")
+        relative = paths is not None and not all(map(os.path.isabs, paths.split(os.pathsep)))
+        return json.dumps([loads, self.environment, self.message["folder"] if relative else ""], sort_keys=True)
 
 
 def wanted(data: bytes) -> Wanted:
@@ -177,45 +199,86 @@ def main(parent: int, fd: int, kept: int) -> None:
     Removes the socket and its folder then: a parent that was killed could not."""
     listener = socket.socket(fileno=fd)
     with suppress(ProcessLookupError):  # it has ended already
-        _serve(listener, os.pidfd_open(parent), kept)
+        owner, bases = os.pidfd_open(parent), Bases(kept)
+        while fd in select.select([fd, owner], [], [])[0]:
+            bases.accept(listener)
     shutil.rmtree(Path(listener.getsockname()).parent, ignore_errors=True)
 
 
-def _serve(listener: socket.socket, owner: int, kept: int) -> None:
-    bases: dict[str, socket.socket] = {}
-    received: list[socket.socket | int] = [listener, owner]
-    while listener in select.select(received, [], [])[0]:
+@dataclass
+class _Base:
+    process: subprocess.Popen[bytes]
+    link: socket.socket
+    used: float
+    """Monotonic time of the last known use."""
+
+    def give(self, message: Mapping[str, Any], run: socket.socket) -> bool:
+        """Gives it a run with its first message; False if it was killed."""
+        self.used = time.monotonic()
+        try:
+            socket.send_fds(self.link, [json.dumps(message).encode()], [run.fileno()])
+        except OSError:
+            self.link.close()
+            return False
+        return True
+
+
+class Bases:
+    """Processes that have loaded what runs want; the `kept` that were used last."""
+
+    def __init__(self, kept: int) -> None:
+        self._kept = kept
+        self._found: dict[str, _Base] = {}
+        self._used = time.monotonic()
+
+    def accept(self, listener: socket.socket) -> None:
+        """Gives the run that connects to its base. A silent or foreign client is dropped."""
         link, _ = listener.accept()
-        with link, suppress(PhantoraError, OSError):  # a silent or foreign client is dropped
+        with link, suppress(PhantoraError, OSError):
+            if peer(link).uid != os.geteuid():
+                return
             link.settimeout(FIRST_SECONDS)
             run = wanted(link.recv(MESSAGE_BYTES))
             link.settimeout(None)
-            base = bases.pop(run.key, None)
-            if base is None or not _give(base, run.message, link):
-                base = _start_base(run.environment)
-                _give(base, run.message, link)
-            bases[run.key] = base  # the one used last
-            if len(bases) > kept:
-                bases.pop(next(iter(bases))).close()  # it ends with the last of its runs
+            self._used = time.monotonic()
+            base = self._found.pop(run.key, None)
+            if base is None or not base.give(run.message, link):
+                base = _start_base(run)
+                base.give(run.message, link)
+            self._found[run.key] = base  # the one used last
+            if len(self._found) > self._kept:
+                self._end(next(iter(self._found)))
+
+    def end_unused(self, seconds: float) -> float:
+        """Ends the bases that had no run for so long. Seconds until more may be due; 0 if none is left, and no run came
+        for so long."""
+        for key, base in list(self._found.items()):
+            if process.descendants(base.process.pid):
+                base.used = time.monotonic()
+            elif time.monotonic() - base.used >= seconds:
+                self._end(key)
+        oldest = min((base.used for base in self._found.values()), default=self._used)
+        left = max(0.0, oldest + seconds - time.monotonic())
+        return max(left, 0.01) if self._found else left
+
+    def close(self) -> None:
+        """Ends each base with the last of its runs."""
+        for key in list(self._found):
+            self._end(key)
+
+    def _end(self, key: str) -> None:
+        self._found.pop(key).link.close()
 
 
-def _give(base: socket.socket, message: Mapping[str, Any], link: socket.socket) -> bool:
-    try:
-        socket.send_fds(base, [json.dumps(message).encode()], [link.fileno()])
-    except OSError:  # it was killed
-        base.close()
-        return False
-    return True
-
-
-def _start_base(environment: Mapping[str, str]) -> socket.socket:
+def _start_base(run: Wanted) -> _Base:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
     with theirs:
-        subprocess.Popen(
+        started = subprocess.Popen(
             command(os.getpid(), theirs.fileno(), many=True),
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
-            env=environment,
+            env=run.environment,
+            cwd=run.message["folder"],
         )
-    return ours
+    return _Base(started, ours, time.monotonic())

@@ -22,6 +22,7 @@ from typing import Any
 
 from phantora import process
 from phantora.errors import PhantoraError, Reason, reason_of
+from phantora.launch import daemon
 from phantora.launch.ending import (
     Ending,
     Outcome,
@@ -37,7 +38,7 @@ from phantora.launch.environment import follower_environment, server_environment
 from phantora.launch.forkserver import MESSAGE_BYTES, command
 from phantora.launch.output import Console, Outputs, Stream
 from phantora.launch.plan import STDERR, Plan, rank_environment
-from phantora.launch.shared_forkserver import ForkedServer, connected, surroundings
+from phantora.launch.shared_forkserver import VARIABLE, ForkedServer, connected_to, surroundings
 
 GRACE_SECONDS = 2.0
 """Seconds for which the others may continue after the first rank failed, to report errors."""
@@ -74,18 +75,18 @@ class RankSupervisor:
         self._alive: dict[int, int] = {}  # rank -> pid
         self._ended: dict[int, float] = {}  # rank -> when
         self._started = False
+        self._shared = True
         self._store_port = 0
         self._begin = time.monotonic()
         self._session: SharedArea | None = None
         self._simulator: SimulatorThread | None = None
         process.raise_descriptor_limit()
-        process.adopt_orphans()
         self._link, self._server = self._start_server()
 
     def _start_server(self) -> tuple[socket.socket, subprocess.Popen[bytes] | ForkedServer]:
         """The server imports torch while the caller prepares the simulator."""
         server: subprocess.Popen[bytes] | ForkedServer
-        link = connected()
+        link = self._shared_link() if self._shared else None
         load = self._load
         if link is not None:
             ours, server = link, ForkedServer()
@@ -101,10 +102,24 @@ class RankSupervisor:
                     env=server_environment(os.environ),
                 )
             theirs.close()
+        process.adopt_orphans()
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         self._selector.register(ours, selectors.EVENT_READ, self._on_server)
         self._send(ours, load)
         return ours, server
+
+    def _shared_link(self) -> socket.socket | None:
+        """A link to a server of several runs; None if this run has its own."""
+        if path := os.environ.get(VARIABLE):
+            return connected_to(path)
+        minutes = daemon.idle_minutes(os.environ)
+        if not minutes or not self._plan.spec.daemon:
+            return None
+        try:
+            return daemon.connected(minutes)
+        except PhantoraError as error:
+            self._console.message(f"phantora: note: no daemon ({error}): this run imports torch itself")
+            return None
 
     def _send(self, link: socket.socket, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
         data = json.dumps(message).encode()
@@ -215,6 +230,10 @@ class RankSupervisor:
         if not data:
             self._selector.unregister(self._link)
             self._link.close()
+            if isinstance(self._server, ForkedServer) and not self._server.is_known:  # the shared one has ended
+                self._shared = False
+                self._link, self._server = self._start_server()
+                return
             code = self._server.wait()
             self._alive.clear()  # they died with it
             now = time.monotonic()

@@ -16,6 +16,7 @@ from typing import BinaryIO, Protocol
 
 from phantora.errors import PhantoraError, cause_of
 from phantora.fold.syntax import parse_fold
+from phantora.launch.daemon import idle_minutes
 from phantora.launch.shared_forkserver import VARIABLE, WarmServer
 from phantora.launch.zygote import Forked, Zygote
 from phantora.process import die_with_parent
@@ -131,20 +132,20 @@ class Pool:
         except StopIteration as stop:
             self._ended.append((task, stop.value))
             return
-        process = self._start(command)
+        process = self._start(command, task)
         ended = process.fileno() if isinstance(process, Forked) else os.pidfd_open(process.pid)
         self._running.append(_Running(task, stages, process, ended))
 
-    def _start(self, command: Command) -> Process:
+    def _start(self, command: Command, task: Task) -> Process:
         """A point with variables of its own begins with them: they may change what is imported."""
         if command.environment:
-            return start(command, self._with_server())
+            return start(command, self._with_server(task))
         self._zygote = self._zygote or Zygote(PRELOADED)
         with _output_of(command) as output:
             none = os.open(os.devnull, os.O_WRONLY)
             try:
                 err = output.fileno() if command.errors_too else none
-                environment = {**os.environ, **self._with_server()}
+                environment = {**os.environ, **self._with_server(task)}
                 return self._zygote.start(*command.module, environment, output.fileno(), err)
             finally:
                 os.close(none)
@@ -154,8 +155,10 @@ class Pool:
         if not isinstance(one.process, Forked):  # which has closed it
             os.close(one.ended)
 
-    def _with_server(self) -> dict[str, str]:
-        """Variables by which a run finds the fork server of all runs."""
+    def _with_server(self, task: Task) -> dict[str, str]:
+        """Variables by which a run finds the fork server of all runs; none where it finds the daemon."""
+        if VARIABLE in os.environ or (task.point.spec.daemon and idle_minutes(os.environ)):
+            return {}
         self._server = self._server or WarmServer()
         return {VARIABLE: self._server.path}
 
