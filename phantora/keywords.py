@@ -25,6 +25,7 @@ class RunOptions(TypedDict, total=False):
     force: bool
     recording: bool
     flows: bool
+    samples: int
     missing: str
     seed: int
     data_loading: str
@@ -183,6 +184,7 @@ class ReplayOptions(TypedDict, total=False):
     force: bool
     recording: bool
     flows: bool
+    samples: int
     degrade: Sequence[str]
     straggler: Sequence[str]
     background: Sequence[str]

@@ -300,6 +300,16 @@ class OutputSpec(_Json):
     flows: bool = option(
         False, "Log all network flows and the traffic of each link.", _OUTPUT, commands=(TRACE, REPLAY)
     )
+    samples: int = option(
+        0,
+        "Simulate N more steps with the noise of hosts, GPUs and links; print their spread.",
+        _OUTPUT,
+        metavar="N",
+        low=0,
+        high=100_000,
+        unset="none",
+        commands=(TRACE, REPLAY),
+    )
     missing: str = option(
         "",
         "Write the unmeasured operators to FILE, for `phantora profile`.",

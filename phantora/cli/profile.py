@@ -158,7 +158,7 @@ def host(
     from phantora.hardware import REFERENCE_HOST, host_names, load_host
     from phantora.hardware.hosts import GIVEN_SPREAD, to_toml
     from phantora.profile import host as measuring
-    from phantora.profile import memory_probe, probing
+    from phantora.profile import jitter_probe, memory_probe, probing
     from phantora.profile import script as scripts
 
     if target is not None and not script:
@@ -175,7 +175,8 @@ def host(
     least = scripts.SCRIPT_SPREAD if own_script else GIVEN_SPREAD
     rates = memory_probe.measure_apart(out.absolute().parent)
     here = measuring.profile_of(name, stubbed, real, least)
-    here = replace(here, api_ns={**here.api_ns, **rates.costs()})
+    jitter = here.jitter if stubbed.contended else jitter_probe.measure()
+    here = replace(here, api_ns={**here.api_ns, **rates.costs()}, jitter=jitter)
     found = replace(described, name=name) if described is not None else here
     if script:
         click.echo(f"phantora: measuring {script[0]} without CUDA and simulated", err=True)
@@ -209,6 +210,10 @@ def host(
     click.echo(
         f"memory: {1 / rates.move:.1f} GiB/s a thread, {many:.0f} on 24 threads; files: {1 / rates.write:.1f} "
         f"written, {1 / rates.read:.1f} read; the disk of {out.absolute().parent}: --disk {rates.disk_option()}"
+    )
+    click.echo(
+        f"jitter: its pace changes by {jitter.spread:.0%}, and it pauses {jitter.pauses_per_second:g} times a second "
+        f"for {jitter.pause_ns / 1e6:.0f} ms" + (" (usual ones)" if stubbed.contended else "")
     )
     if gpu and real is None:
         click.echo("no GPU: CUDA calls are scaled like the rest")

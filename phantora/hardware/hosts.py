@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ HOST_FORMS = "a built-in name or NAME:FACTOR, a .toml file, or a multiplier of d
 # Error bars).
 GIVEN_SPREAD = (0.7, 1.5)
 FACTORS = (0.1, 20.0)
+SHORTEST_PACE_NS = 1e5
 GPU_TABLE = "gpu"
 """The part of a calibration file that is not the host (``hardware/calibration.py``)."""
 
@@ -94,6 +95,10 @@ def _from_file(path: Path) -> HostProfile:
         raise PhantoraError(f"{place / 'factor'} must be a number between {FACTORS[0]:g} and {FACTORS[1]:g}")
     if not 0 <= profile.rank_spread < 1:
         raise PhantoraError(f"{place / 'rank_spread'} must be a number from 0 to below 1")
+    for key, value in asdict(profile.jitter).items():
+        least = SHORTEST_PACE_NS if key == "lasts_ns" else 0
+        if not least <= value < 1e12:
+            raise PhantoraError(f"{place / 'jitter' / key} must be a number from {least:g} to below 1e12")
     low, high = profile.spread
     if not 0 < low <= 1 <= high:
         raise PhantoraError(f"{place / 'spread'} must be [LOW, HIGH] with LOW at most 1 and HIGH at least 1")
@@ -125,6 +130,9 @@ def to_toml(host: HostProfile) -> str:
         "",
         "[api_ns]",
         *(f"{name} = {ns}" for name, ns in own.items()),
+        "",
+        "[jitter]",
+        *(f"{key} = {value}" for key, value in asdict(host.jitter).items()),
         "",
         "[probe_ns]",
         *(f"{json.dumps(name)} = {ns}" for name, ns in host.probe_ns.items()),

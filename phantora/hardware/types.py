@@ -266,6 +266,21 @@ def _expected_maximum(draws: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HostJitter:
+    """Changes of a host's speed during a run. The defaults are those of the median of the machines on which the runs of
+    ``validation/runs.toml`` were made, VMs whose cores others use too (``validation.fits.jitter``)."""
+
+    spread: float = 0.15
+    """Standard deviation of the logarithm of a rank's pace."""
+    lasts_ns: float = 40e6
+    """Mean time for which a pace lasts."""
+    pauses_per_second: float = 0.5
+    """Mean number of pauses on a host, in each of which one of its ranks does not run."""
+    pause_ns: float = 43e6
+    """Mean time of a pause; pauses are exponentially distributed."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class HostProfile:
     """A host: what its CPU takes for CUDA calls, operators and Python."""
 
@@ -288,6 +303,8 @@ class HostProfile:
     """Standard deviation of the logarithm of the ranks' host times on one machine, for the same work. Processors of a
     VM are threads of cores that others use. In five programs of 4 ranks next to 4 H200 the slowest rank took 1.16 to
     1.42 times the mean. Steps of 18 runs there took 1.16 times as long as at the mean pace (docs/virtual-time.md)."""
+
+    jitter: HostJitter = HostJitter()
 
     def pace(self, ranks: int) -> float:
         """Host time of the slowest of `ranks` ranks of a machine over the typical one: the slowest decides the step."""

@@ -23,6 +23,7 @@ from phantora.jobs.job import (
     mtbf_of_losses,
 )
 from phantora.trace.analysis.analyze import analyze
+from phantora.trace.analysis.spread import longer_with
 from phantora.trace.reader import Log
 
 STOPS = {WRITTEN: CHECKPOINT, COPIED: SNAPSHOT, REPLICATED: SNAPSHOT}
@@ -73,15 +74,21 @@ def estimate(log: Log, inputs: Inputs) -> Answer:
     step = step_of(analyze(log))
     world, per_host = log.metadata.world_size, log.metadata.ranks_per_host
     gpus = inputs.gpus or world
-    step = replace(step, tokens=step.tokens * gpus / world)
+    longer = longer_with(log.trailer, max(1.0, gpus / world))
+    step = replace(step, time=step.time * longer, tokens=step.tokens * gpus / world)
     cost = inputs.checkpoint_cost if inputs.checkpoint_cost is not None else checkpoint_cost(log)
     if inputs.checkpoint not in MODELS:
         raise PhantoraError(
             f"--checkpoint {inputs.checkpoint}: unknown model; {known_names(inputs.checkpoint, MODELS)}"
         )
     assumed = _assumed(inputs, cost)
-    if gpus > world:
-        assumed.append(f"a step takes as long as in the log on {world:,} GPU{'s' * (world > 1)}, {per_host} a host")
+    on = f"in the log on {world:,} GPU{'s' * (world > 1)}, {per_host} a host"
+    if longer > 1:
+        assumed.append(
+            f"a step takes {longer - 1:.1%} longer than the median one {on}: the slowest copy decides (SPREAD)"
+        )
+    elif gpus > world:
+        assumed.append(f"a step takes as long as {on}")
     job = _job(step, gpus, min(per_host, gpus), inputs, STOPS[inputs.checkpoint] if cost is None else cost)
     return answer(job, step, inputs.price, inputs.trials, assumed)
 

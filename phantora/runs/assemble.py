@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from phantora.sim.collectives import NcclEnvironment
     from phantora.sim.config import Stats
     from phantora.sim.measured import Measured
+    from phantora.sim.noise import Noise
     from phantora.sim.replay import Powers
     from phantora.sim.simulator import Simulator
     from phantora.trace.recording import Records
@@ -61,6 +62,8 @@ class Recorded:
     _: KW_ONLY
     power: Powers | None = None
     """State of each rank's power limiter at the end of its first step, from which it continues."""
+    noise: Noise | None = None
+    """Noise of a sample of the run; None: the typical run."""
     brief: bool = False
     """Only the rows that tell the steps are read: as :class:`SimulatorConfig`."""
     measured: Measured | None = None
@@ -215,7 +218,9 @@ def assemble(
             if recorded is None:
                 simulator = Simulator(session, log, config)
             else:
-                simulator = Replayer(session, log, config, recorded.records, recorded.host_scale, recorded.power)
+                simulator = Replayer(
+                    session, log, config, recorded.records, recorded.host_scale, recorded.power, recorded.noise
+                )
         except PhantoraError:
             log.close({})
             with suppress(OSError):  # one in memory has no name to be taken

@@ -93,6 +93,8 @@ def replay(spec: ReplaySpec, logged: Logged | None = None) -> RunResult:
         raise PhantoraError(
             f"{log.path}: --power-cap needs a simulated run: durations of a real one hold its own limit"
         )
+    if measured is not None and spec.output.samples:
+        raise PhantoraError(f"{log.path}: --samples needs a simulated run: steps of a real one have their own spread")
     cluster = capped(cluster, spec.what_if)
     if spec.host is not None:
         cluster = load_calibration(spec.host).applied(cluster)

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from phantora.errors import PhantoraError
-from phantora.outputs import unnamed
 from phantora.runs.assemble import Recorded, Simulation
+from phantora.runs.replays import Replays
+from phantora.runs.samples import sampled
 from phantora.runs.setup import Setup
-from phantora.spec import TABLES
 from phantora.trace.analysis.steps import Steps, find_steps
 from phantora.trace.reader import Log, open_log
 
@@ -57,6 +56,11 @@ class _Part:
                 if self.numbers is None or step.number in self.numbers:
                     times.setdefault(step.number, []).append(step.end - step.start)
         return {number: statistics.fmean(times[number]) for number in sorted(times)}
+
+    def counted(self, steps: Steps) -> list[int]:
+        """Numbers of the steps that stand for the run and are compared between passes."""
+        steady = steps.identical()
+        return [number for number in self.compared(self.times(steps)) if number in steady]
 
     def compared(self, times: Times) -> list[int]:
         """Numbers of the steps of `times` that are compared between passes: in a part not the first, whose host finds
@@ -96,7 +100,7 @@ def simulated_again(
     log.end_rows()
     written = open_log(log.path)
     own = find_steps(written)
-    replays = _Replays(simulation, setup, all_rows=own.source == "run")
+    replays = Replays(simulation, setup, all_rows=own.source == "run")
     settled = None
     recorded_steps = own if recorded_run is None else find_steps(recorded_run)
     settling_ns = float(written.metadata.extra["settling_ns"])
@@ -109,6 +113,9 @@ def simulated_again(
         settled = _settled(replays, part)
     assert settled is not None
     found = {"settled": settled.reported} if settled.reported else {}
+    if spec.output.samples:
+        settled_part = replace(part, recorded=replace(part.recorded, power=settled.powers))
+        found["spread"] = sampled(replays, setup, settled_part.recorded, settled_part.counted(own), part.by)
     if hosts:
         part = replace(part, recorded=replace(part.recorded, power=settled.powers))
         found["host_sensitivity"] = about | _on_hosts(replays, part, settled.times, host.spread)
@@ -149,7 +156,7 @@ def _late(steps: Steps, settling_ns: float) -> float | None:
     return statistics.median(times) if times else None
 
 
-def _as_at_the_end(replays: _Replays, part: _Part, late: float | None, powers: Powers) -> _Settled | None:
+def _as_at_the_end(replays: Replays, part: _Part, late: float | None, powers: Powers) -> _Settled | None:
     """A pass from `powers`, where the limiters stand at the end of the run. None where its steps take another time than
     `late`, that of the run's last ones, or power limits nothing."""
     if late is None or not _limited(powers):
@@ -178,7 +185,7 @@ def _reported(log: Log, steps: Steps, part: _Part, times: Times) -> dict[str, An
     return {"source": steps.source, "steps_ns": _json(times), "steady": steady_times(log, steps)}
 
 
-def _settled(replays: _Replays, part: _Part, expected: Times | None = None) -> _Settled | None:
+def _settled(replays: Replays, part: _Part, expected: Times | None = None) -> _Settled | None:
     """Passes until the limiters have settled. None where the first, which is the run itself, has other times than
     `expected`."""
     powers: Powers = dict.fromkeys(part.recorded.records)
@@ -211,7 +218,7 @@ def _equal(times: Times, others: Times, share: float) -> bool:
     return times.keys() == others.keys() and all(abs(times[n] - ns) <= share * ns for n, ns in others.items())
 
 
-def _on_hosts(replays: _Replays, part: _Part, own: Times, spread: Sequence[float]) -> dict[str, Any]:
+def _on_hosts(replays: Replays, part: _Part, own: Times, spread: Sequence[float]) -> dict[str, Any]:
     """Times by factor on the host's time, `own` at 1; or why there are none. Where the fastest or slowest host changes
     nothing, those between are left out."""
     factors = {1 / SLOWER, SLOWER, *(factor for factor in spread if not 1 / SLOWER <= factor <= SLOWER)}
@@ -240,30 +247,3 @@ def _first_line(error: PhantoraError) -> str:
 
 def _json(times: Times) -> dict[str, float]:
     return {str(number): ns for number, ns in times.items()}
-
-
-class _Replays:
-    """Simulates parts of a recording again, with the prices of the run."""
-
-    def __init__(self, simulation: Simulation, setup: Setup, *, all_rows: bool) -> None:
-        output = replace(setup.spec.output, recording=False, flows=False)
-        self._setup = replace(setup, spec=replace(setup.spec, output=output, profile=TABLES))
-        assert simulation.again is not None
-        self._again = simulation.again
-        self._all_rows = all_rows  # a whole run as the step has the extent of all its rows
-
-    @contextmanager
-    def run(self, recorded: Recorded) -> Iterator[tuple[Log, Powers]]:
-        """The log of the replay, which is gone afterwards, and where the limiters stand at its end. Raises
-        PhantoraError where the records do not fit together."""
-        from phantora.sim.replay import Replayer
-
-        with unnamed("phantora-again") as path:  # a folder would stay where the run is killed
-            again = self._again(path, self._setup, replace(recorded, brief=not self._all_rows))
-            assert isinstance(again.simulator, Replayer)
-            try:
-                again.simulator.run()
-            finally:
-                again.close({})
-            powers = {rank: again.simulator.powers[rank] for rank in recorded.records}
-            yield open_log(path), powers

@@ -9,6 +9,7 @@ import numpy as np
 from phantora.errors import PhantoraError
 from phantora.sim.config import SimulatorConfig
 from phantora.sim.engine import library as native
+from phantora.sim.noise import Noise
 from phantora.sim.simulator import Simulator
 from phantora.trace.recording import RECORD, Records
 from phantora.trace.writer import LogWriter
@@ -55,7 +56,8 @@ class _Voice:
 
 class Replayer(Simulator):
     """A simulator whose ranks are recordings: `records` by rank, `host_scale` is a factor on the recorded host time.
-    `power`: from which state the power limiter of each rank's GPU goes on when its first step ends; None: its own."""
+    `power`: from which state the power limiter of each rank's GPU goes on when its first step ends; None: its own.
+    `noise`: the run is a sample with it."""
 
     def __init__(
         self,
@@ -65,11 +67,19 @@ class Replayer(Simulator):
         records: Mapping[int, Iterable[Records]],
         host_scale: float = 1,
         power: Powers | None = None,
+        noise: Noise | None = None,
     ) -> None:
         super().__init__(session, log, config)
         self._engine.play(host_scale)
         for rank, state in (power or {}).items():
             self._engine.start_power(rank, state)
+        if noise is not None:
+            self._engine.set_noise(noise.of_engine())
+            jitter, here = config.cluster.host.jitter, min(session.world_size, config.cluster.gpus_per_host)
+            records = {
+                rank: noise.of_host(rank, jitter, here, host_scale).records(own)
+                for rank, own in sorted(records.items())
+            }
         self._voices = [_Voice(session, rank, records.get(rank, ())) for rank in session.real]
 
     def _loop(self) -> None:

@@ -266,6 +266,24 @@ class PowerState(ctypes.Structure):
 
 
 @_c_struct
+class Noise(ctypes.Structure):
+    """Noise of GPUs and links in one sample of a run (``sim/noise.py``)."""
+
+    seed: UInt64
+    """0: there is none."""
+    common: Int64
+    """1: all ranks have the same noise."""
+    share: Float64
+    """Standard deviation of kernels and of communication,"""
+    full_ns: Float64
+    """up to this duration; it falls with the root of longer ones."""
+    clock_share: Float64
+    """Standard deviation of the clock of a GPU that its power limits."""
+    clock_ns: Int64
+    """For which a clock stays as it is."""
+
+
+@_c_struct
 class Status(ctypes.Structure):
     """Progress of the simulation."""
 
@@ -319,6 +337,7 @@ FUNCTIONS = (
     ),
     Function("phe_record", "void", (), "keep what the ranks say, for phe_take_records"),
     Function("phe_play", "void", (("double", "scale"),), "the rings hold recordings; host time is scaled"),
+    Function("phe_set_noise", "void", (("const phe_noise *", "noise"),)),
     Function("phe_take_records", "int64_t", (_RANK, ("void *", "out"), ("int64_t", "capacity"), ("int", "everything"))),
     Function(
         "phe_run",

@@ -66,6 +66,19 @@ def test_on_another_cluster_it_agrees_with_a_fresh_run(run: Run, tmp_path: Path,
     assert (reported.cluster, reported.ranks_per_host) == (cluster, int(cluster.split("x")[1]))
 
 
+def test_samples_are_equal_for_equal_seeds_and_change_no_row(run: Run, tmp_path: Path) -> None:
+    logs = [again(run, tmp_path, "--samples", "6", "--force").rename(tmp_path / f"{turn}.arrow") for turn in "ab"]
+    first, second = (open_log(log).trailer["spread"] for log in logs)
+    assert first == second and {name: len(set(times)) for name, times in first.items()} == {
+        "steps_ns": 6,
+        "alike_ns": 6,
+    }
+    assert contents(logs[0]) == contents(run.log)
+    found = analyze(open_log(logs[0]), details=False).headline.spread
+    assert found is not None and found.low < found.median < found.high
+    assert found.median == pytest.approx(step(run.log), rel=0.1)
+
+
 def test_what_if_of_the_page_is_a_replay(run: Run, tmp_path: Path) -> None:
     found = orjson.loads(site_of(str(run.log), None, Filters()).what_if("a", {"straggler": "1.5"}))
     slow = again(run, tmp_path, "--straggler", "rank=0:1.5")

@@ -20,6 +20,7 @@ int phe_get_power(void *engine, int rank, phe_power_state *out) { return of(engi
 void phe_straggler(void *engine, int rank, double factor) { of(engine).set_slowness(rank, factor); }
 void phe_record(void *engine) { of(engine).record(); }
 void phe_play(void *engine, double scale) { of(engine).play(scale); }
+void phe_set_noise(void *engine, const phe_noise *noise) { of(engine).noise().set(*noise); }
 int64_t phe_take_records(void *engine, int rank, void *out, int64_t capacity, int everything) {
   return of(engine).take_records(rank, static_cast<ph_record *>(out), capacity, everything != 0);
 }

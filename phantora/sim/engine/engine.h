@@ -31,6 +31,7 @@ class Engine {
   void set_slowness(int rank, double factor) { rank_table_[static_cast<size_t>(rank)].slowness = factor; }
   void record() { rank_table_.record(); }
   void play(double scale) { rank_table_.play(scale); }
+  Noise &noise() { return noise_; }
   void log_briefly() { rows_.log_briefly(); }
   Links &links() { return links_; }
   Marks &marks() { return marks_; }
@@ -83,6 +84,7 @@ class Engine {
   Failure failure_;
   Texts texts_;
   CallNames names_;
+  Noise noise_;
   RankTable rank_table_;
   RowLog rows_;
   Devices devices_;

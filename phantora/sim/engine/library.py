@@ -13,7 +13,7 @@ from phantora.fold.mesh import Fold
 from phantora.hardware.topology import Flow
 from phantora.wire import engine as interface
 from phantora.wire import layout
-from phantora.wire.engine import KernelProfile, PowerLimit, PowerState, PriceKernel, PriceRequest, Status, Timing
+from phantora.wire.engine import KernelProfile, Noise, PowerLimit, PowerState, PriceKernel, PriceRequest, Status, Timing
 from phantora.wire.session import Session
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "WAIT_SIGNAL",
     "Engine",
     "KernelProfile",
+    "Noise",
     "PowerLimit",
     "PowerState",
     "PriceKernel",
@@ -110,6 +111,10 @@ class Engine:
     def play(self, host_scale: float) -> None:
         """The rings hold recordings: the engine keeps the ranks' clocks. Host time is scaled."""
         self._lib.phe_play(self._handle, host_scale)
+
+    def set_noise(self, noise: Noise) -> None:
+        """The run is a sample with this noise of GPUs and links."""
+        self._lib.phe_set_noise(self._handle, ctypes.byref(noise))
 
     def run(self, waiting_us: int, resting_us: int | None = None) -> int:
         """Consumes, advances, answers, until the caller is needed or 50 ms have passed. Where nothing moves it sleeps:

@@ -47,6 +47,7 @@ from phantora.trace.analysis.report import (
     Times,
 )
 from phantora.trace.analysis.settled_steps import SETTLING
+from phantora.trace.analysis.spread import spread_of
 from phantora.trace.analysis.steps import Step, Steps, find_steps
 from phantora.trace.analysis.stream_names import stream_names
 from phantora.trace.analysis.streams import Streams
@@ -352,6 +353,7 @@ class _Pass:
             widest=bar.widest if bar else "",
             uneven=uneven,
             hosts=hosts,
+            spread=spread_of(self.log.trailer) if self.unfiltered else None,
             mfu=steady.mfu,
             throughput=throughput,
             energy=self.energy.report(steady.time, throughput),

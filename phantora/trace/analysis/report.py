@@ -20,6 +20,7 @@ from phantora.trace.analysis.hosts import OtherHosts
 from phantora.trace.analysis.mfu import MfuBasis
 from phantora.trace.analysis.phases import Role
 from phantora.trace.analysis.races import Race
+from phantora.trace.analysis.spread import Spread
 
 REPORT_FORMAT = 3
 
@@ -492,6 +493,8 @@ class Headline:
     none have. The error bar holds it."""
     hosts: OtherHosts | None
     """The step time on other hosts."""
+    spread: Spread | None
+    """Samples of the step; None without `--samples`."""
     mfu: float | None
     """MFU of the whole job: the median of the steps' flops over the step time and the GPUs' peak."""
     throughput: Throughput | None

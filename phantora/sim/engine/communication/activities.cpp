@@ -112,7 +112,7 @@ void Communication::begin(Operation &o, Activity activity, int64_t arrival, int6
     l->context->device.touch();
   }
   activities_[static_cast<size_t>(tag)] = std::move(activity);
-  if (price.flows.empty()) return finish(tag, time + price.durations[0]);
+  if (price.flows.empty()) return finish_with_noise(tag, time + price.durations[0]);
   phn::Network &network = links_.network();
   int count = static_cast<int>(price.flows.size());
   int64_t start = time + price.latency, possible = network.earliest(price.flows.data(), count);
@@ -127,7 +127,13 @@ void Communication::flow_ended(const phn::Ended &ended) {
   const Activity &a = activity(ended.tag);
   links_.flow_ended(ended, a, prices_[a.price], communicator(a.comm).number);
   slow_down(ended);
-  if (ended.last) finish(static_cast<int32_t>(ended.tag), a.slowed_end);
+  if (ended.last) finish_with_noise(static_cast<int32_t>(ended.tag), a.slowed_end);
+}
+
+void Communication::finish_with_noise(int32_t tag, int64_t time) {
+  const Activity &a = activity(tag);
+  int rank = a.launches.empty() ? 0 : a.launches[0]->context->rank.index;
+  finish(tag, time + noise_.transfer(rank, a.since, time - a.since));
 }
 
 // A flow has ended as if it had been alone on the GPUs at its ends. What it lost there it has still to do, at the pace

@@ -1,5 +1,6 @@
 // Communicators and their operations: members, begin, end.
 #pragma once
+#include "noise.h"
 #include "network/links.h"
 #include "fold/ranks.h"
 #include "communication/payloads.h"
@@ -11,13 +12,14 @@ namespace phe {
 class Communication {
  public:
   Communication(RankTable &rank_table, Texts &texts, Prices &prices, Links &links, Payloads &payloads, RowLog &rows,
-                Progress &progress, Failure &failure)
+                const Noise &noise, Progress &progress, Failure &failure)
       : rank_table_(rank_table),
         texts_(texts),
         prices_(prices),
         links_(links),
         payloads_(payloads),
         rows_(rows),
+        noise_(noise),
         progress_(progress),
         failure_(failure),
         local_(rank_table.size()) {}
@@ -107,6 +109,8 @@ class Communication {
   bool give_up(Rank &rank, Transfer &t);
   void end_aborted(Launch &l, int64_t time);
   int32_t fresh_tag();
+  // The last flow, or what has none, has ended.
+  void finish_with_noise(int32_t tag, int64_t time);
   void finish(int32_t tag, int64_t time);
   void finish_part(Launch &l, const Launch &last, int64_t arrival, int64_t end);
   void slow_down(const phn::Ended &ended);
@@ -117,6 +121,7 @@ class Communication {
   Links &links_;
   Payloads &payloads_;
   RowLog &rows_;
+  const Noise &noise_;
   Progress &progress_;
   Failure &failure_;
   FoldedRanks folded_;

@@ -40,7 +40,7 @@ float DeviceModel::demand(uint64_t copied_bytes) const {
 
 // ------------------------------------------------------------------ all devices
 Device &Devices::make(Rank &first) {
-  devices_.push_back(std::make_unique<Device>(first, all_.size(), model(first), *listener_, progress_));
+  devices_.push_back(std::make_unique<Device>(first, all_.size(), model(first), *listener_, noise_, progress_));
   all_.push_back(devices_.back().get());
   return *all_.back();
 }
@@ -320,7 +320,8 @@ void Device::admit(Stream &s) {
     listener_.arrived(*item.comm, now_);
   } else if (item.type != Item::HOSTFUNC) {
     ++kernels_;
-    power_.slow(item);
+    power_.slow(item, noise_.clock(s.context->rank.index, now_));
+    item.work *= noise_.kernel(s.context->rank.index, item.id, item.work);
     if (kernels_ == 1 && !communications_ && !slices_.on()) {
       item.rate = 1.0;
       item.begun = true;

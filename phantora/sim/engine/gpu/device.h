@@ -4,6 +4,7 @@
 #include "gpu/power.h"
 #include "gpu/rates.h"
 #include "gpu/time_slices.h"
+#include "noise.h"
 
 #include <array>
 #include <functional>
@@ -45,10 +46,12 @@ class Device {
   };
 
   // `first` is the first process that may use it.
-  Device(Rank &first, size_t index, const DeviceModel &model, DeviceListener &listener, Progress &progress)
+  Device(Rank &first, size_t index, const DeviceModel &model, DeviceListener &listener, const Noise &noise,
+         Progress &progress)
       : index_(index),
         model_(model),
         listener_(listener),
+        noise_(noise),
         progress_(progress),
         power_(model.power, first.power_factor, first.trials) {}
 
@@ -113,6 +116,7 @@ class Device {
   size_t index_;
   const DeviceModel &model_;
   DeviceListener &listener_;
+  const Noise &noise_;
   Progress &progress_;
   Power power_;
   std::vector<Context *> contexts_;
@@ -135,7 +139,8 @@ class Device {
 // All GPUs of the cluster, and their streams.
 class Devices {
  public:
-  Devices(const ph_header &header, Progress &progress) : header_(header), progress_(progress) {
+  Devices(const ph_header &header, const Noise &noise, Progress &progress)
+      : header_(header), noise_(noise), progress_(progress) {
     for (size_t kind = 0; kind < models_.size(); ++kind) {
       models_[kind].kind = static_cast<uint8_t>(kind);
       models_[kind].gpu = &header.devices[kind];
@@ -161,6 +166,7 @@ class Devices {
   Context &make(Rank &rank, int number, Device &device);
 
   const ph_header &header_;
+  const Noise &noise_;
   std::array<DeviceModel, PH_MAX_KINDS> models_;
   Progress &progress_;
   DeviceListener *listener_ = nullptr;

@@ -40,9 +40,10 @@ void Power::draw(const std::vector<Stream *> &busy) {
   }
 }
 
-void Power::slow(Item &item) {
+void Power::slow(Item &item, double wobble) {
   for (Trial &t : trials_) t.load += item.work * t.limiter.stretch(item.profile);
   item.work *= limiter_.stretch(item.profile);
+  if (limiter_.clock < 1) item.work *= 1 + item.profile.clock_bound * (wobble - 1);
 }
 
 Power::Reading Power::at(int64_t time) const {

@@ -24,7 +24,8 @@ class Power {
   void draw_alone(const Item &item);
   void draw(const std::vector<Stream *> &busy);
   // `item` begins: it takes as much longer as the clock is lower now.
-  void slow(Item &item);
+  // `wobble`: factor on that, where power limits the GPU.
+  void slow(Item &item, double wobble);
   phe_power_state state() const { return {limiter_.mean, limiter_.clock, limiter_.lowest}; }
   void start(const phe_power_state &state) { limiter_ = {state.mean_watts, state.clock, state.clock}; }
   void forget_lowest() { limiter_.lowest = limiter_.clock; }

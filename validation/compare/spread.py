@@ -1,0 +1,221 @@
+"""Spread of the steps of real runs next to sampled ones (docs/spread.md).
+
+    python -m validation.compare.spread                                             # the table
+    python -m validation.compare.spread --simulate [--cases FOLDER] [--share 0.2]    # first, the missing runs
+
+Real steps and samples are compared as multiples of their own medians: an error of the step itself does not count. Runs
+come from the ledger ``validation/runs.toml`` (a share of the programs, drawn by their names) and from ``FOLDER/zoo``.
+Those of the ledger are sampled twice: with the default jitter of hosts, and with that of their machine, as the fitted
+half of its programs shows it (``validation.fits.jitter``). *Fitted*: the run's own steps are in that half. Quantiles of
+the samples are in ``validation/compare/spread.jsonl``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from phantora.hardware.hosts import DEFAULT_HOST, load_host, to_toml
+from phantora.hardware.types import HostJitter
+from phantora.run_process import PHANTORA
+from phantora.trace.analysis.spread import HIGH, LOW
+from phantora.trace.reader import open_log
+from validation.compare.bars import ledger
+from validation.compare.runs import steady
+from validation.data import HERE
+from validation.fits.jitter import drawn, is_fitted, machines
+from validation.scoreboard.simulate import ROOT, end_after, error_of, run, trace
+
+FILE = HERE / "compare" / "spread.jsonl"
+SAMPLES = 200
+LEVELS = tuple(round(0.05 * level, 2) for level in range(21))
+LIMIT_S = 300
+LEAST = 5  # steps of a real run whose own spread is compared
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A real run, and how it is simulated."""
+
+    name: str
+    cluster: str
+    host: str
+    words: tuple[str, ...]
+    folder: Path
+    real: tuple[float, ...]
+    """Its steps, or its shortest, median and longest one, in s."""
+    steady: bool
+    fitted: bool
+    jitter: HostJitter | None
+    """Of its machine; None: unknown."""
+
+
+def programs(cases: Path | None, share: float) -> Iterator[Program]:
+    """Runs of the ledger, then of the zoo."""
+    known = machines(fitted=True)
+    for each in ledger():
+        times, name = each.real.get("iter_times") or (), f"{each.real['run_id']} {each.entry['real']}"
+        known_command = "command" in each.predicted and not each.entry.get("varying")
+        if len(times) < LEAST or not known_command or not drawn(name, share):
+            continue
+        yield Program(
+            name=name,
+            cluster=each.cluster,
+            host=each.host if "measured" in each.entry else DEFAULT_HOST,
+            words=tuple(each.command()),
+            folder=ROOT,
+            real=tuple(times),
+            steady=steady(each.real),
+            fitted=is_fitted(each),
+            jitter=known[each.entry["real"]].jitter(HostJitter()) if each.entry["real"] in known else None,
+        )
+    for part in ("one", "many") if cases else ():
+        assert cases is not None
+        folder = cases / "zoo" / part
+        real = {row["run"]: row for row in map(json.loads, (folder / "results.jsonl").read_text().splitlines())}
+        for line in (folder / "COMMANDS").read_text().splitlines():
+            name, *words = line.split()
+            ranks = words.pop(0) if words[0].isdigit() else "1"
+            row = real.get(name, {})
+            if "median_iter_s" in row:
+                ends = (row["min_iter_s"], row["median_iter_s"], row["max_iter_s"])
+                yield Program(
+                    name=f"zoo {name}",
+                    cluster=f"1x{ranks}xH200",
+                    host=str(cases / "zoo" / "host.toml"),
+                    words=tuple(words),
+                    folder=folder,
+                    real=tuple(row.get("times", ends)),
+                    steady=True,
+                    fitted=False,
+                    jitter=None,
+                )
+
+
+def simulate(program: Program) -> dict[str, Any] | str:
+    """The row of a program, or why there is none."""
+    end_after(LIMIT_S)
+    row: dict[str, Any] = {"name": program.name, "real_s": list(program.real)}
+    row |= {"steady": program.steady, "fitted": program.fitted}
+    with tempfile.TemporaryDirectory() as folder:
+        options = ("-q", "--host", program.host, "--samples", str(SAMPLES))
+        ran = trace(Path(folder), program.cluster, *options, *program.words, cwd=program.folder)
+        if ran.status:
+            return error_of(ran)
+        found = open_log(ran.log).trailer.get("spread", {})
+        if "steps_ns" not in found:
+            return str(found.get("skipped", "no samples"))
+        row["default"] = _quantiles(found["steps_ns"])
+        if program.jitter is not None:
+            row["machine"] = _quantiles(_sampled(ran.log, program, Path(folder))["steps_ns"])
+    return row
+
+
+def _sampled(log: Path, program: Program, folder: Path) -> dict[str, Any]:
+    """Samples of the recorded run `log` on its own machine."""
+    host = load_host(program.host)
+    own = folder / "machine.toml"
+    own.write_text(to_toml(replace(host, spread=(0.7, 1.5), jitter=program.jitter or host.jitter)))
+    again = folder / "again.arrow"
+    run([*PHANTORA, "replay", str(log), "-q", "--host", str(own), "--samples", str(SAMPLES), "-o", str(again)], again)
+    found: dict[str, Any] = open_log(again).trailer["spread"]
+    return found
+
+
+def _quantiles(samples: list[float]) -> list[int]:
+    return [round(ns) for ns in np.quantile(samples, LEVELS)]
+
+
+def simulate_missing(cases: Path | None, share: float) -> None:
+    """Appends a line for each program that has none."""
+    known = {row["name"] for row in read()}
+    for program in programs(cases, share):
+        if program.name in known:
+            continue
+        try:
+            row = simulate(program)
+        except subprocess.TimeoutExpired as error:
+            row = str(error)
+        print(f"{program.name}: {row if isinstance(row, str) else 'done'}", file=sys.stderr, flush=True)
+        if not isinstance(row, str):
+            with FILE.open("a") as file:
+                print(json.dumps(row), file=file)
+
+
+def read() -> list[dict[str, Any]]:
+    """Rows of the simulated programs."""
+    return [json.loads(line) for line in FILE.read_text().splitlines()] if FILE.exists() else []
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A program's steps as multiples of their medians."""
+
+    name: str
+    inside: int
+    """Real steps inside the printed range."""
+    steps: int
+    real: float
+    """Width of the range of real steps: from 5 to 95 % where their number allows it, else from first to last."""
+    ours: float
+
+
+def compared(row: dict[str, Any], jitter: str) -> Compared:
+    """One program with the jitter `jitter` of hosts."""
+    real = np.asarray(row["real_s"]) / statistics.median(row["real_s"])
+    ours = np.asarray(row[jitter]) / row[jitter][LEVELS.index(0.5)]
+    low, high = (float(ours[LEVELS.index(level)]) for level in (LOW, HIGH))
+    ends = np.quantile(real, (LOW, HIGH))
+    inside = int(((low <= real) & (real <= high)).sum())
+    return Compared(row["name"], inside, len(real), float(ends[1] - ends[0]), high - low)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--simulate", action="store_true")
+    parser.add_argument("--cases", type=Path)
+    parser.add_argument("--share", type=float, default=0.2, help="of the programs of the ledger")
+    args = parser.parse_args()
+    if args.simulate:
+        simulate_missing(args.cases, args.share)
+    console = Console(width=100)
+    for jitter in ("default", "machine"):
+        report(console, [row for row in read() if jitter in row], jitter)
+
+
+def report(console: Console, found: list[dict[str, Any]], jitter: str) -> None:
+    """Prints a line for each program, and one for each group of them."""
+    groups: dict[str, list[Compared]] = {}
+    table = Table("program", "real width", "ours", "inside", box=None, title=f"jitter: {jitter}", title_justify="left")
+    for row in sorted(found, key=lambda row: str(row["name"])):
+        one = compared(row, jitter)
+        table.add_row(one.name, f"{one.real:.1%}", f"{one.ours:.1%}", f"{one.inside} of {one.steps}")
+        calm = "steady" if row["steady"] else "not steady"
+        use = "fitted" if row["fitted"] else "held out"
+        source = "zoo" if one.name.startswith("zoo") else "ledger"
+        for group in ("all", use, source, calm):
+            groups.setdefault(group, []).append(one)
+    console.print(table)
+    summary = Table("programs", "number", "steps inside", "median width: real", "ours", "ours / real", box=None)
+    for group, members in groups.items():
+        inside = sum(one.inside for one in members) / sum(one.steps for one in members)
+        widths = [statistics.median(each) for each in ([m.real for m in members], [m.ours for m in members])]
+        ratio = statistics.median(one.ours / one.real for one in members if one.real)
+        summary.add_row(group, str(len(members)), f"{inside:.0%}", *(f"{w:.1%}" for w in widths), f"{ratio:.2f}")
+    console.print(summary)
+
+
+if __name__ == "__main__":
+    main()
