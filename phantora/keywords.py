@@ -30,6 +30,7 @@ class RunOptions(TypedDict, total=False):
     seed: int
     data_loading: str
     disk: str
+    garbage: str
     moe_routing: str
     assume: Sequence[str]
     worst_batch: bool
@@ -70,6 +71,7 @@ class FitsOptions(TypedDict, total=False):
     seed: int
     data_loading: str
     disk: str
+    garbage: str
     moe_routing: str
     assume: Sequence[str]
     worst_batch: bool
@@ -97,6 +99,7 @@ class PlanOptions(TypedDict, total=False):
     seed: int
     data_loading: str
     disk: str
+    garbage: str
     moe_routing: str
     assume: Sequence[str]
     remedy: str
@@ -123,6 +126,7 @@ class CompareOptions(TypedDict, total=False):
     seed: int
     data_loading: str
     disk: str
+    garbage: str
     moe_routing: str
     assume: Sequence[str]
     remedy: str
@@ -148,6 +152,7 @@ class SweepOptions(TypedDict, total=False):
     hang_timeout: float
     data_loading: str
     disk: str
+    garbage: str
     moe_routing: str
     assume: Sequence[str]
     remedy: str
@@ -169,6 +174,7 @@ class CalibrateOptions(TypedDict, total=False):
     seed: int
     data_loading: str
     disk: str
+    garbage: str
     moe_routing: str
     assume: Sequence[str]
     remedy: str

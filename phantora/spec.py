@@ -147,6 +147,7 @@ CHECKPOINTING, OFFLOAD, FSDP = REMEDIES = "checkpointing", "offload", "fsdp"
 WORST_BATCH = " (--worst-batch)"
 """End of an assumption about batches."""
 TABLES, LIVE = "tables", "live"
+ASKED, COUNTED = "asked", "counted"
 
 # ---------------------------------------------------------------------- a run and its parts
 
@@ -172,6 +173,13 @@ class RankSpec(_Json):
         "Rate at which checkpoints are written and read: 2GB/s per host, 20GB/s,shared by the cluster, or free.",
         _TIMES,
         metavar="RATE",
+    )
+    garbage: str = option(
+        ASKED,
+        "Full garbage collections of Python that take time: asked (gc.collect()), or counted (also those that Python's "
+        "counters begin).",
+        _TIMES,
+        choices=(ASKED, COUNTED),
     )
     moe_routing: str = option(
         "balanced",

@@ -1,24 +1,61 @@
-"""Time of a garbage collection that a program asks for."""
+"""Time of full garbage collections: those that a program asks for, and those that Python's counters begin."""
 
 from __future__ import annotations
 
 import gc
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
-from phantora.rank.patches.garbage import _rounded, timed
+from phantora.rank.patches.garbage import INCREMENTAL, Collector, _rounded
 from phantora.wire.layout import Api
 from tests.support.clock import Clock
 
+PER = {Api.GC_IMPORTED: 100, Api.GC_OBJECT: 10}
+
+
+@contextmanager
+def objects(monkeypatch: pytest.MonkeyPatch, *, frozen: int, own: int, young: int = 0) -> Iterator[None]:
+    counts = {None: own, 0: young, 1: 0}
+    with monkeypatch.context() as patched:
+        patched.setattr(gc, "get_freeze_count", lambda: frozen)
+        patched.setattr(gc, "get_objects", lambda generation=None: range(counts[generation]))
+        yield
+
+
+def collector(clock: Clock, counted: bool = False) -> Collector:
+    return Collector(replace(clock.runtime(), times_ns=lambda api, n: PER[api] * n), counted)
+
 
 def test_a_full_collection_takes_time_by_its_objects(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, per = Clock(), {Api.GC_IMPORTED: 100, Api.GC_OBJECT: 10}
-    monkeypatch.setattr(gc, "get_freeze_count", lambda: 311_296)
-    monkeypatch.setattr(gc, "get_objects", lambda: range(65_536))
-    collect = timed(lambda generation: generation, replace(clock.runtime(), times_ns=lambda api, n: per[api] * n))
-    assert collect(1) == 1 and clock.time == 0, "young objects alone"
-    assert collect() == 2 and clock.time == 311_296 * 100 + 65_536 * 10
+    clock = Clock()
+    own = collector(clock)
+    collect, freeze = own.collect(lambda generation: generation), own.freeze(lambda: None)
+    with objects(monkeypatch, frozen=311_296, own=65_536):
+        assert collect(1) == 1 and clock.time == 0, "young objects alone"
+        assert collect() == 2 and clock.time == 311_296 * 100 + 65_536 * 10
+        freeze()
+        assert collect() == 2 and clock.time == 311_296 * 100 + 2 * 65_536 * 10
+
+
+@pytest.mark.skipif(sys.version_info >= INCREMENTAL, reason="no full collections begin by themselves")
+@pytest.mark.parametrize(("counted", "full"), [(True, [22, 44]), (False, [])])
+def test_new_objects_of_a_quarter_of_the_old_ones_begin_one(
+    monkeypatch: pytest.MonkeyPatch, counted: bool, full: list[int]
+) -> None:
+    clock, found = Clock(), []
+    own = collector(clock, counted)
+    with objects(monkeypatch, frozen=16_384, own=0, young=300):
+        for number in range(1, 50):
+            before = clock.time
+            for generation in (0, 1):
+                own.notice("start", {"generation": generation, "collected": 0})
+                own.notice("stop", {"generation": generation, "collected": 104})  # 21 times 196 are 4,116
+            found += [number] if clock.time > before else []
+    assert found == full
 
 
 def test_counts_that_differ_by_a_few_objects_are_equal() -> None:

@@ -1,9 +1,13 @@
-"""Python's garbage collector: the order of its frees, and the time of collections that a program asks for.
+"""Python's garbage collector: the order of its frees, and the time of full collections.
 
 The collector's own order depends on addresses and on earlier collections, which differ between equal runs, so frees are
-sorted by their blocks (``stub/tracer/allocator.cpp``). A full collection that the program asks for takes host time by
-the number of live objects, imported ones too, which the collector of a rank does not see: they are frozen. Collections
-that Python begins by itself take none, because their moments differ between equal runs.
+sorted by their blocks (``stub/tracer/allocator.cpp``). A full collection takes host time by the number of live objects,
+imported ones too, which the collector of a rank does not see: they are frozen. Young collections are part of the costs
+of Python, which were measured with them.
+
+Full collections that Python begins by itself count with ``--garbage counted``. A rank's collector begins them too
+often, since its imports are frozen. So :class:`Collector` has the counters that it would have without that. Python
+3.14 has no such collections: it goes through the old objects bit by bit.
 """
 
 from __future__ import annotations
@@ -11,13 +15,19 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 
 from phantora.rank.clock import Runtime
 from phantora.rank.patch import Patch, Rank, When
+from phantora.spec import COUNTED, rank_spec
+from phantora.wire.names import GARBAGE
 
 FULL = 2  # generation
 STEPS = 16  # of a number, between a power of two and the next: equal runs may differ by a few objects
+PENDING = 0.25  # of the objects of the last full collection: as many new ones begin the next (CPython's gcmodule.c)
+INCREMENTAL = (3, 14)
 
 
 def _rounded(count: int) -> int:
@@ -26,19 +36,77 @@ def _rounded(count: int) -> int:
     return count // unit * unit
 
 
-def timed(collect: Callable[[int], int], runtime: Runtime) -> Callable[..., int]:
-    """`collect`, a full one of which takes its time."""
+class Collector:
+    """CPython's counters, and the time of full collections. `imported` objects are frozen in a rank alone."""
 
-    @functools.wraps(collect)
-    def collecting(generation: int = FULL) -> int:
-        if generation == FULL and runtime.is_virtual() and runtime.moves_clock():
-            from phantora.wire.layout import Api
+    def __init__(self, runtime: Runtime, counted: bool) -> None:
+        self._runtime = runtime
+        self._counted = counted and sys.version_info < INCREMENTAL
+        self._freezes = False  # the program froze all that there was
+        self._asked = False
+        self._total: int | None = None  # objects at the last full collection
+        self._pending = 0  # that have become old since
+        self._rounds = 0  # collections of the middle generation since
+        self._young = 0
 
-            imported, own = _rounded(gc.get_freeze_count()), _rounded(len(gc.get_objects()))
-            runtime.advance(runtime.times_ns(Api.GC_IMPORTED, imported) + runtime.times_ns(Api.GC_OBJECT, own))
-        return collect(generation)
+    def collect(self, collect: Callable[[int], int]) -> Callable[..., int]:
+        """`collect`, a full one of which takes its time."""
 
-    return collecting
+        @functools.wraps(collect)
+        def collecting(generation: int = FULL) -> int:
+            if generation == FULL and self._moves():
+                self._take()
+            self._asked = True
+            try:
+                return collect(generation)
+            finally:
+                self._asked = False
+
+        return collecting
+
+    def freeze(self, freeze: Callable[[], None]) -> Callable[[], None]:
+        """`freeze`, after which collections do not go through imported objects."""
+
+        @functools.wraps(freeze)
+        def freezing() -> None:
+            freeze()
+            if self._moves():
+                self._freezes, self._rounds = True, 0
+
+        return freezing
+
+    def notice(self, phase: str, info: Mapping[str, int]) -> None:
+        """A callback of the collector, for the collections that Python begins."""
+        if not self._counted or self._asked or info["generation"] == 0 or not self._moves():
+            return
+        if phase == "start":
+            self._young = len(gc.get_objects(0)) + len(gc.get_objects(1))
+            return
+        if self._total is None:
+            self._total = self._imported() + len(gc.get_objects())
+        if self._rounds > gc.get_threshold()[2] and self._pending > PENDING * self._total:
+            self._take()
+        else:
+            self._rounds += 1
+            self._pending += max(0, self._young - info["collected"])
+
+    def _moves(self) -> bool:
+        return self._runtime.is_virtual() and self._runtime.moves_clock()
+
+    def _imported(self) -> int:
+        return 0 if self._freezes else gc.get_freeze_count()
+
+    def _take(self) -> None:
+        """The time of a full collection; an annotation where all of them count."""
+        from torch.autograd.profiler import record_function
+
+        from phantora.wire.layout import Api
+
+        imported, own = self._imported(), len(gc.get_objects())
+        self._total, self._pending, self._rounds = imported + own, 0, 0
+        per = self._runtime.times_ns
+        with record_function(GARBAGE) if self._counted else nullcontext():
+            self._runtime.advance(per(Api.GC_IMPORTED, _rounded(imported)) + per(Api.GC_OBJECT, _rounded(own)))
 
 
 def install(rank: Rank) -> None:
@@ -46,7 +114,11 @@ def install(rank: Rank) -> None:
     collects = ctypes.PyDLL(str(rank.tracer)).phantora_collects
     collects.argtypes, collects.restype = [ctypes.py_object, ctypes.py_object], None
     gc.callbacks.append(collects)
-    gc.collect = timed(gc.collect, Runtime.of(rank.runtime))
+    counted = rank_spec().garbage == COUNTED
+    collector = Collector(Runtime.of(rank.runtime), counted)
+    gc.collect, gc.freeze = collector.collect(gc.collect), collector.freeze(gc.freeze)
+    if counted:
+        gc.callbacks.append(collector.notice)
 
 
 PATCH = Patch("garbage", When.AFTER_TORCH, install)

@@ -21,6 +21,7 @@ from phantora.trace.analysis.energy import EnergySums
 from phantora.trace.analysis.exposure import Exposures
 from phantora.trace.analysis.findings import findings
 from phantora.trace.analysis.fold_imbalance import FoldImbalance
+from phantora.trace.analysis.garbage import collections
 from phantora.trace.analysis.host_memory import host_memory
 from phantora.trace.analysis.host_operators import host_operators
 from phantora.trace.analysis.host_waits import HostWaits
@@ -308,6 +309,7 @@ class _Pass:
             assumptions=assumptions(self.log),
             races=races(self.log),
             recompiles=recompiles(self.log, self.ranks),
+            garbage=collections(self.log, self.steps),
             shared_gpus=_shared_gpus(self.log.metadata),
             phases=phases(self.log, self.ranks, totals[0].end if len(totals) > 1 else 0),
         )

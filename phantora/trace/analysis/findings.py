@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from phantora.trace.analysis.communicators import collective_kind, ranges
 from phantora.trace.analysis.delays import kernel_time, slower_kernels
+from phantora.trace.analysis.garbage import REMEDY
+from phantora.trace.analysis.garbage import sentence as collected
 from phantora.trace.analysis.host_waits import most_in
 from phantora.trace.analysis.memory_fit import KEEP_LESS, grows
 from phantora.trace.analysis.mfu import PRECISION
@@ -93,6 +95,8 @@ def findings(report: Report, details: Details) -> list[str]:
         assert report.mfu is not None
         found.append((report.mfu.float32, f"Precision: {slow}; {PRECISION}."))
     again = [f"Recompilation: {sentence(one)}{remedy(one)}." for one in report.recompiles]
+    if report.garbage is not None:
+        again.append(f"Garbage collection: {collected(report.garbage)}; {REMEDY}.")
     return [*_grows(report), *again, *(text for _, text in sorted(found, key=lambda item: -item[0])), *_apart(report)]
 
 

@@ -16,6 +16,7 @@ import orjson
 from phantora.json_data import Bytes, BytesPerSecond, IntNs, MeanBytes, Ns, encode
 from phantora.trace.analysis.assumptions import Assumption
 from phantora.trace.analysis.fit import Fit
+from phantora.trace.analysis.garbage import Collections
 from phantora.trace.analysis.hosts import OtherHosts
 from phantora.trace.analysis.mfu import MfuBasis
 from phantora.trace.analysis.phases import Role
@@ -576,6 +577,8 @@ class Report:
     """GPUs that several processes share, and with them their memory; empty where every rank has its own."""
     recompiles: list[Recompiled] = field(default_factory=list)
     """Functions that torch.compile compiled again, of the rank that did it longest; the longest first."""
+    garbage: Collections | None = None
+    """Full collections of Python's garbage within steps; None without any."""
     growth: Growth | None = None
     """Growth of the rank whose memory grows most from iteration to iteration; None if none does."""
     host_operators: list[HostOperator] = field(default_factory=list)

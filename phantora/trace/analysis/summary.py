@@ -11,6 +11,7 @@ from typing import Any
 
 from phantora.trace.analysis.communicators import ranges
 from phantora.trace.analysis.fit import Fit
+from phantora.trace.analysis.garbage import sentence as collected
 from phantora.trace.analysis.host_memory import host_memory
 from phantora.trace.analysis.host_waits import most_in
 from phantora.trace.analysis.memory_fit import grows
@@ -50,6 +51,7 @@ def lines(report: Report) -> list[tuple[str, str]]:
         found.append(("HELD UP", held_up(report)))
         found.append(("LOST", lost(report)))
     found.append(("COMPILES", sentence(report.recompiles[0]) if report.recompiles else ""))
+    found.append(("GARBAGE", collected(report.garbage) if report.garbage is not None else ""))
     found.append(("PHASES", _phases(report)))
     found.append(("TRUST", trust(report)))
     return [(word, text) for word, text in found if text]
