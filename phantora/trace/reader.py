@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ import pyarrow as pa
 from phantora.errors import PhantoraError, cause_of
 from phantora.trace import arrow_sizes
 from phantora.trace.other_files import instead
+from phantora.trace.prefetch import prefetched
 from phantora.trace.recording import Chunk
 from phantora.trace.schema import (
     ADDED,
@@ -202,6 +204,8 @@ class Log:
         self._limited: set[int] = set()  # batches that were found to be of no more than the largest size
         self._kept: dict[int, dict[str, Array]] = {}  # columns, by batch
         self._kept_bytes = 0
+        self._kinds: dict[int, int] = {}  # bit of each kind that occurs, by batch
+        self._one_at_a_time = threading.RLock()
         self._ahead: frozenset[str] = frozenset()
         self.schema: pa.Schema = source.schema
         self.metadata = RunMetadata.from_json(source.schema.metadata[METADATA_KEY])
@@ -303,6 +307,10 @@ class Log:
 
     def _columns(self, index: int, wanted: Collection[str]) -> dict[str, Array]:
         """Columns of batch `index`. Those of the first batches are kept: an analysis reads them several times."""
+        with self._one_at_a_time:
+            return self._unpacked(index, wanted)
+
+    def _unpacked(self, index: int, wanted: Collection[str]) -> dict[str, Array]:
         kept = self._kept.setdefault(index, {})
         fresh = {column for column in wanted if column not in kept}
         if not fresh:
@@ -320,6 +328,8 @@ class Log:
             data[COLUMNS[number]] = column.to_numpy(zero_copy_only=False)
         if "rank" in data and not 0 <= data["rank"].min() <= data["rank"].max() < _MOST_RANKS:
             raise _damaged(self.path, f"batch {index + 1} of {self.num_batches} names ranks that cannot be")
+        if "kind" in data and index not in self._kinds:
+            self._kinds[index] = sum(1 << int(kind) for kind in np.unique(data["kind"]) if kind >= 0)
         found = {column: data[column] if column in data else kept[column] for column in wanted}
         size = sum(values.nbytes for values in data.values())
         if self._kept_bytes + size <= _MOST_KEPT:
@@ -341,10 +351,18 @@ class Log:
         """All batches in order of `end`, or from the last to the first (rows inside a batch keep
         their order). Batches in which no row passes the filters are left out."""
         order = range(self.num_batches)
-        for index in reversed(order) if reverse else order:
-            batch = self.batch(index, columns, kinds, ranks)
+        having = (index for index in (reversed(order) if reverse else order) if self._has(index, kinds))
+        for batch in prefetched(lambda index: self.batch(index, columns, kinds, ranks), having):
             if len(batch):
                 yield batch
+
+    def _has(self, index: int, kinds: Collection[str] | None) -> bool:
+        """True if batch `index` has rows of one of the kinds."""
+        if kinds is None:
+            return True
+        if index not in self._kinds:
+            self._columns(index, ("kind",))
+        return any(self._kinds[index] >> KIND_CODE[kind] & 1 for kind in kinds)
 
     def recording(self) -> list[Chunk]:
         """The records of the ranks, by rank; empty if it was not kept or the run was killed."""

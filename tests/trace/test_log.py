@@ -16,6 +16,7 @@ import pytest
 from phantora.errors import PhantoraError
 from phantora.runs.outputs import Outputs
 from phantora.trace import schema, writer
+from phantora.trace.analysis.grouping import group
 from phantora.trace.reader import Log, open_log
 from phantora.trace.recording import RECORD
 from phantora.trace.schema import COLUMNS, KINDS, TEXT_COLUMNS, Tables
@@ -162,6 +163,13 @@ def test_filters_and_projection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     backwards = list(log.batches(("end",), reverse=True))
     assert [batch.index for batch in backwards] == list(range(log.num_batches))[::-1]
     assert sum(batch.num_rows for batch in log.record_batches(["id", "name"])) == len(run.rows)
+
+
+def test_rows_are_grouped_by_columns_of_small_and_large_ranges() -> None:
+    columns = [np.array(values) for values in ([3, -1, 3, 3], [1 << 40, 5, 7, 1 << 40])]
+    keys, place = group(columns)
+    assert keys == [(-1, 5), (3, 7), (3, 1 << 40)] and place.tolist() == [2, 0, 1, 2]
+    assert group([np.array([], np.int64)])[0] == []
 
 
 @pytest.mark.parametrize("share", [0.03, 0.1, 0.35, 0.5, 0.75, 0.9, 0.999])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+_SMALL = 1 << 16
 Ints = npt.NDArray[np.int64]
 
 
@@ -17,12 +18,24 @@ def group(keys: Sequence[npt.NDArray[np.integer]]) -> tuple[list[tuple[int, ...]
     mixed = np.zeros(len(keys[0]), np.int64)
     tables = []
     for key in keys:
-        values, place = np.unique(key, return_inverse=True)
+        values, place = _numbered(key)
         tables.append(values)
-        mixed = mixed * max(1, len(values)) + place.reshape(-1)
-    rest, place = np.unique(mixed, return_inverse=True)
+        mixed = mixed * max(1, len(values)) + place
+    rest, place = _numbered(mixed)
     columns = []
     for values in reversed(tables):
         columns.append(values[rest % len(values)].tolist() if len(values) else [])
         rest = rest // max(1, len(values))
-    return list(zip(*reversed(columns), strict=True)), place.reshape(-1)
+    return list(zip(*reversed(columns), strict=True)), place
+
+
+def _numbered(key: npt.NDArray[np.integer]) -> tuple[Ints, Ints]:
+    """The values that occur, ascending, and the position of each row's own; values of a small range are not sorted."""
+    low, high = (int(np.min(key)), int(np.max(key))) if len(key) else (0, 0)
+    if high - low > _SMALL + len(key):
+        values, place = np.unique(key, return_inverse=True)
+        return values.astype(np.int64), place.reshape(-1)
+    offsets = key.astype(np.int64) - low
+    occurs = np.zeros(high - low + 1, bool)
+    occurs[offsets] = True
+    return np.flatnonzero(occurs) + low, (np.cumsum(occurs) - 1)[offsets]
