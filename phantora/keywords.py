@@ -42,6 +42,7 @@ class RunOptions(TypedDict, total=False):
     degrade: Sequence[str]
     straggler: Sequence[str]
     background: Sequence[str]
+    fault: Sequence[str]
     power_cap: float | None
     nnodes: int | str | None
     nproc_per_node: int | str | None
@@ -81,6 +82,7 @@ class FitsOptions(TypedDict, total=False):
     degrade: Sequence[str]
     straggler: Sequence[str]
     background: Sequence[str]
+    fault: Sequence[str]
     power_cap: float | None
 
 
@@ -108,6 +110,7 @@ class PlanOptions(TypedDict, total=False):
     degrade: Sequence[str]
     straggler: Sequence[str]
     background: Sequence[str]
+    fault: Sequence[str]
     power_cap: float | None
 
 
@@ -135,6 +138,7 @@ class CompareOptions(TypedDict, total=False):
     degrade: Sequence[str]
     straggler: Sequence[str]
     background: Sequence[str]
+    fault: Sequence[str]
     power_cap: float | None
 
 
@@ -159,6 +163,7 @@ class SweepOptions(TypedDict, total=False):
     degrade: Sequence[str]
     straggler: Sequence[str]
     background: Sequence[str]
+    fault: Sequence[str]
     power_cap: float | None
 
 
@@ -194,4 +199,5 @@ class ReplayOptions(TypedDict, total=False):
     degrade: Sequence[str]
     straggler: Sequence[str]
     background: Sequence[str]
+    fault: Sequence[str]
     power_cap: float | None

@@ -409,6 +409,14 @@ class WhatIfSpec(_Json):
         metavar="SRC->DST=RATE",
         commands=(*_OTHER_HARDWARE, REPLAY),
     )
+    fault: tuple[str, ...] = option(
+        (),
+        "For DURATION from TIME on: the GPU of rank R is slow (rank=R:FACTOR), links of this name (a glob) keep FACTOR "
+        "of their bandwidth (LINK=FACTOR), or lose packets (LINK=loss:SHARE).",
+        _FAULTS,
+        metavar="TIME,DURATION,WHAT",
+        commands=(*_OTHER_HARDWARE, REPLAY),
+    )
     power_cap: float | None = option(
         None,
         "Limit the power of each GPU, as `nvidia-smi -pl` does.",

@@ -73,7 +73,7 @@ def prepare(spec: RunSpec) -> Prepared:
     fold = folding.within_kinds(fold, cluster, here)
     to_be_found = spec.fold.axes in FOUND and spec.kind != COMMAND
     preflight(len(fold.real) if fold else 1 if to_be_found else hosts * here)
-    what_if = parse_what_if(spec.what_if.degrade, spec.what_if.straggler, spec.what_if.background)
+    what_if = parse_what_if(spec.what_if.degrade, spec.what_if.straggler, spec.what_if.background, spec.what_if.fault)
     outputs = Outputs.nowhere() if spec.null else Outputs.of(spec)
     shown = _filter(spec.launch.ranks_filter, here)
     plan = Plan(

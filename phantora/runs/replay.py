@@ -131,10 +131,10 @@ def _measured(log: Log) -> Measured | None:
 
 def _unscaled(log: Log, spec: ReplaySpec, cluster: Cluster) -> Cluster:
     """The run's own cluster, where its GPU is not known. Raises if another one was asked for."""
-    if spec.cluster is not None or spec.gpu is not None or spec.what_if.degrade:
+    if spec.cluster is not None or spec.gpu is not None or spec.what_if.degrade or spec.what_if.fault:
         raise PhantoraError(
             f"{log.path}: the run's GPU {cluster.gpu.name!r} has no prices here, so its durations cannot be scaled; "
-            "replay it without --cluster, --gpu and --degrade"
+            "replay it without --cluster, --gpu, --degrade and --fault"
         )
     return cluster
 
@@ -165,7 +165,7 @@ def _setup(log: Log, cluster: Cluster, spec: ReplaySpec) -> Setup:
         host_time="measured" if run.real else run.host_mode,
         output=spec.output,
     )
-    what_if = parse_what_if(spec.what_if.degrade, spec.what_if.straggler, spec.what_if.background)
+    what_if = parse_what_if(spec.what_if.degrade, spec.what_if.straggler, spec.what_if.background, spec.what_if.fault)
     fold = from_dict(run.extra["fold"]) if run.extra.get("fold") else None
     return Setup(
         spec=again,

@@ -80,7 +80,7 @@ class Pricing:
         self._same_gpu = config.measured is not None and config.measured.cluster.gpu.name == cluster.gpu.name
         self._machines = [Machine(part.gpu) for part in cluster.parts]
         # Hosts that differ from each other must all be looked at.
-        identical = fold is not None and not (config.flows or what_if.degrade or what_if.background)
+        identical = fold is not None and not (config.flows or what_if.degrade or what_if.background or what_if.fault)
         domain = cluster.domains().gpus_per_host
         processes = frozenset(rank // domain for rank in fold.real) if fold else frozenset()
         hosts = processes if identical else None

@@ -1,13 +1,19 @@
-"""What-if options: slow links, slow GPUs, other users of the network. Parsed here, for every command."""
+"""What-if options: slow links, slow GPUs, other users of the network, faults. Parsed here, for every command."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from phantora.errors import PhantoraError
-from phantora.units import RATE, TIME
+from phantora.units import RATE, SHARE, TIME
+
+ROUND_TRIP_S = 10e-6
+"""Between two NICs of a cluster."""
+PACKET_BYTES = 4096
+"""Largest payload of a packet of RDMA."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,36 @@ class Background:
     rate: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """Something that is slow for a time: links whose names match the glob `links`, or the GPU of `rank`."""
+
+    text: str
+    """As the option names it: ``rank=3:1.5``."""
+    start_ns: int
+    end_ns: int
+    links: str = ""
+    factor: float = 1.0
+    """Share of the links' bandwidth,"""
+    loss: float = 0.0
+    """and of their packets that are lost."""
+    rank: int | None = None
+    slower: float = 1.0
+    """Kernels take so many times as long."""
+
+    def active(self, time: int) -> bool:
+        """True at `time` (ns)."""
+        return self.start_ns <= time < self.end_ns
+
+    def share_of(self, bandwidth: float) -> float:
+        """Share of a link's `bandwidth` (bytes/s) that is left.
+
+        A NIC that loses a packet sends again all that it has sent since: of W packets in flight go-back-N delivers
+        (1 - p) / (1 - p + p W) (Bertsekas and Gallager, Data Networks, 1992, section 2.4)."""
+        window = max(1.0, bandwidth * ROUND_TRIP_S / PACKET_BYTES)
+        return self.factor * (1 - self.loss) / (1 - self.loss + self.loss * window)
+
+
 @dataclass(frozen=True)
 class WhatIf:
     """Changes to a cluster that a run is simulated with. Its fields are JSON types and lists of such."""
@@ -45,14 +81,25 @@ class WhatIf:
     degrade: tuple[Degrade, ...] = ()
     straggler: tuple[Straggler, ...] = ()
     background: tuple[Background, ...] = ()
+    fault: tuple[Fault, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.degrade or self.straggler or self.background)
+        return bool(self.degrade or self.straggler or self.background or self.fault)
 
 
-def parse_what_if(degrade: Sequence[str] = (), straggler: Sequence[str] = (), background: Sequence[str] = ()) -> WhatIf:
-    """The texts of the options --degrade, --straggler and --background. Raises PhantoraError."""
-    return WhatIf(tuple(map(_degrade, degrade)), tuple(map(_straggler, straggler)), tuple(map(_background, background)))
+def parse_what_if(
+    degrade: Sequence[str] = (),
+    straggler: Sequence[str] = (),
+    background: Sequence[str] = (),
+    fault: Sequence[str] = (),
+) -> WhatIf:
+    """The texts of the options --degrade, --straggler, --background and --fault. Raises PhantoraError."""
+    return WhatIf(
+        tuple(map(_degrade, degrade)),
+        tuple(map(_straggler, straggler)),
+        tuple(map(_background, background)),
+        tuple(map(_fault, fault)),
+    )
 
 
 def _degrade(text: str) -> Degrade:
@@ -91,6 +138,31 @@ def _background(text: str) -> Background:
             "rate such as 10GB/s or 80Gb/s; quote it for the shell: '0->8=10GB/s'"
         )
     return Background(int(match[1]), int(match[2]), rate)
+
+
+def _fault(text: str) -> Fault:
+    start, _, rest = text.partition(",")
+    lasts, _, what = rest.partition(",")
+    begin, length = TIME.read(start), TIME.read(lasts)
+    name, _, amount = what.rpartition("=")
+    given: dict[str, Any] = {}
+    if name == "rank":
+        rank, _, times = amount.partition(":")
+        slower = _number(times)
+        given = {"rank": int(rank), "slower": slower} if rank.isdigit() and slower and slower > 0 else {}
+    elif name and amount.startswith("loss:"):
+        loss = SHARE.read(amount.removeprefix("loss:"))
+        given = {"links": name, "loss": loss} if loss is not None and 0 < loss < 1 else {}
+    elif name:
+        factor = _number(amount)
+        given = {"links": name, "factor": factor} if factor is not None and 0 < factor <= 1 else {}
+    if begin is None or not length or not given:
+        raise PhantoraError(
+            f"--fault {text}: write TIME,DURATION,WHAT, where WHAT is rank=RANK:FACTOR (kernels take FACTOR times as "
+            "long), LINK=FACTOR (links of this name or glob keep FACTOR of their bandwidth) or LINK=loss:SHARE (they "
+            "lose packets), for example 250ms,100ms,rank=3:1.5 or '2s,500ms,h0.nic0>*=loss:0.1%'"
+        )
+    return Fault(text=what, start_ns=round(begin), end_ns=round(begin + length), **given)
 
 
 def _number(text: str) -> float | None:

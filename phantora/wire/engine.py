@@ -373,6 +373,12 @@ FUNCTIONS = (
     Function("phe_set_mark", "void", (("const char *", "prefix"),), "annotations of such names end at marks"),
     Function("phe_change_link_at_mark", "void", (("int", "link"), ("int", "mark"), ("double", "bandwidth"))),
     Function("phe_background", "void", ((_INTS, "links"), ("int", "hops"), ("double", "rate")), "endless traffic"),
+    Function(
+        "phe_throttle",
+        "void",
+        (_RANK, ("int64_t", "start"), ("int64_t", "end"), ("double", "factor")),
+        "factor on the duration of its kernels that begin between these times",
+    ),
     Function("phe_straggler", "void", (_RANK, ("double", "factor")), "factor on the duration of its kernels"),
     Function(
         "phe_fold",

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from phantora.cli.diff import diff
 from phantora.cli.view import site_of
 from phantora.trace.analysis.analyze import Filters, analyze
+from phantora.trace.analysis.steps import find_steps
 from phantora.trace.reader import open_log
 from phantora.trace.schema import METADATA_KEY
 from tests.support.runs import SAMPLES, Run, phantora, trace
@@ -77,6 +78,18 @@ def test_samples_are_equal_for_equal_seeds_and_change_no_row(run: Run, tmp_path:
     found = analyze(open_log(logs[0]), details=False).headline.spread
     assert found is not None and found.low < found.median < found.high
     assert found.median == pytest.approx(step(run.log), rel=0.1)
+
+
+def test_a_fault_touches_the_steps_of_its_time(run: Run, tmp_path: Path) -> None:
+    middle = find_steps(open_log(run.log)).of_rank[0][1]
+    begin, lasts = middle.start + 1000, (middle.end - middle.start) // 2
+    slow = open_log(again(run, tmp_path, "--fault", f"{begin}ns,{lasts}ns,rank=1:3", "-o", "again.perfetto"))
+    report = analyze(slow)
+    (fault,) = report.faults
+    assert fault.steps == [middle.number] and fault.time > 1.2 * (middle.end - middle.start)
+    assert {one.number: one.note for one in report.steps}[middle.number] == "fault"
+    assert report.details is not None and "Fault: rank=1:3 from" in " ".join(report.details.findings)
+    assert b"rank=1:3" in (tmp_path / "again.perfetto").read_bytes()
 
 
 def test_what_if_of_the_page_is_a_replay(run: Run, tmp_path: Path) -> None:

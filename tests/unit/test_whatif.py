@@ -28,6 +28,28 @@ def test_texts_become_changes() -> None:
     )
 
 
+def test_faults_last_for_a_time() -> None:
+    gpu, flap, loss = parse_what_if(
+        fault=["250ms,100ms,rank=3:1.5", "1s,1s,h0.nic0>*=0.01", "2s,500ms,h0.nic0>*=loss:0.1%"]
+    ).fault
+    assert (gpu.rank, gpu.slower, gpu.start_ns, gpu.end_ns) == (3, 1.5, 250_000_000, 350_000_000)
+    assert (flap.links, flap.share_of(50e9), flap.active(999_999_999), flap.active(10**9)) == (
+        "h0.nic0>*",
+        0.01,
+        False,
+        True,
+    )
+    assert loss.share_of(50e9) == pytest.approx(0.999 / (0.999 + 0.001 * 122.07), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "text", ["1s", "1s,0s,rank=1:2", "1s,1s,rank=1", "soon,1s,x=0.5", "1s,1s,x=2", "1s,1s,x=loss:2"]
+)
+def test_a_fault_that_cannot_be_read_is_named(text: str) -> None:
+    with pytest.raises(PhantoraError, match=f"--fault {text}: write TIME,DURATION,WHAT"):
+        parse_what_if(fault=[text])
+
+
 @pytest.mark.parametrize(
     ("option", "text"),
     [(0, text) for text in ("x", "=0.5", "x=0", "x=2", "x=fast", "x=0.5@", "x=0.5@soon", "x=0.5@step3")]

@@ -26,7 +26,7 @@ from phantora.wire.names import GARBAGE
 
 FULL = 2  # generation
 STEPS = 16  # of a number, between a power of two and the next: equal runs may differ by a few objects
-PENDING = 0.25  # of the objects of the last full collection: as many new ones begin the next (CPython's gcmodule.c)
+PENDING = 0.25  # of the objects of the last full collection: as many new ones begin the next (CPython 3.12)
 INCREMENTAL = (3, 14)
 
 

@@ -17,6 +17,9 @@ void phe_start_power(void *engine, int rank, const phe_power_state *state) {
   of(engine).settled_power().start(rank, state);
 }
 int phe_get_power(void *engine, int rank, phe_power_state *out) { return of(engine).settled_power().get(rank, *out); }
+void phe_throttle(void *engine, int rank, int64_t start, int64_t end, double factor) {
+  of(engine).throttle(rank, {start, end, factor});
+}
 void phe_straggler(void *engine, int rank, double factor) { of(engine).set_slowness(rank, factor); }
 void phe_record(void *engine) { of(engine).record(); }
 void phe_play(void *engine, double scale) { of(engine).play(scale); }

@@ -28,6 +28,7 @@ class Engine {
   }
   void set_power(int kind, const phe_power_limit &limit) { devices_.model(static_cast<size_t>(kind)).power = limit; }
   void set_power_factor(int rank, double factor) { rank_table_[static_cast<size_t>(rank)].power_factor = factor; }
+  void throttle(int rank, const Throttle &one) { rank_table_[static_cast<size_t>(rank)].throttles.push_back(one); }
   void set_slowness(int rank, double factor) { rank_table_[static_cast<size_t>(rank)].slowness = factor; }
   void record() { rank_table_.record(); }
   void play(double scale) { rank_table_.play(scale); }

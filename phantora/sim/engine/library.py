@@ -180,6 +180,10 @@ class Engine:
         """Endless traffic over `links`, of at most `rate` bytes/s."""
         self._lib.phe_background(self._handle, (ctypes.c_int32 * len(links))(*links), len(links), rate)
 
+    def throttle(self, rank: int, start: int, end: int, factor: float) -> None:
+        """Kernels of `rank` that begin between `start` and `end` (ns) take `factor` times as long."""
+        self._lib.phe_throttle(self._handle, rank, start, end, factor)
+
     def straggler(self, rank: int, factor: float) -> None:
         """Kernels of `rank` take `factor` times as long."""
         self._lib.phe_straggler(self._handle, rank, factor)

@@ -19,6 +19,7 @@ from phantora.trace.analysis.critical_path import CriticalPaths
 from phantora.trace.analysis.delays import delays, losses, slower_kernels
 from phantora.trace.analysis.energy import EnergySums
 from phantora.trace.analysis.exposure import Exposures
+from phantora.trace.analysis.faults import FAULT, Faulty, faults
 from phantora.trace.analysis.findings import findings
 from phantora.trace.analysis.fold_imbalance import FoldImbalance
 from phantora.trace.analysis.garbage import collections
@@ -310,6 +311,7 @@ class _Pass:
             races=races(self.log),
             recompiles=recompiles(self.log, self.ranks),
             garbage=collections(self.log, self.steps),
+            faults=self._faults(),
             shared_gpus=_shared_gpus(self.log.metadata),
             phases=phases(self.log, self.ranks, totals[0].end if len(totals) > 1 else 0),
         )
@@ -389,6 +391,13 @@ class _Pass:
             printed=printed,
             rounding=rounding,
         )
+
+    def _faults(self) -> list[Faulty]:
+        """Start-up is left out: it takes longer than a step anyway."""
+        if self.steps.source == "run":
+            return []
+        own = [step for of_rank in self.steps.of_rank.values() for step in of_rank if step.note != "start-up"]
+        return faults(self.log.metadata.extra, [(step.number, step.start, step.end) for step in own])
 
     def _waits_unknown(self) -> bool:
         """True for the traces of some ranks of a real run: when the others arrived is unknown."""
@@ -589,7 +598,7 @@ def host_bound_steps(report: Report) -> set[int]:
     return {step.number for step in own if id(step.times) in waiting}
 
 
-_ONCE = ("start-up", "recompile", "autotuning", WAITS, SETTLING)
+_ONCE = ("start-up", "recompile", "autotuning", WAITS, SETTLING, FAULT)
 """Notes of steps that a longer run would not have more of."""
 
 

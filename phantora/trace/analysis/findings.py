@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from phantora.trace.analysis.communicators import collective_kind, ranges
 from phantora.trace.analysis.delays import kernel_time, slower_kernels
+from phantora.trace.analysis.faults import sentence as of_fault
 from phantora.trace.analysis.garbage import REMEDY
 from phantora.trace.analysis.garbage import sentence as collected
 from phantora.trace.analysis.host_waits import most_in
@@ -95,6 +96,7 @@ def findings(report: Report, details: Details) -> list[str]:
         assert report.mfu is not None
         found.append((report.mfu.float32, f"Precision: {slow}; {PRECISION}."))
     again = [f"Recompilation: {sentence(one)}{remedy(one)}." for one in report.recompiles]
+    again += [f"Fault: {of_fault(one, whole)}." for one in report.faults]
     if report.garbage is not None:
         again.append(f"Garbage collection: {collected(report.garbage)}; {REMEDY}.")
     return [*_grows(report), *again, *(text for _, text in sorted(found, key=lambda item: -item[0])), *_apart(report)]

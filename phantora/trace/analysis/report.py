@@ -15,6 +15,7 @@ import orjson
 
 from phantora.json_data import Bytes, BytesPerSecond, IntNs, MeanBytes, Ns, encode
 from phantora.trace.analysis.assumptions import Assumption
+from phantora.trace.analysis.faults import Faulty
 from phantora.trace.analysis.fit import Fit
 from phantora.trace.analysis.garbage import Collections
 from phantora.trace.analysis.hosts import OtherHosts
@@ -577,6 +578,8 @@ class Report:
     """GPUs that several processes share, and with them their memory; empty where every rank has its own."""
     recompiles: list[Recompiled] = field(default_factory=list)
     """Functions that torch.compile compiled again, of the rank that did it longest; the longest first."""
+    faults: list[Faulty] = field(default_factory=list)
+    """Faults of the run (``--fault``)."""
     garbage: Collections | None = None
     """Full collections of Python's garbage within steps; None without any."""
     growth: Growth | None = None

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phantora.errors import PhantoraError, known_names
+from phantora.trace.analysis.faults import touched, windows
 from phantora.trace.analysis.iterations import (
     Iteration,
     Iterations,
@@ -241,7 +242,11 @@ def _steps(log: Log, iterations: Iterations, marks: Marks) -> Steps | None:
     covered = stepped / optimizers if iterations.source == "optimizer" and optimizers else inside / (busy or 1.0)
     timed = {rank: [(step.number, float(step.end - step.start)) for step in own] for rank, own in found.items()}
     noted = notes(timed, contents, log.metadata.of_real)
-    noted |= {number: why for number, why in _compiling(found, marks).items() if noted.get(number, WAITS) == WAITS}
+    special = {
+        **touched(windows(log.metadata.extra), [(s.number, s.start, s.end) for own in found.values() for s in own]),
+        **_compiling(found, marks),
+    }
+    noted |= {number: why for number, why in special.items() if noted.get(number, WAITS) == WAITS}
     settled = _settle(log, iterations.source, found, noted)
     noted |= settled.notes
     of_rank = {rank: [replace(s, note=noted.get(s.number, "")) for s in own] for rank, own in found.items()}

@@ -10,6 +10,7 @@ from math import ceil, log10
 from typing import Any
 
 from phantora.trace.analysis.communicators import ranges
+from phantora.trace.analysis.faults import sentence as of_fault
 from phantora.trace.analysis.fit import Fit
 from phantora.trace.analysis.garbage import sentence as collected
 from phantora.trace.analysis.host_memory import host_memory
@@ -51,6 +52,7 @@ def lines(report: Report) -> list[tuple[str, str]]:
         found.append(("HELD UP", held_up(report)))
         found.append(("LOST", lost(report)))
     found.append(("COMPILES", sentence(report.recompiles[0]) if report.recompiles else ""))
+    found += [("FAULT", of_fault(one, report.steady.time)) for one in report.faults]
     found.append(("GARBAGE", collected(report.garbage) if report.garbage is not None else ""))
     found.append(("PHASES", _phases(report)))
     found.append(("TRUST", trust(report)))

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phantora.errors import PhantoraError
+from phantora.trace.analysis.faults import windows
 from phantora.trace.analysis.stream_names import stream_names
 from phantora.trace.export import proto
 from phantora.trace.export.files import replacing
@@ -136,6 +137,7 @@ class _Writer:
         self.step_names = {
             step.name: self.names.own(step.name) for own in selector.steps.of_rank.values() for step in own
         }
+        self.faults = [(one, self.names.own(one.text)) for one in windows(self.log.metadata.extra)]
         self.argument = {name: i + 1 for i, name in enumerate(_ARGS)}
         self.text_base: dict[str, int] = {}
         base = 1
@@ -151,6 +153,7 @@ class _Writer:
         self._dictionaries()
         self._descriptors()
         self._steps()
+        self._faults()
         for batch in self.selector.batches(TIMELINE_COLUMNS):
             self._batch(batch)
         columns = ("kind", "rank", "stream", "name", "start", "end", "id", "op", "shape")
@@ -296,6 +299,16 @@ class _Writer:
             for step in own
         ]
         start, end, track, name = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+        self._spans(start, end, track, name)
+
+    def _faults(self) -> None:
+        """A track for each fault, in the first rank that is shown."""
+        for one, name in self.faults:
+            track = self._track(self.process[min(self.selector.ranks)], "fault", 1)
+            self._spans(*(np.array([value], np.int64) for value in (one.start, one.end, track, name)))
+
+    def _spans(self, start: Ints, end: Ints, track: Ints, name: Ints) -> None:
+        """What has no rows in the log."""
         self._event(end, _END, track)
         content = [*self._category("step"), *proto.numbers(_NAME, name)]
         self._event(start, _BEGIN, track, *content)

@@ -37,6 +37,11 @@ struct Sleep {  // a sleep outside CUDA out of which the host was moved forward
   uint64_t answers = 0;            // that this rank had then
 };
 
+struct Throttle {  // kernels that begin between these times take `factor` times as long
+  int64_t start, end;
+  double factor;
+};
+
 struct Rank {
   int index = 0;
   ph_control *control = nullptr;
@@ -50,6 +55,7 @@ struct Rank {
   Sleep sleep;
   uint64_t answered = 0; // requests of the host
   double slowness = 1.0; // factor on the duration of its kernels
+  std::vector<Throttle> throttles;
   double power_factor = 1.0;  // factor on their dynamic power
   std::vector<Trial> trials;  // of other power factors
   std::vector<std::unique_ptr<Context>> contexts;  // one a GPU
@@ -66,6 +72,12 @@ struct Rank {
   Context *communicating = nullptr;  // that on which communication arrived last
   std::vector<int32_t> scopes;      // of the links that it can put traffic on
 
+  double throttled(int64_t now) const {
+    double factor = 1;
+    for (const Throttle &t : throttles)
+      if (t.start <= now && now < t.end) factor *= t.factor;
+    return factor;
+  }
   int64_t fresh_id() { return ++next_id_; }
   int64_t next_id() const { return next_id_ + 1; }
   // The host adds nothing to its GPUs up to there.
