@@ -14,12 +14,13 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.resources import measure, phantora_trace
+from benchmarks.resources import Cost, measure, phantora_trace
 
 SAMPLES = Path(__file__).resolve().parents[1] / "samples"
 MEGATRON = (str(SAMPLES / "megatron/pretrain_gpt.py"), "--model")
 DEEPSPEED = (str(SAMPLES / "deepspeed/decoder.py"), "--model")
 TITAN = ("--local-ranks-filter", "0", "-m", "torchtitan.train", "--job.config_file")
+OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 DISTRIBUTED = ("--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather")
 
 
@@ -36,9 +37,10 @@ def megatron(cluster: str, model: str, *arguments: str) -> FullSize:
     return FullSize(cluster, (*preload, *MEGATRON, model, *arguments), ("elapsed time per iteration", "max allocated"))
 
 
-def titan(cluster: str, toml: str, steps: int, *options: str) -> FullSize:
+def titan(cluster: str, toml: str, steps: int, *options: str, more: tuple[str, ...] = ()) -> FullSize:
     sample = str(SAMPLES / "torchtitan" / toml)
-    return FullSize(cluster, (*options, *TITAN, sample, "--training.steps", str(steps)), (r"step: +\d+ +loss",))
+    arguments = (*options, *TITAN, sample, "--training.steps", str(steps), *more)
+    return FullSize(cluster, arguments, (r"step: +\d+ +loss",))
 
 
 def deepspeed(cluster: str, model: str, *arguments: str) -> FullSize:
@@ -68,6 +70,18 @@ RUNS = {
     ),
     "llama3-8b-8": titan("1x8xH100", "llama3_8b.toml", 3),
     "llama3-8b-64": titan("8x8xH100", "llama3_8b.toml", 3),
+    "llama3-405b-8192": titan(
+        "dgx-h100:1024",
+        "llama3_8b.toml",
+        1,
+        "--fold",
+        "pp=16,dp=64,tp=8",
+        more=(
+            *("--model.flavor", "405B", "--training.local_batch_size", "16", "--activation_checkpoint.mode", "full"),
+            *("--parallelism.pipeline_parallel_degree", "16", "--parallelism.tensor_parallel_degree", "8"),
+            *("--parallelism.data_parallel_shard_degree", "64", "--parallelism.pipeline_parallel_schedule", "1F1B"),
+        ),
+    ),
     "qwen3-30b-a3b-ep8": titan("1x8xH100", "qwen3_30b_a3b.toml", 3),
     "zero3-llama3-8b-16": deepspeed(
         "2x8xH100",
@@ -99,6 +113,23 @@ RUNS = {
 }
 
 
+def paths() -> str:
+    """``PYTHONPATH`` of the runs of TorchTitan."""
+    return os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(SAMPLES / "torchtitan"))))
+
+
+def make_assets(directory: str) -> None:
+    """Makes what the configurations of TorchTitan read, before the first run in `directory`."""
+    assets = Path(directory) / "assets"
+    subprocess.run([sys.executable, str(SAMPLES / "torchtitan/make_assets.py"), str(assets)], check=True)
+
+
+def cost_of(name: str, directory: str, log: Path) -> Cost:
+    """Runs it in a folder that has the assets."""
+    command = phantora_trace("-o", str(log), "--cluster", RUNS[name].cluster, *RUNS[name].arguments)
+    return measure(command, directory, {"PYTHONPATH": paths(), **OFFLINE})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(RUNS))
@@ -108,17 +139,10 @@ def main() -> None:
     if unknown:
         parser.error(f"there is no run {', '.join(sorted(unknown))}; there are {', '.join(RUNS)}")
     with tempfile.TemporaryDirectory() as directory:
-        assets = Path(directory) / "assets"
-        subprocess.run([sys.executable, str(SAMPLES / "torchtitan/make_assets.py"), str(assets)], check=True)
-        path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(SAMPLES / "torchtitan"))))
+        make_assets(directory)
         for name in args.names or RUNS:
             run = RUNS[name]
-            log = (args.keep.absolute() if args.keep else Path(directory)) / f"{name}.arrow"
-            cost = measure(
-                phantora_trace("-o", str(log), "--cluster", run.cluster, *run.arguments),
-                directory,
-                {"PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"},
-            )
+            cost = cost_of(name, directory, (args.keep.absolute() if args.keep else Path(directory)) / f"{name}.arrow")
             print(f"{name:<24} {cost}", flush=True)
             output = re.sub(r"\x1b\[[\d;]*m", "", cost.output)
             for pattern in run.lines:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+from benchmarks.cost import LARGE
+from benchmarks.full_size import OFFLINE, RUNS, make_assets, paths
 from validation.scoreboard.rows import Case, Row, absent, at_most
 from validation.scoreboard.simulate import ROOT, error_of, trace
 
 SAMPLE = ("1x4xH100", "samples/llama_fsdp2.py")
 SAMPLE_CPU_S = 20.0  # README: 12 s; a slower machine may take more
+LARGE_NAME, LARGE_CPU_S = "Llama 3 405B on 8,192 GPUs", 350.0
 NULL = 3.0  # times the CPU of the same program under --null
 SLOWEST = (  # (folder of --cases, ranks, words)
     ("zoo/one", 1, ("pyg_sage.py", "sage")),
@@ -22,12 +26,17 @@ SLOWEST = (  # (folder of --cases, ranks, words)
 
 
 def cases(_: Path | None) -> list[Case]:
-    """The README's sample, against a number of seconds and against ``--null``."""
-    return [Case("cost", "the README's sample", partial(_sample, "the README's sample"))]
+    """The rows of README's table (``benchmarks/cost.py``), against numbers of seconds and ``--null``."""
+    return [
+        Case("cost", LARGE_NAME, _large),
+        Case("cost", "the README's sample", partial(_sample, "the README's sample")),
+    ]
 
 
-def _cpu(folder: Path, cluster: str, *words: str, cwd: Path = ROOT) -> float:
-    ran = trace(folder, cluster, "--no-summary", *words, cwd=cwd)
+def _cpu(
+    folder: Path, cluster: str, *words: str, cwd: Path = ROOT, environment: Mapping[str, str] | None = None
+) -> float:
+    ran = trace(folder, cluster, "--no-summary", *words, cwd=cwd, environment=environment)
     if ran.status:
         raise RuntimeError(error_of(ran))
     return ran.cpu
@@ -40,6 +49,13 @@ def _sample(name: str, folder: Path) -> list[Row]:
         at_most("cost", f"{name}: CPU", full, SAMPLE_CPU_S, "s"),
         at_most("cost", f"{name}: CPU next to --null", full / null, NULL, "times"),
     ]
+
+
+def _large(folder: Path) -> list[Row]:
+    run = RUNS[LARGE]
+    make_assets(str(folder))
+    cpu = _cpu(folder, run.cluster, *run.arguments, cwd=folder, environment={"PYTHONPATH": paths(), **OFFLINE})
+    return [at_most("cost", f"{LARGE_NAME}: CPU", cpu, LARGE_CPU_S, "s")]
 
 
 def slowest(cases: Path | None) -> list[Case]:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from phantora.launch.daemon import VARIABLE
 from phantora.run_process import PHANTORA
 from validation.compare.accuracy import Headline, headline_of
 from validation.data import HERE
@@ -63,7 +64,8 @@ def trace(
 def run(command: Sequence[str], log: Path, cwd: Path = ROOT, environment: Mapping[str, str] | None = None) -> Ran:
     """Runs a command to its end. Raises subprocess.TimeoutExpired if no seconds are left."""
     paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), **(environment or {})}
+    ours = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), VARIABLE: "0"}  # a daemon's CPU would not be counted
+    variables = {**os.environ, **ours, **(environment or {})}
     timed = ["/bin/bash", "-c", 'TIMEFORMAT="CPU %U %S"; time "$@"', "timed", *command]
     process = subprocess.Popen(
         timed, cwd=cwd, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
