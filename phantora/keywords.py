@@ -46,6 +46,8 @@ class RunOptions(TypedDict, total=False):
     power_cap: float | None
     nnodes: int | str | None
     nproc_per_node: int | str | None
+    ray: str
+    working_dir: str
     role: str
     rdzv_id: str
     master_port: int

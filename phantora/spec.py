@@ -349,6 +349,22 @@ class LaunchSpec(_Json):
         type="int | str | None",
         commands=(TRACE, CALIBRATE),
     )
+    ray: str = option(
+        "",
+        "Run the ranks on the nodes of a Ray cluster: auto or HOST:PORT.",
+        _CLUSTER,
+        metavar="ADDRESS",
+        unset="this machine",
+        commands=(TRACE,),
+    )
+    working_dir: str = option(
+        "",
+        "Ship this folder to the nodes of --ray; SCRIPT is relative to it.",
+        _CLUSTER,
+        metavar="DIR",
+        unset="the current folder, which the nodes share",
+        commands=(TRACE,),
+    )
     role: str = option("default", "Role of the ranks.", _LAUNCH, hidden=True, commands=(TRACE,))
     run_id: str = option(
         "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -60,6 +61,26 @@ class RunningSimulator(Protocol):
 
     def follow(self, pid: int) -> None:
         """The process `pid` starts ranks: its children may become some."""
+
+
+class Elsewhere(Protocol):
+    """Agents on other nodes, which stand for one fork server (``phantora.nodes.driver``)."""
+
+    @property
+    def link(self) -> socket.socket:
+        """The supervisor's end of a link on which they speak as a fork server does."""
+
+    def poll(self) -> int | None:
+        """None while an agent runs."""
+
+    def kill(self) -> None:
+        """Ends the agents; their ranks end with them."""
+
+    def wait(self) -> int:
+        """Until they have ended; an exit status."""
+
+    def signal(self, pid: int, number: int) -> None:
+        """Sends a signal to a rank's process, by the number that its start reported."""
 
 
 @dataclass(kw_only=True)

@@ -26,6 +26,7 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import sys
 import time
 import traceback
@@ -51,7 +52,8 @@ MESSAGE_BYTES = 1 << 17
 # finds phantora itself wherever the parent found it. SIGINT ends it without a traceback, also while it imports; the
 # parent reports the cause.
 BOOTSTRAP = (
-    "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); "
+    "import ctypes, signal, sys; ctypes.CDLL(None).prctl(1, signal.SIGKILL); "  # with its parent, while it imports too
+    "signal.signal(signal.SIGINT, signal.SIG_DFL); "
     "parent, fd, root = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]; "
     "sys.path[0] = root; from phantora.launch.forkserver import main; del sys.path[0]; main(parent, fd, sys.argv[4:])"
 )
@@ -98,6 +100,21 @@ def command(parent: int, fd: int, *, many: bool = False) -> list[str]:
     runs come over it."""
     root = str(Path(phantora.__file__).resolve().parent.parent)
     return [sys.executable, "-c", BOOTSTRAP, str(parent), str(fd), root, *(["many"] if many else [])]
+
+
+def start_server(environment: Mapping[str, str]) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """Starts a server as a child of this process: the link to it, and its process."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, process.fixed_addresses():
+        server = subprocess.Popen(
+            command(os.getpid(), theirs.fileno()),
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment,
+        )
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    return ours, server
 
 
 @dataclass(frozen=True)

@@ -89,8 +89,9 @@ class Plan:
         return (*known, *(() if self.module else imported))
 
 
-def rank_environment(plan: Plan, rank: int, store_port: int) -> dict[str, str]:
-    """The variables that torchrun sets for `rank` (torch.distributed.elastic, agent_server)."""
+def rank_environment(plan: Plan, rank: int, address: str, port: int) -> dict[str, str]:
+    """The variables that torchrun sets for `rank` (torch.distributed.elastic, agent_server), with the address and the
+    port of the TCPStore."""
     host, local = divmod(rank, plan.ranks_per_host)
     environment = {
         "RANK": str(rank),
@@ -102,8 +103,8 @@ def rank_environment(plan: Plan, rank: int, store_port: int) -> dict[str, str]:
         "ROLE_RANK": str(rank),
         "ROLE_WORLD_SIZE": str(plan.world_size),
         "ROLE_NAME": plan.spec.launch.role,
-        "MASTER_ADDR": MASTER_ADDRESS,
-        "MASTER_PORT": str(store_port),
+        "MASTER_ADDR": address,
+        "MASTER_PORT": str(port),
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": plan.run_id,

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ import phantora
 from phantora import process
 from phantora.errors import PhantoraError
 from phantora.launch.environment import server_environment
-from phantora.launch.forkserver import MESSAGE_BYTES, command
+from phantora.launch.forkserver import MESSAGE_BYTES, command, start_server
 
 VARIABLE = "PHANTORA_FORK_SERVER"
 """Path of the socket on which the server listens."""
@@ -138,6 +138,30 @@ def connected_to(path: str) -> socket.socket | None:
         link.close()
         return None
     return link
+
+
+def open_server(
+    load: Mapping[str, Any], link: socket.socket | None
+) -> tuple[socket.socket, subprocess.Popen[bytes] | ForkedServer]:
+    """A fork server that has begun to `load` for a run: forked by the shared one to which `link` leads, else a child of
+    this process. The link to it, and its handle."""
+    server: subprocess.Popen[bytes] | ForkedServer
+    if link is not None:
+        server, load = ForkedServer(), {**load, **surroundings()}
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    else:
+        link, server = start_server(server_environment(os.environ))
+    send(link, load)
+    return link, server
+
+
+def send(link: socket.socket, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
+    """Sends a message of :mod:`phantora.launch.forkserver`. Raises PhantoraError if it is too long."""
+    data = json.dumps(message).encode()
+    if len(data) > MESSAGE_BYTES:
+        raise PhantoraError(f"the script's arguments are too long ({len(data)} bytes); put them in a file")
+    with suppress(OSError):  # who reads the link notices its end
+        socket.send_fds(link, [data], fds)
 
 
 def surroundings() -> dict[str, Any]:

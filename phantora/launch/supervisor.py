@@ -14,7 +14,7 @@ import socket
 import subprocess
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from phantora import process
 from phantora.errors import PhantoraError, Reason, reason_of
 from phantora.launch import daemon
 from phantora.launch.ending import (
+    Elsewhere,
     Ending,
     Outcome,
     RunningSimulator,
@@ -34,11 +35,11 @@ from phantora.launch.ending import (
     error_message,
     signals_received,
 )
-from phantora.launch.environment import follower_environment, server_environment
-from phantora.launch.forkserver import MESSAGE_BYTES, command
+from phantora.launch.environment import follower_environment
+from phantora.launch.forkserver import MESSAGE_BYTES
 from phantora.launch.output import Console, Outputs, Stream
-from phantora.launch.plan import STDERR, Plan, rank_environment
-from phantora.launch.shared_forkserver import VARIABLE, ForkedServer, connected_to, surroundings
+from phantora.launch.plan import MASTER_ADDRESS, STDERR, Plan, rank_environment
+from phantora.launch.shared_forkserver import VARIABLE, ForkedServer, connected_to, open_server, send
 
 GRACE_SECONDS = 2.0
 """Seconds for which the others may continue after the first rank failed, to report errors."""
@@ -50,9 +51,16 @@ class RankSupervisor:
     """One run of a plan. Create it, call :meth:`run` once."""
 
     def __init__(
-        self, plan: Plan, console: Console, *, stubs: Path, status_line: Callable[[int, int], str | None] | None = None
+        self,
+        plan: Plan,
+        console: Console,
+        *,
+        stubs: Path,
+        status_line: Callable[[int, int], str | None] | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self._plan = plan
+        self._elsewhere = elsewhere
         self._console = console
         self._load = {
             "do": "load",
@@ -76,37 +84,25 @@ class RankSupervisor:
         self._ended: dict[int, float] = {}  # rank -> when
         self._started = False
         self._shared = True
-        self._store_port = 0
+        self._store = MASTER_ADDRESS, 0
         self._begin = time.monotonic()
         self._session: SharedArea | None = None
         self._simulator: SimulatorThread | None = None
         process.raise_descriptor_limit()
         self._link, self._server = self._start_server()
 
-    def _start_server(self) -> tuple[socket.socket, subprocess.Popen[bytes] | ForkedServer]:
+    def _start_server(self) -> tuple[socket.socket, subprocess.Popen[bytes] | ForkedServer | Elsewhere]:
         """The server imports torch while the caller prepares the simulator."""
-        server: subprocess.Popen[bytes] | ForkedServer
-        link = self._shared_link() if self._shared else None
-        load = self._load
-        if link is not None:
-            ours, server = link, ForkedServer()
-            load = {**load, **surroundings()}
+        server: subprocess.Popen[bytes] | ForkedServer | Elsewhere
+        if self._elsewhere is not None:
+            self._elsewhere.link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+            send(self._elsewhere.link, self._load)
+            link, server = self._elsewhere.link, self._elsewhere
         else:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with process.fixed_addresses():
-                server = subprocess.Popen(
-                    command(os.getpid(), theirs.fileno()),
-                    pass_fds=(theirs.fileno(),),
-                    stdin=subprocess.DEVNULL,
-                    start_new_session=True,
-                    env=server_environment(os.environ),
-                )
-            theirs.close()
+            link, server = open_server(self._load, self._shared_link() if self._shared else None)
         process.adopt_orphans()
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
-        self._selector.register(ours, selectors.EVENT_READ, self._on_server)
-        self._send(ours, load)
-        return ours, server
+        self._selector.register(link, selectors.EVENT_READ, self._on_server)
+        return link, server
 
     def _shared_link(self) -> socket.socket | None:
         """A link to a server of several runs; None if this run has its own."""
@@ -120,13 +116,6 @@ class RankSupervisor:
         except PhantoraError as error:
             self._console.message(f"phantora: note: no daemon ({error}): this run imports torch itself")
             return None
-
-    def _send(self, link: socket.socket, message: Mapping[str, Any], fds: Sequence[int] = ()) -> None:
-        data = json.dumps(message).encode()
-        if len(data) > MESSAGE_BYTES:
-            raise PhantoraError(f"the script's arguments are too long ({len(data)} bytes); put them in a file")
-        with suppress(BrokenPipeError):  # the loop reports the end of the link
-            socket.send_fds(link, [data], fds)
 
     # ------------------------------------------------------------------ the loop
 
@@ -213,8 +202,14 @@ class RankSupervisor:
         if not self._started or self._server_gone:
             self._server.kill()
         for pid in filter(None, self._alive.values()):  # 0: not forked yet, see _when_started
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
+            self._signal(pid, number)
+
+    def _signal(self, pid: int, number: int) -> None:
+        if self._elsewhere is not None:
+            self._elsewhere.signal(pid, number)
+            return
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
     # ------------------------------------------------------------------ events
 
@@ -260,7 +255,7 @@ class RankSupervisor:
             self._link.close()
             self._link, self._server = self._start_server()
         else:
-            self._send(self._link, self._load)
+            send(self._link, self._load)
 
     def _when_loaded(self, seconds: float, threads: int) -> None:
         if threads > 1:
@@ -268,10 +263,10 @@ class RankSupervisor:
                 f"phantora: warning: an imported module started {threads - 1} threads, which do not exist "
                 "in the ranks; if a rank hangs at its start, look at --preload and at sitecustomize"
             )
-        self._send(self._link, {"do": "store", "port": self._plan.spec.launch.master_port})
+        send(self._link, {"do": "store", "port": self._plan.spec.launch.master_port})
 
-    def _when_store(self, port: int, pid: int) -> None:
-        self._store_port = port
+    def _when_store(self, port: int, pid: int, address: str = MASTER_ADDRESS) -> None:
+        self._store = address, port
         if self._simulator is not None:
             self._simulator.simulator.watch(pid)
         self._outcome.startup_seconds = time.monotonic() - self._begin
@@ -291,20 +286,20 @@ class RankSupervisor:
             "do": "rank",
             "rank": rank,
             "local_rank": rank % plan.ranks_per_host,
-            "environment": rank_environment(plan, rank, self._store_port) | self._of_children(),
+            "environment": rank_environment(plan, rank, *self._store) | self._of_children(),
             "target": plan.spec.target,
             "arguments": plan.spec.arguments,
             "module": plan.module,
         }
         fds = [*ends] if self._session is None or rank != self._plan.processes[0] else [*ends, self._session.fd]
-        self._send(self._link, task, fds)
+        send(self._link, task, fds)
         for end in ends:
             os.close(end)
         self._alive[rank] = 0
 
     def _of_children(self) -> dict[str, str]:
         """Environment with which Python processes that a rank starts see the simulated GPUs."""
-        if self._session is None:
+        if self._session is None or self._elsewhere is not None:  # the agent of their node has its own session
             return {}
         ranks = replace(self._plan.ranks, session=self._session.path, stubs=str(self._stubs), joined=True)
         return follower_environment(os.environ, ranks)
@@ -312,7 +307,7 @@ class RankSupervisor:
     def _when_started(self, rank: int, pid: int) -> None:
         self._alive[rank] = pid
         if self._ending.stage >= 2:
-            os.kill(pid, signal.SIGTERM if self._ending.stage == 2 else signal.SIGKILL)
+            self._signal(pid, signal.SIGTERM if self._ending.stage == 2 else signal.SIGKILL)
 
     def _when_not_forked(self, rank: int, message: str) -> None:
         self._fail(1, f"rank {rank}: {message}", reason=Reason.REFUSED, rank=rank)

@@ -24,13 +24,14 @@ from phantora.runs import fold as folding
 from phantora.runs.assemble import About, Recorded, Simulation, assemble, host_facts
 from phantora.runs.data import slowdown
 from phantora.runs.outputs import Logged, with_timeline
-from phantora.runs.preflight import preflight
+from phantora.runs.preflight import OF_RANK, preflight
 from phantora.runs.prepare import Prepared, prepare
 from phantora.spec import COMMAND, FOUND, RunSpec
 from phantora.units import MIB
 
 if TYPE_CHECKING:
     from phantora.fold.mesh import Fold
+    from phantora.nodes.driver import Agents
     from phantora.sim.config import Stats
     from phantora.stubs import StubSet
 
@@ -71,7 +72,8 @@ class _Run:
     def run(self, logged: Logged | None) -> RunResult:
         spec, cluster = self.prepared.spec, self.setup.cluster
         calibration = load_calibration(spec.host).note(cluster) if spec.host is not None else ""
-        for note in filter(None, (self.prepared.note, _which_gpu(spec), calibration, preflight(self._processes()))):
+        crowded = "" if spec.launch.ray else preflight(self._processes())
+        for note in filter(None, (self.prepared.note, _which_gpu(spec), calibration, crowded)):
             self._note(note)
         with unnamed("phantora-failures") as file, unnamed("phantora-tasks") as tasks:
             self.plan = replace(self.plan, ranks=replace(self.plan.ranks, failures=str(file), tasks=str(tasks)))
@@ -157,13 +159,30 @@ class _Run:
 
     def _run_once(self, stub_set: StubSet) -> tuple[Outcome, Simulation]:
         status_line = self.follow(self.plan.world_size, self.stats) if self.follow else None
-        supervisor = RankSupervisor(self.plan, self.console, stubs=stub_set.directory, status_line=status_line)
+        agents = self._agents()
+        supervisor = RankSupervisor(
+            self.plan, self.console, stubs=stub_set.directory, status_line=status_line, elsewhere=agents
+        )
         try:
             simulation = self._assemble(stub_set)
         except BaseException:
             supervisor.close()
             raise
+        if agents is not None:
+            from phantora.nodes.processes import NodeProcesses
+
+            agents.share(simulation.session, stub_set.engine)
+            if simulation.simulator is not None:
+                simulation.simulator.processes = NodeProcesses(agents)
         return supervisor.run(simulation.session, simulation.simulator), simulation
+
+    def _agents(self) -> Agents | None:
+        """The agents of --ray."""
+        if not self.prepared.spec.launch.ray:
+            return None
+        from phantora.nodes.on_ray import start_agents
+
+        return start_agents(self.plan, self.console, OF_RANK)
 
     def _run_command(self) -> tuple[Outcome, Simulation]:
         from phantora.launch.environment import command_environment

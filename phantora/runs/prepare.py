@@ -45,6 +45,7 @@ def prepare(spec: RunSpec) -> Prepared:
     """Raises PhantoraError for what cannot be run."""
     refuse_shares(os.environ)
     spec, note = _started_by_itself(spec)
+    spec = _elsewhere(spec)
     cluster = chosen_cluster(spec)
     if spec.kind == SCRIPT:
         check_script(spec.target)
@@ -72,7 +73,8 @@ def prepare(spec: RunSpec) -> Prepared:
     fold = folding.choose(spec.fold, hosts * here, is_command=spec.kind == COMMAND)
     fold = folding.within_kinds(fold, cluster, here)
     to_be_found = spec.fold.axes in FOUND and spec.kind != COMMAND
-    preflight(len(fold.real) if fold else 1 if to_be_found else hosts * here)
+    if not spec.launch.ray:
+        preflight(len(fold.real) if fold else 1 if to_be_found else hosts * here)
     what_if = parse_what_if(spec.what_if.degrade, spec.what_if.straggler, spec.what_if.background, spec.what_if.fault)
     outputs = Outputs.nowhere() if spec.null else Outputs.of(spec)
     shown = _filter(spec.launch.ranks_filter, here)
@@ -102,6 +104,24 @@ def _ranks_per_host(spec: RunSpec, cluster: Cluster) -> int:
             "--nproc-per-node, or fewer GPUs with --cluster"
         )
     return here
+
+
+def _elsewhere(spec: RunSpec) -> RunSpec:
+    """The run with what --ray implies."""
+    if not spec.launch.ray:
+        if spec.launch.working_dir:
+            raise PhantoraError(
+                "--working-dir ships a folder to the nodes of a Ray cluster: give --ray, or leave it out"
+            )
+        return spec
+    if spec.kind == COMMAND:
+        raise PhantoraError(
+            "--ray places the ranks of a script or a module, and a command starts its own processes: give the script, "
+            "or leave out --ray"
+        )
+    if spec.fold.axes not in (*FOUND, OFF):
+        raise PhantoraError(f"--ray runs every rank as a process: leave out --fold {spec.fold.axes}, or --ray")
+    return replace(spec, fold=FoldSpec(OFF))
 
 
 def _not_folded(spec: RunSpec) -> RunSpec:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+from phantora.wire import stacks
 from phantora.wire.names import ASIDE
 
 _PIECE_BYTES = 1 << 16
@@ -110,6 +112,50 @@ def snapshot(pid: int, only_clock_threads: bool = True, children: bool = True) -
     return Activity(asleep, tuple(switches), ran)
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A process to take the :func:`snapshot` of."""
+
+    pid: int
+    only_clock_threads: bool = True
+    children: bool = True
+
+
+class Processes(Protocol):
+    """Access to the processes of a run, which a number names: a pid where all are on this machine."""
+
+    @property
+    def delay(self) -> float:
+        """Most seconds that a message between two of them takes."""
+
+    def activities(self, asked: Sequence[Asked]) -> list[Activity | None]:
+        """What :func:`snapshot` finds of each."""
+
+    def stopped(self, pid: int) -> bool:
+        """What :func:`stopped` finds."""
+
+    def places(self, pids: Mapping[int, int]) -> dict[int, stacks.Place]:
+        """What :func:`phantora.wire.stacks.collect` finds."""
+
+
+class LocalProcesses:
+    """Processes of this machine."""
+
+    delay = 0.0
+
+    def activities(self, asked: Sequence[Asked]) -> list[Activity | None]:
+        """One after the other."""
+        return [snapshot(one.pid, one.only_clock_threads, one.children) for one in asked]
+
+    def stopped(self, pid: int) -> bool:
+        """From /proc."""
+        return stopped(pid)
+
+    def places(self, pids: Mapping[int, int]) -> dict[int, stacks.Place]:
+        """By a signal."""
+        return stacks.collect(pids)
+
+
 @dataclass(kw_only=True)
 class _Look:
     when: float
@@ -126,7 +172,8 @@ class _Look:
 class IdleDetector:
     """Watches processes from a moment on at which the simulation stood still."""
 
-    def __init__(self) -> None:
+    def __init__(self, processes: Processes | None = None) -> None:
+        self._processes = processes or LocalProcesses()
         self.restart()
 
     def restart(self) -> None:
@@ -139,7 +186,15 @@ class IdleDetector:
     ) -> bool:
         """True if `pid` has done nothing since a poll that many seconds ago. `kept`: another of its threads keeps the
         interpreter, so the threads that count may wait for it."""
-        activity = snapshot(pid, only_clock_threads, children)
+        return self._sleep([Asked(pid, only_clock_threads, children)], at_least, {pid} if kept else ())[0]
+
+    def _sleep(self, asked: Sequence[Asked], at_least: float, kept: Collection[int]) -> list[bool]:
+        found = self._processes.activities(asked)
+        return [
+            self._note(one.pid, activity, at_least, one.pid in kept) for one, activity in zip(asked, found, strict=True)
+        ]
+
+    def _note(self, pid: int, activity: Activity | None, at_least: float, kept: bool) -> bool:
         if activity is None:
             return True  # it is gone; whoever started it will say so
         now = time.monotonic()
@@ -163,12 +218,13 @@ class IdleDetector:
         that it has always done something since a look that lies long back. It is looked at once more then, and so are
         the ranks, which it may have woken.
         """
-        ranks, bystanders = tuple(ranks), tuple(bystanders)
+        others = [Asked(pid, only_clock_threads=False) for pid in bystanders]
+        ours = [Asked(pid) for pid in ranks]
+        at_least += self._processes.delay
 
         def look() -> tuple[bool, bool]:
-            others = [self.asleep(pid, at_least, only_clock_threads=False) for pid in bystanders]
-            ours = [self.asleep(pid, at_least, kept=pid in kept) for pid in ranks]
-            return all(others), all(ours)
+            asleep = self._sleep([*others, *ours], at_least, kept)
+            return all(asleep[: len(others)]), all(asleep[len(others) :])
 
         quiet, idle = look()
         if idle and not quiet:

@@ -14,12 +14,12 @@ from phantora.sim.collectives import NcclEnvironment
 from phantora.sim.config import SimulatorConfig, Stats
 from phantora.sim.engine import library as native
 from phantora.sim.hang import describe, working
-from phantora.sim.idle import IdleDetector, descendants, stopped
+from phantora.sim.idle import IdleDetector, LocalProcesses, Processes, descendants
 from phantora.sim.kernel_profile import limit_power
 from phantora.sim.pricing import Pricing
 from phantora.sim.sharing import CONTEXT_SWITCH_NS, TIME_SLICE_NS
 from phantora.trace.writer import LogWriter
-from phantora.wire import layout, stacks
+from phantora.wire import layout
 from phantora.wire.session import Session
 
 _SLEEP_US = 2000  # longest sleep while a rank waits for an answer
@@ -118,6 +118,8 @@ class Simulator:
             host_pinned=0,
             cpu_seconds=0.0,
         )
+        self.processes: Processes = LocalProcesses()
+        """The ranks' processes; set it before :meth:`run` if they are on other nodes."""
         self.unlike: int | None = None
         """The representative of a folded run that matches none of its neighbours, which has ended the run."""
 
@@ -196,7 +198,7 @@ class Simulator:
 
     def _loop(self) -> None:
         idle_since: float | None = None
-        idle = IdleDetector()
+        idle = IdleDetector(self.processes)
         next_poll = 0.0
         waits = self._session.control["waiting"]
         pause = _SLEEP_US
@@ -263,7 +265,7 @@ class Simulator:
             if self._engine.give_room():
                 idle.restart()
                 return False
-            raise PhantoraError(describe(self._engine.diagnose(), stacks.collect(self._pids())), Reason.HANG)
+            raise PhantoraError(describe(self._engine.diagnose(), self.processes.places(self._pids())), Reason.HANG)
         return False
 
     def _count_stall(self, blocked: float) -> None:
@@ -280,8 +282,8 @@ class Simulator:
         if self._config.notice is None or not waits or since < self._next_notice:
             return
         self._next_notice = since * _NOTICE_FACTOR
-        halted = {rank: pid for rank, pid in running.items() if stopped(pid)}
-        places = stacks.collect({rank: pid for rank, pid in running.items() if rank not in halted})
+        halted = {rank: pid for rank, pid in running.items() if self.processes.stopped(pid)}
+        places = self.processes.places({rank: pid for rank, pid in running.items() if rank not in halted})
         self._config.notice(working(since, places, halted))
 
     def _pids(self) -> dict[int, int]:

@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from phantora.errors import PhantoraError
+from phantora.nodes.ray_cluster import join
 from phantora.sweeps.pool import cores_of, memory_of, run_alone
 from phantora.sweeps.result import Result
 from phantora.sweeps.task import Task
 
 RETRIES = 5  # of a task whose worker or node dies
-LOCAL = "local"
-STARTS = 3  # of a local cluster: on a busy machine Ray's own processes may start too late for it, the next time sooner
-STORE_BYTES = 100 << 20  # of shared memory for Ray's objects: results are small
 POLL_SECONDS = 1.0
 
 
@@ -24,9 +22,8 @@ class RayEngine:
     node."""
 
     def __init__(self, address: str) -> None:
-        self._ray = _ray()
+        self._ray = join(address)
         self._running: dict[Any, Task] = {}
-        self._join(address)
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         self._cores = max((int(node.get("CPU", 0)) for node in nodes), default=0)
         self._all_cores = sum(int(node.get("CPU", 0)) for node in nodes)
@@ -34,25 +31,6 @@ class RayEngine:
         if not self._cores:
             self.close()
             raise PhantoraError(f"--ray {address}: its nodes have no CPU to run on")
-
-    def _join(self, address: str) -> None:
-        local = address == LOCAL
-        options = {"log_to_driver": False, "include_dashboard": False, "object_store_memory": STORE_BYTES}
-        for left in reversed(range(STARTS if local else 1)):
-            try:
-                self._ray.init(None if local else address, logging_level="ERROR", **(options if local else {}))
-                return
-            except Exception as error:
-                self._ray.shutdown()
-                if left:
-                    continue
-                why = (str(error).splitlines() or [type(error).__name__])[0]
-                remedy = (
-                    "Ray gives its processes 15 s to start: try when this machine is less busy, or leave out --ray"
-                    if local
-                    else "start its nodes with `ray start`, and give the head's HOST:PORT"
-                )
-                raise PhantoraError(f"--ray {address}: no cluster of Ray answers ({why}); {remedy}") from error
 
     def has_room(self, task: Task) -> bool:
         """True if one more task can begin now, by CPU cores."""
@@ -106,11 +84,3 @@ def _run(task: Task, folder: str) -> Result:
         raise PhantoraError(f"{folder} does not exist on {where}: a sweep over nodes needs a shared folder")
     os.chdir(folder)
     return run_alone(task)
-
-
-def _ray() -> Any:
-    try:
-        import ray
-    except ImportError:
-        raise PhantoraError("--ray needs Ray: pip install 'phantora[ray]'") from None
-    return ray

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import typing
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -308,7 +308,7 @@ class Status(ctypes.Structure):
 
 @dataclass(frozen=True)
 class Function:
-    """One function of the interface. `arguments` are (C type, name); the first argument of all is the engine."""
+    """One function of the interface. `arguments` are (C type, name); before them the engine's have it."""
 
     name: str
     result: str
@@ -416,6 +416,23 @@ FUNCTIONS = (
     Function("phe_keep_open", "void", (("int", "open"),), "more processes may come when all have gone"),
     Function("phe_get_status", "void", (("phe_status *", "out"),)),
 )
+_CONNECTION = (("int", "socket"), (_INTS, "ranks"), ("int", "count"))
+RELAY = (
+    Function("phr_mirror", "void *", (("void *", "area"),), "the simulator's side"),
+    Function("phr_add_node", "void", (("void *", "relay"), *_CONNECTION), "before phr_start"),
+    Function("phr_start", "void", (("void *", "relay"),)),
+    Function(
+        "phr_follow", "void *", (("void *", "area"), ("int", "node"), *_CONNECTION), "a node's side; it starts at once"
+    ),
+    Function("phr_lost", "int", (("void *", "relay"),), "the first node whose connection has ended, -1: none"),
+    Function("phr_bytes", "int64_t", (("void *", "relay"), ("int", "received"))),
+    Function("phr_close", "void", (("void *", "relay"),), "ends the connections"),
+)
+"""Functions of a relay between the memory of two nodes (``sim/engine/relay``)."""
+
+
+def _of_engine() -> tuple[Function, ...]:
+    return tuple(replace(one, arguments=(("void *", "engine"), *one.arguments)) for one in FUNCTIONS)
 
 
 def c_header() -> str:
@@ -435,8 +452,8 @@ def c_header() -> str:
     lines += ["", "#ifdef __cplusplus", 'extern "C" {', "#endif"]
     lines += ['#define PHE_EXPORT __attribute__((visibility("default")))']
     lines += ["PHE_EXPORT uint32_t phe_layout(void);", "PHE_EXPORT void *phe_open(void *area);"]
-    for function in FUNCTIONS:
-        arguments = ", ".join(f"{kind} {name}" for kind, name in (("void *", "engine"), *function.arguments))
+    for function in (*_of_engine(), *RELAY):
+        arguments = ", ".join(f"{kind} {name}" for kind, name in function.arguments)
         arguments = arguments.replace("* ", "*")
         comment = f"  // {function.meaning}" if function.meaning else ""
         lines.append(f"PHE_EXPORT {function.result} {function.name}({arguments});{comment}")
@@ -471,9 +488,9 @@ def bind(path: Path) -> ctypes.CDLL:
     if library.phe_layout() != checksum():
         raise PhantoraError(f"{path} belongs to another version of phantora; remove it, and it will be built again")
     library.phe_open.restype, library.phe_open.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    for function in FUNCTIONS:
+    for function in (*_of_engine(), *RELAY):
         entry = getattr(library, function.name)
         # The length of a text comes next to it, so it must not be cut at a zero byte.
         entry.restype = ctypes.c_void_p if function.name == "phe_text" else _ctype(function.result)
-        entry.argtypes = [ctypes.c_void_p, *(_ctype(kind) for kind, _ in function.arguments)]
+        entry.argtypes = [_ctype(kind) for kind, _ in function.arguments]
     return library

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-from phantora.wire import schema, shared
+from phantora.wire import relayed, schema, shared
 from phantora.wire.records import Kind, Record, answered, c_record, fields
 from phantora.wire.schema import Enum, Struct
 
@@ -91,6 +91,7 @@ CONSTANTS = {
     "PH_MAX_DEVICES": MAX_DEVICES,
     "PH_MAX_KINDS": MAX_KINDS,
     "PH_SAME_TIME": SAME_TIME,
+    "PH_PID_BITS": relayed.PID_BITS,
 }
 
 
@@ -382,6 +383,13 @@ Header = Struct(
         ("int32_t", "sim_pid", 1, ""),
         ("uint32_t", "doorbell", 1, "futex: ranks ring, the simulator sleeps on it"),
         ("uint32_t", "sim_sleeping", 1, "1 while a ring needs a wake-up"),
+        (
+            "uint32_t",
+            "relay_bell",
+            1,
+            "futex: the simulator rings, the relay of its answers to other nodes sleeps on it",
+        ),
+        ("uint32_t", "relay_sleeping", 1, "1 while it needs a wake-up"),
         ("uint32_t", "host_mode", 1, "enum ph_host_mode"),
         (
             "uint32_t",
@@ -582,7 +590,9 @@ Blob = Struct(
         ("uint8_t", "data", BLOB_BYTES, ""),
     ),
 )
-STRUCTS = (Blob, Device, Header, Control, Reply, Workspace, Row, Activity)
+
+RELAYED = relayed.structs(Header, Control)
+STRUCTS = (Blob, Device, Header, Control, Reply, Workspace, Row, Activity, *RELAYED)
 
 
 def dtype(struct: Struct) -> np.dtype[np.void]:
@@ -611,6 +621,7 @@ def c_header() -> str:
     lines += c_record()
     for struct in STRUCTS:
         lines += ["", *schema.c_struct(struct, dtype(struct).itemsize)]
+    lines += relayed.c_lines(RELAYED)
     return "\n".join([*_PREFACE, f"#define PH_LAYOUT {zlib.crc32(chr(10).join(lines).encode())}U", *lines, ""])
 
 

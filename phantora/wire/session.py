@@ -120,18 +120,8 @@ class Session:
         if workspaces is None:
             workspaces = np.empty(0, layout.dtype(layout.Workspace))
         size = workspace_offset + _round_up(workspaces.nbytes)
-        fd = os.memfd_create("phantora", os.MFD_CLOEXEC)
-        try:
-            os.ftruncate(fd, size)
-            area = mmap.mmap(fd, size)
-        except OSError as error:
-            os.close(fd)
-            raise PhantoraError(
-                f"no memory for the shared area of {world_size} ranks ({size >> 20} MiB): {cause_of(error)}; "
-                "free memory or simulate fewer ranks"
-            ) from error
-        header = np.ndarray((), layout.dtype(layout.Header), buffer=area)
-        control = np.ndarray((world_size,), layout.dtype(layout.Control), buffer=area, offset=control_offset)
+        session = cls._mapped(size, world_size, control_offset, tuple(range(world_size) if real is None else real))
+        area, header, control = session.area, session.header, session.control
         header["version"] = layout.WIRE_VERSION
         header["layout"] = layout.checksum()
         header["world_size"] = world_size
@@ -166,14 +156,46 @@ class Session:
             control["folded"][list(real)] = 0
             header["folded"] = world_size - len(real)
         header["magic"] = layout.MAGIC
+        return session
+
+    def shared_start(self) -> bytes:
+        """What a session on another node begins with (:meth:`like`): all but rings and replies."""
+        rings, workspaces = int(self.header["ring_offset"]), int(self.header["workspace_offset"])
+        return bytes(self.area[:rings]) + bytes(self.area[workspaces : self.size])
+
+    @classmethod
+    def like(cls, start: bytes, real: Sequence[int]) -> Session:
+        """The area on a node of whose ranks `real` are processes, from :meth:`shared_start`. Raises PhantoraError when
+        the machine has no memory left for it."""
+        first = np.frombuffer(start, layout.dtype(layout.Header), 1)[0]
+        world_size, rings, workspaces = (int(first[name]) for name in ("world_size", "ring_offset", "workspace_offset"))
+        session = cls._mapped(int(first["size"]), world_size, int(first["control_offset"]), tuple(real))
+        session.area[:rings] = start[:rings]
+        session.area[workspaces:] = start[rings:]
+        session.header["sim_pid"] = os.getpid()
+        session.header["sim_state"] = layout.SimState.RUNNING
+        return session
+
+    @classmethod
+    def _mapped(cls, size: int, world_size: int, control_offset: int, real: tuple[int, ...]) -> Session:
+        fd = os.memfd_create("phantora", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(fd, size)
+            area = mmap.mmap(fd, size)
+        except OSError as error:
+            os.close(fd)
+            raise PhantoraError(
+                f"no memory for the shared area of {world_size} ranks ({size >> 20} MiB): {cause_of(error)}; "
+                "free memory or simulate fewer ranks"
+            ) from error
         return cls(
             fd=fd,
             world_size=world_size,
             size=size,
             area=area,
-            header=header,
-            control=control,
-            real=tuple(range(world_size) if real is None else real),
+            header=np.ndarray((), layout.dtype(layout.Header), buffer=area),
+            control=np.ndarray((world_size,), layout.dtype(layout.Control), buffer=area, offset=control_offset),
+            real=real,
         )
 
     def close_place(self, rank: int) -> bool:
@@ -186,10 +208,13 @@ class Session:
 
     def ring(self) -> None:
         """Wakes the simulator."""
-        self.header["doorbell"] += 1
+        self._ring("doorbell")
+
+    def _ring(self, bell: str) -> None:
+        self.header[bell] += 1
         fields = layout.dtype(layout.Header).fields
         assert fields is not None
-        self._wake([int(fields["doorbell"][1])])
+        self._wake([int(fields[bell][1])])
 
     def _wake(self, offsets: list[int]) -> None:
         libc = ctypes.CDLL(None)
@@ -207,6 +232,7 @@ class Session:
         tail = control.fields["tail_futex"][1] if control.fields else 0
         futexes += [int(self.header["control_offset"]) + r * control.itemsize + tail for r in self.real]
         self._wake(futexes)
+        self._ring("relay_bell")
 
     def close(self) -> None:
         """Closes the descriptor; the mapping goes when the last view of it does."""

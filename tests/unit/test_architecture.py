@@ -35,10 +35,24 @@ ALLOWED = {
     "profile": {"cost", "hardware", "ttir", "wire"},
     "rank": {"fold", "stubs", "ttir", "wire"},
     "launch": {"fold", "rank"},
-    "runs": {"cost", "fold", "hardware", "importers", "launch", "profile", "rank", "sim", "stubs", "trace", "wire"},
+    "nodes": {"launch", "sim", "stubs", "wire"},
+    "runs": {
+        "cost",
+        "fold",
+        "hardware",
+        "importers",
+        "launch",
+        "nodes",
+        "profile",
+        "rank",
+        "sim",
+        "stubs",
+        "trace",
+        "wire",
+    },
     "view": {"trace"},
     "jobs": {"trace", "wire"},
-    "sweeps": {"jobs", "fold", "hardware", "launch", "trace", "view", "wire"},
+    "sweeps": {"jobs", "fold", "hardware", "launch", "nodes", "trace", "view", "wire"},
 }
 
 
@@ -448,7 +462,7 @@ def test_packages_name_their_process() -> None:
     assert {name for name, _ in rows} >= ALLOWED.keys()
     wrong = []
     for name, process in rows:
-        boxes = {"terminal", "fork server", "rank", "simulator"} & set(process.split(", "))
+        boxes = {"terminal", "agent", "fork server", "rank", "simulator"} & set(process.split(", "))
         line = f"Process: {process.replace(', ', ' and ') if boxes else 'every one'}."
         if line not in (ast.get_docstring(tree(ROOT / "phantora" / name / "__init__.py")) or ""):
             wrong.append(f"{name}: {line}")

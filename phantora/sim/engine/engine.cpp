@@ -67,6 +67,7 @@ int Engine::run(int waiting_us, int resting_us) {
   int moved = PHE_IDLE;
   for (;;) {
     int reason = iterate();
+    if (reason != PHE_IDLE) wake_relay();
     if (reason & ~PHE_MOVED) return reason | moved;
     moved |= reason;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
@@ -117,6 +118,13 @@ bool Engine::sleep(int timeout_us) {
   }
   store<uint32_t>(&header_->sim_sleeping, 0);
   return fresh;
+}
+
+// Of the answers to ranks on other nodes (relay/mirror.h).
+void Engine::wake_relay() {
+  if (!load(&header_->relay_sleeping)) return;
+  __atomic_fetch_add(&header_->relay_bell, 1, __ATOMIC_SEQ_CST);
+  futex(&header_->relay_bell, FUTEX_WAKE, 1, nullptr);
 }
 
 bool Engine::a_rank_is_behind() {
@@ -182,6 +190,7 @@ bool Engine::release_sleepers(const int32_t *sleepers, int count) {
   releases_ += moved;
   if (!moved && communication_.send_ahead()) moved = progress_.news = true;
   advance();
+  wake_relay();
   return moved;
 }
 

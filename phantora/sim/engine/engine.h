@@ -75,6 +75,7 @@ class Engine {
   int64_t frontier();  // nothing earlier can change
   void write_power();
   bool sleep(int timeout_us);
+  void wake_relay();
   bool a_rank_is_behind();
   bool a_rank_waits();
   bool a_recording_runs_out();

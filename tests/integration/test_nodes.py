@@ -1,0 +1,115 @@
+"""Runs whose ranks are children of agents (`--ray`), here plain processes: the log is that of the local run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.robustness.sample_logs import difference, rows
+from tests.support import runs
+
+pytestmark = pytest.mark.ranks
+ROOT = Path(__file__).resolve().parents[2]
+
+# More records than a ring has places; a rank that sleeps in a store until another one has an answer; large replies.
+PROGRAM = """
+import json
+import os
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+print("rank", rank, "of", dist.get_world_size(), flush=True)
+if rank == 1 and "FAILS" in os.environ:
+    raise ValueError("no such layer")
+if rank == 1 and "DIES" in os.environ:
+    agent = json.loads(os.environ["PHANTORA_RANK"])["session"].split("/")[2]
+    os.kill(int(agent), 9)
+torch.cuda.set_device(0)
+x = torch.ones(512, 512, device="cuda")
+for _ in range(3000):
+    x = x + 1
+store = dist.distributed_c10d._get_default_store()
+for turn in range(4):
+    if rank == turn % 2:
+        dist_sum = torch.ones(1 << 20, device="cuda").sum()
+        torch.cuda.synchronize()
+        store.set(f"turn{turn}", "1")
+    else:
+        store.wait([f"turn{turn}"])
+        x = x * 2
+gathered = [None] * 2
+dist.all_gather_object(gathered, "x" * 70000 + str(rank))
+assert [len(text) for text in gathered] == [70001, 70001]
+dist.all_reduce(x)
+dist.destroy_process_group()
+"""
+
+
+def trace(folder: Path, *more: str) -> runs.Run:
+    command = [
+        sys.executable,
+        "-m",
+        "tests.support.agents",
+        "trace",
+        "-o",
+        "agents.arrow",
+        "--no-summary",
+        "--ray",
+        "2",
+    ]
+    own = {**runs.environment(shared=True), "PYTHONPATH": str(ROOT), **dict(one.split("=") for one in more)}
+    done = subprocess.run(
+        [*command, "--no-recording", "--cluster", "2x1xH100", "program.py"],
+        cwd=folder,
+        env=own,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    return runs.Run(done.returncode, done.stdout, done.stderr, folder)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("nodes")
+    (folder / "program.py").write_text(PROGRAM)
+    return folder
+
+
+def test_the_log_is_that_of_the_local_run(place: Path) -> None:
+    done = trace(place)
+    assert done.status == 0, done.err
+    assert sorted(line for line in done.out.splitlines() if "of 2" in line) == [
+        "[rank0]: rank 0 of 2",
+        "[rank1]: rank 1 of 2",
+    ]
+    local = runs.trace(place, "--cluster", "2x1xH100", "program.py")
+    assert difference(rows(place / "agents.arrow"), rows(local.log)) == ""
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("FAILS=1", "rank 1 at program.py:11: ValueError: no such layer"),
+        ("DIES=1", "node n1 (ranks 1): the connection to its agent has ended"),
+    ],
+)
+def test_a_failure_names_its_place_and_keeps_the_log(place: Path, how: str, message: str) -> None:
+    done = trace(place, how)
+    assert done.status == 1 and message in done.err, done.err
+    assert "Traceback" not in done.err.replace("[rank1]: Traceback", "")
+    assert "phantora: partial log " in done.err
+    assert not [pid for pid in Path("/proc").glob("[0-9]*") if b"phantora.nodes.agent import" in _command(pid)]
+
+
+def _command(process: Path) -> bytes:
+    try:
+        return (process / "cmdline").read_bytes()
+    except OSError:
+        return b""
