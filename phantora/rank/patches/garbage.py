@@ -17,7 +17,6 @@ import functools
 import gc
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 
 from phantora.rank.clock import Runtime
 from phantora.rank.patch import Patch, Rank, When
@@ -98,15 +97,19 @@ class Collector:
 
     def _take(self) -> None:
         """The time of a full collection; an annotation where all of them count."""
-        from torch.autograd.profiler import record_function
-
         from phantora.wire.layout import Api
 
         imported, own = self._imported(), len(gc.get_objects())
         self._total, self._pending, self._rounds = imported + own, 0, 0
         per = self._runtime.times_ns
-        with record_function(GARBAGE) if self._counted else nullcontext():
-            self._runtime.advance(per(Api.GC_IMPORTED, _rounded(imported)) + per(Api.GC_OBJECT, _rounded(own)))
+        spent = per(Api.GC_IMPORTED, _rounded(imported)) + per(Api.GC_OBJECT, _rounded(own))
+        if not self._counted:
+            self._runtime.advance(spent)
+            return
+        from torch.autograd.profiler import record_function
+
+        with record_function(GARBAGE):
+            self._runtime.advance(spent)
 
 
 def install(rank: Rank) -> None:
