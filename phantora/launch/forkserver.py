@@ -9,6 +9,7 @@ parent -> server   {"do": "load", "stubs": DIR or null, "devices": N, "argv": [.
                    {"do": "store", "port": N}            hosts the TCPStore of the job
                    {"do": "rank", ...RankTask}           with descriptors [stdout, stderr, session?]
 server -> parent   {"is": "here", "pid": N}           of one that was forked for this run (launch/shared_forkserver.py)
+                   {"is": "printed", "text": text}       what the imports for many runs printed
                    {"is": "loaded", "seconds": s, "threads": n}
                    {"is": "spoiled"}                     by what was shared; it begins anew and waits for "load"
                    {"is": "store", "port": N, "pid": N}
@@ -32,7 +33,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -48,6 +49,7 @@ from phantora.rank.stub_loader import find_stubs, install_tracer, load_stubs
 from phantora.spec import VARIABLE
 
 MESSAGE_BYTES = 1 << 17
+PRINTED_BYTES = 1 << 14
 # The interpreter must not find modules of the current directory before the ones installed, and
 # finds phantora itself wherever the parent found it. SIGINT ends it without a traceback, also while it imports; the
 # parent reports the cause.
@@ -122,6 +124,8 @@ class Base:
     """The stubs and modules that a server has loaded."""
 
     rank: Rank
+    printed: str = ""
+    """What the imports printed, for the runs that share them."""
 
 
 def load_base(stubs: str, devices: int, imports: tuple[str, ...]) -> Base:
@@ -429,6 +433,8 @@ def _of_a_run(runs: socket.socket, environment: dict[str, str]) -> tuple[ForkSer
     os.environ.update(message["of_shell"])
     with suppress(OSError):  # the run has ended already
         link.sendall(json.dumps({"is": "here", "pid": os.getpid()}).encode())
+        if loaded.printed:
+            link.sendall(json.dumps({"is": "printed", "text": loaded.printed}).encode())
     wanted = read_message(json.dumps({k: v for k, v in message.items() if k not in ("folder", "of_shell")}).encode())
     assert isinstance(wanted, Load)
     return ForkServer(link, environment, loaded), wanted
@@ -443,14 +449,33 @@ def _begin_anew(link: socket.socket, environment: Mapping[str, str], *, many: bo
 def _load_for_all(message: Mapping[str, Any]) -> Base | dict[str, str]:
     """The base for a run; or the answer to each request, if the base cannot be had."""
     sys.argv = message["argv"]
-    try:
-        base = load_base(message["stubs"], message["devices"], tuple(message["imports"]))
-    except PhantoraError as error:
-        return {"is": "failed", "message": str(error)}
-    if not _import_shared(message["shared"], message["devices"]):
-        return {"is": "spoiled"}
+    with _kept_output() as file:
+        try:
+            base = load_base(message["stubs"], message["devices"], tuple(message["imports"]))
+        except PhantoraError as error:
+            return {"is": "failed", "message": str(error)}
+        if not _import_shared(message["shared"], message["devices"]):
+            return {"is": "spoiled"}
     _settle()
-    return base
+    return replace(base, printed=os.pread(file, PRINTED_BYTES, 0).decode(errors="replace"))
+
+
+@contextmanager
+def _kept_output() -> Iterator[int]:
+    """A file with what is written within it to standard output and error, also by C."""
+    file = os.memfd_create("phantora-printed")
+    own = os.dup(1), os.dup(2)
+    for stream in (1, 2):
+        os.dup2(file, stream)
+    try:
+        yield file
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        process.flush_c_streams()
+        for stream, fd in enumerate(own, 1):
+            os.dup2(fd, stream)
+            os.close(fd)
 
 
 def main(parent: int, fd: int, many: Sequence[str]) -> None:

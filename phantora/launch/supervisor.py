@@ -244,6 +244,9 @@ class RankSupervisor:
         assert isinstance(self._server, ForkedServer)
         self._server.known(pid)
 
+    def _when_printed(self, text: str) -> None:
+        self._console.write(STDERR, text.encode())
+
     def _when_failed(self, message: str) -> None:
         self._fail(1, message, reason=Reason.REFUSED)
 

@@ -41,16 +41,17 @@ def _until(true: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def _run(folder: Path, stubs: Path) -> int:
-    """The number of a run's fork server, which has imported `toyimport`."""
+def _run(folder: Path, stubs: Path) -> str:
+    """What the imports of a run printed, which are `toyimport`."""
     load = {"do": "load", "stubs": str(stubs), "devices": 1, "argv": ["a.py"], "imports": ["toyimport"], "shared": []}
     with daemon.connected(LONG) as link:
         link.settimeout(60)
         link.send(json.dumps({**load, "ranks": "{}", **surroundings(), "folder": str(folder)}).encode())
         pid = json.loads(link.recv(1 << 16))["pid"]
         assert process.runs(pid)
+        printed = str(json.loads(link.recv(1 << 16))["text"])
     _until(lambda: not process.runs(pid))
-    return int(pid)
+    return printed
 
 
 def test_runs_share_what_is_imported_until_it_changes(
@@ -58,9 +59,9 @@ def test_runs_share_what_is_imported_until_it_changes(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     module, imports = tmp_path / "toyimport.py", tmp_path / "imports"
-    module.write_text(f"open({str(imports)!r}, 'a').write('x')\n")
+    module.write_text(f"import os; open({str(imports)!r}, 'a').write('x'); print('a'); os.write(2, b'b'); print('c')\n")
     for _ in range(2):
-        _run(tmp_path, stub_set.directory)
+        assert sorted("".join(_run(tmp_path, stub_set.directory).split())) == ["a", "b", "c"]
     assert imports.read_text() == "x"
     (first,) = daemon.running()
     module.write_text(module.read_text() + "# changed\n")
