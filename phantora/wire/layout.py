@@ -67,7 +67,7 @@ __all__ = [
     "fields",
 ]
 
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 MAGIC = 0x314152544E414850  # "PHANTRA1"
 GOLDEN = 0x9E3779B97F4A7C15  # 2 ** 64 / golden ratio: spreads keys of hash tables
 
@@ -77,6 +77,7 @@ REPLY_BYTES = 65536  # payload bytes of one reply; longer payloads travel in pie
 L2_STEPS = 4  # of the share of an operator's operands that L2 holds
 BLOB_BYTES = 56  # bytes of variable-length data that one BLOB record carries
 SAME_TIME = 1 << 20  # price of a TIMED launch that takes as long as it did: its price is a ratio
+OTHER_THREADS = 64  # index of the first thread that is neither the main thread nor one of autograd
 MAX_KINDS = 4  # of GPUs in a cluster
 MAX_DEVICES = 128  # of a host, a multiple of 64: the largest NVLink domain has 72
 CONSTANTS = {
@@ -92,6 +93,7 @@ CONSTANTS = {
     "PH_MAX_KINDS": MAX_KINDS,
     "PH_SAME_TIME": SAME_TIME,
     "PH_PID_BITS": relayed.PID_BITS,
+    "PH_OTHER_THREADS": OTHER_THREADS,
 }
 
 

@@ -188,6 +188,34 @@ def test_a_sleeper_goes_on_when_its_peer_is_released(engine_library: Path) -> No
     assert arrival == 330
 
 
+def test_threads_wait_for_their_own_answers(engine_library: Path) -> None:
+    """A thread of autograd waits 100 ns and a watchdog asks while the host waits for a kernel of 1000 or 3000 ns."""
+    bench = Bench.create(engine_library, 1, record=True)
+    (rank,) = bench.ranks
+    rank.stream(8)
+    rank.kernel("k:1000", stream=0, blocks=1)
+    rank.emit("EVENT_RECORD", id=1)
+    rank.kernel("k:100", stream=8, blocks=1)
+    rank.ask("host", "STREAM_SYNC", at=10)
+    rank.ask("autograd", "STREAM_SYNC", stream=8, thread=1, at=20)
+    rank.ask("watchdog", "EVENT_QUERY", id=1, thread=layout.OTHER_THREADS, at=30)
+    bench.run()
+    rank.answer("autograd")
+    assert rank.answer("host") == (0, 1000)
+    rank.emit("OP_BEGIN", op=1, start=1001, at=1005)
+    rank.emit("OP_END", op=1, at=1010)
+    rank.exit()
+    bench.run()
+    said = recorded(bench)
+    assert not any(records["kind"] == layout.Kind.EVENT_QUERY for records in said[0])
+    for kernel, late in ((1000, 0), (3000, 2000)):
+        again = replayed(engine_library, said)
+        again.durations = {"k:1000": kernel}
+        assert again.run() & native.DONE
+        (operator,) = (row for row in again.rows() if row["kind"] == "OPERATOR")
+        assert (operator["start"], operator["end"]) == (1001 + late, 1010 + late)
+
+
 def test_payloads_polls_and_addresses_are_not_kept(engine_library: Path) -> None:
     helper = layout.Flag["PH_F_HELPER"]
     bench = Bench.create(engine_library, 1, record=True)

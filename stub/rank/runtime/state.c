@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #define AUTOGRAD_NAME "pt_autograd"
-#define FIRST_OTHER_THREAD 64  // indices below: main thread and autograd threads by their number
 
 ph_runtime ph_rt = {.session = -1};
 ph_hooks ph_upper;
@@ -23,7 +22,7 @@ static int autograd_index(const char *name) {
   const char *digits = name + strlen(AUTOGRAD_NAME);
   while (*digits && (*digits < '0' || *digits > '9')) digits++;
   int index = 1 + atoi(digits);
-  return index < FIRST_OTHER_THREAD ? index : FIRST_OTHER_THREAD - 1;
+  return index < PH_OTHER_THREADS ? index : PH_OTHER_THREADS - 1;
 }
 
 static void identify(ph_thread *self, uint32_t generation) {
@@ -40,7 +39,7 @@ static void identify(ph_thread *self, uint32_t generation) {
   if (self->moves_clock) {
     self->index = (uint8_t)autograd_index(name);
   } else {
-    int index = FIRST_OTHER_THREAD + atomic_fetch_add(&last_thread, 1);
+    int index = PH_OTHER_THREADS + atomic_fetch_add(&last_thread, 1);
     self->index = (uint8_t)(index < 255 ? index : 255);
   }
 }

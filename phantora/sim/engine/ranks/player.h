@@ -11,23 +11,27 @@ class Player {
   explicit Player(double scale) : scale_(scale) {}
   // A MOVED record is not due: the rank sleeps outside CUDA.
   bool sleeps() const { return sleeps_; }
-  // Records that came while the host waited (from a helper thread) do not wait for the answer.
-  bool is_due(const ph_record &r) const { return !waits_ || r.time < resumes_ || meets(r); }
+  // Records that other threads sent while one waited do not wait for its answer.
+  bool is_due(const ph_record &r) const;
   // Makes the recorded `r` the rank's next record.
   void issue(ph_record &r);
   // A sleep outside CUDA ends when the rank that it waited for, directly or not, is released. False: not yet.
   // `answers`: of the other rank; answers given so far.
   bool wakes(Rank &rank, const ph_record &r, const Rank &other, const Player &of_other);
-  void answered(int64_t clock);
+  void answered(const ph_record &r, int64_t clock);  // the request `r`
 
  private:
+  struct Wait {  // of a thread, for an answer
+    uint8_t thread;
+    int64_t resumes;  // recorded clock after it
+  };
   int64_t clock(int64_t recorded) const;
   void shift(int64_t recorded, int64_t ours);
 
   double scale_;              // of host time
-  bool waits_ = false;        // a request is not answered
+  std::vector<Wait> waits_;
+  int64_t answered_ = 0;  // our clock after the latest answer
   bool sleeps_ = false;
-  int64_t resumes_ = 0;       // recorded clock after that request
   int64_t then_ = 0, now_ = 0;  // recorded clock and ours, at the last moment that shifted them
   std::vector<std::pair<int64_t, int64_t>> shifts_;  // those moments, as far as they changed anything
   std::vector<int64_t> answers_;                     // our clock after each answer

@@ -22,7 +22,7 @@ void RankTable::answered(Rank &rank, const ph_record &r, int64_t clock) {
   if (!asks(r) || r.kind == PH_PAYLOAD || of_profiler(r)) return;
   ++rank.answered;
   if (Recorder *to = recorder(rank)) to->answered(r, clock);
-  if (Player *p = player(rank)) p->answered(clock);
+  if (Player *p = player(rank)) p->answered(r, clock);
 }
 
 }  // namespace phe

@@ -5,7 +5,7 @@ namespace {
 
 bool forgotten(const ph_record &r) {
   if (r.kind == PH_PAYLOAD || r.kind == PH_NOP || r.kind == PH_SITE || r.kind == PH_CLOCK) return true;
-  if (r.kind == PH_CORRELATE || of_profiler(r)) return true;
+  if (r.kind == PH_CORRELATE || of_profiler(r) || of_watchdog(r)) return true;
   if (r.kind == PH_MEMCPY || r.kind == PH_MEMSET || meets(r)) return false;
   return r.slot != PH_NO_SLOT && (r.flags & PH_F_HELPER);
 }

@@ -10,8 +10,10 @@ constexpr int64_t NEVER_RESUMED = -1;  // of a request that was not answered whe
 
 // A profiler's questions move no clock.
 inline bool of_profiler(const ph_record &r) { return r.kind == PH_PROFILE || r.kind == PH_PROFILE_NAME; }
+// A watchdog's question, in the name of the host: it moves no clock, and nothing waits for its answer.
+inline bool of_watchdog(const ph_record &r) { return r.kind == PH_EVENT_QUERY && r.thread >= PH_OTHER_THREADS; }
 // True if the rank's host waits for an answer to `r`.
-inline bool asks(const ph_record &r) { return r.slot != PH_NO_SLOT && !(r.flags & PH_F_HELPER); }
+inline bool asks(const ph_record &r) { return r.slot != PH_NO_SLOT && !(r.flags & PH_F_HELPER) && !of_watchdog(r); }
 // A rank's helper thread that meets a peer for a connection. The peer's host waits for it.
 inline bool meets(const ph_record &r) { return r.kind == PH_EXCHANGE && r.id && (r.flags & PH_F_HELPER); }
 
