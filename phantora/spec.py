@@ -359,10 +359,10 @@ class LaunchSpec(_Json):
     )
     working_dir: str = option(
         "",
-        "Ship this folder to the nodes of --ray; SCRIPT is relative to it.",
+        "Ship this folder, with the current one in it, to the nodes of --ray.",
         _CLUSTER,
         metavar="DIR",
-        unset="the current folder, which the nodes share",
+        unset="none: the nodes share the current folder",
         commands=(TRACE,),
     )
     role: str = option("default", "Role of the ranks.", _LAUNCH, hidden=True, commands=(TRACE,))

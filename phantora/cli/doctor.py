@@ -20,16 +20,22 @@ RANDOM = (
 \b
   phantora doctor
   phantora doctor train.py
+  phantora doctor --ray auto
   phantora doctor --json > machine.json
 """
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--ray", metavar="ADDRESS", help="Check the nodes of a Ray cluster: auto or HOST:PORT.")
 @click.argument("script", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.pass_context
-def doctor(ctx: click.Context, as_json: bool, script: Path | None) -> None:
+def doctor(ctx: click.Context, as_json: bool, ray: str | None, script: Path | None) -> None:
     """Check this machine and the installed torch; or, of SCRIPT, the packages that it imports.
 
     Ends with status 1 if a requirement is missing. SCRIPT is read and not run."""
+    if ray is not None and script is not None:
+        raise click.UsageError("give --ray or a script", ctx)
+    if ray is not None:
+        ctx.exit(_of_cluster(ray, as_json))
     if script is not None:
         ctx.exit(_of_script(script, as_json))
     from phantora import stubs
@@ -52,6 +58,23 @@ def doctor(ctx: click.Context, as_json: bool, script: Path | None) -> None:
             click.echo(f"daemon     {one}")
         click.echo("result     ready" if report.ok else "result     not ready: see `problem`")
     ctx.exit(0 if report.ok else 1)
+
+
+def _of_cluster(address: str, as_json: bool) -> int:
+    """Prints what each node is good for. 1: ranks cannot run on one."""
+    from phantora.json_data import encode
+    from phantora.nodes import on_ray
+    from phantora.runs.preflight import OF_RANK
+
+    found = on_ray.check_nodes(address, OF_RANK)
+    if as_json:
+        click.echo(json.dumps([encode(node) for node in found], indent=1))
+    else:
+        for node in found:
+            room = f"{node.cores} cores, memory for {node.ranks:,} ranks"
+            click.echo(f"node       {node.name}: {node.problem or room}")
+        click.echo("result     " + ("not ready" if any(node.problem for node in found) else "ready"))
+    return int(any(node.problem for node in found))
 
 
 def _of_script(script: Path, as_json: bool) -> int:

@@ -140,13 +140,12 @@ class Agent:
 
     def _enter(self, folder: str, script: str) -> None:
         where = os.uname().nodename
-        if folder:
-            try:
-                os.chdir(folder)
-            except OSError:
-                raise PhantoraError(
-                    f"{folder} does not exist on {where}: share the folder, or ship it with --working-dir"
-                ) from None
+        try:
+            os.chdir(folder)
+        except OSError:
+            raise PhantoraError(
+                f"{folder} does not exist on {where}: share the folder, or ship it with --working-dir"
+            ) from None
         if script and not os.path.exists(script):
             raise PhantoraError(
                 f"no script {script!r} in {os.getcwd()} on {where}: share its folder, or ship it with --working-dir"

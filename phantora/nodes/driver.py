@@ -50,7 +50,7 @@ class Nodes(Protocol):
 
     @property
     def folder(self) -> str:
-        """Folder of the script on each; "": the one that an agent starts in."""
+        """Folder on each that stands for the current one here; relative to the one that an agent starts in."""
 
     def name(self, node: int) -> str:
         """Name of a node for messages."""

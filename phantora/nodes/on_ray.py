@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
+import socket
+from dataclasses import dataclass
 from typing import Any
 
 from phantora.errors import PhantoraError
 from phantora.launch.output import Console
 from phantora.launch.plan import Plan
-from phantora.nodes.agent import start_agent
+from phantora.nodes.agent import CONNECT_SECONDS, start_agent
 from phantora.nodes.driver import Agents
+from phantora.nodes.identity import Identity, compare, identity
 from phantora.nodes.placement import share_out
 from phantora.nodes.ray_cluster import join
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeCheck:
+    """What ``phantora doctor --ray`` finds on a node."""
+
+    name: str
+    cores: int
+    ranks: int
+    """Ranks for which it has memory."""
+    problem: str
+    """Reason why ranks cannot run there; "": none."""
+
+
+CHECK_SECONDS = 60.0
+"""Seconds in which a node must answer."""
 
 
 class RayNodes:
@@ -21,7 +40,8 @@ class RayNodes:
         self._of_rank = of_rank
         self._ray = join(address, working_dir)
         self.host = str(self._ray.util.get_node_ip_address())
-        self.folder = "" if working_dir else str(Path.cwd())
+        # An agent starts in the folder that was shipped.
+        self.folder = os.path.relpath(os.getcwd(), working_dir) if working_dir else os.getcwd()
         found = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
         if not found:
             self.stop()
@@ -54,6 +74,22 @@ class RayNodes:
         self._actors[node] = actor.remote()
         self._ends[node] = self._actors[node].run.remote(order)
 
+    def check(self, node: int, port: int) -> NodeCheck:
+        """Asks the node for its software, and lets it connect to `port` of this machine."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        here = NodeAffinitySchedulingStrategy(self._nodes[node]["NodeID"], soft=False)
+        asked = self._ray.remote(_visit).options(num_cpus=0, max_retries=0, scheduling_strategy=here)
+        try:
+            theirs, problem = self._ray.get(asked.remote(self.host, port), timeout=CHECK_SECONDS)
+            compare(identity(), theirs)
+        except PhantoraError as error:
+            problem = str(error)
+        except Exception as error:
+            problem = _line(error, -1)
+        cores = int(self._nodes[node]["Resources"]["CPU"])
+        return NodeCheck(name=self.name(node), cores=cores, ranks=self.rooms[node], problem=problem)
+
     def failure(self, node: int) -> str:
         """How the agent has ended, if it has."""
         ready, _ = self._ray.wait([self._ends[node]], timeout=0)
@@ -62,14 +98,28 @@ class RayNodes:
         try:
             return str(self._ray.get(ready[0]))
         except Exception as error:
-            lines = [line for line in str(error).splitlines() if line.strip()]
-            return lines[0].rstrip(".") if lines else type(error).__name__
+            return _line(error, 0)
 
     def stop(self) -> None:
         """Ends the actors and leaves Ray."""
         for actor in self._actors.values():
             self._ray.kill(actor)
         self._ray.shutdown()
+
+
+def _line(error: Exception, place: int) -> str:
+    """A line of an error's text."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[place].strip().rstrip(".") if lines else type(error).__name__
+
+
+def _visit(host: str, port: int) -> tuple[Identity, str]:
+    """On a node: its software, and the reason why it cannot connect to the driver."""
+    try:
+        socket.create_connection((host, port), CONNECT_SECONDS).close()
+    except OSError as error:
+        return identity(), f"cannot connect to {host}, where the command runs: {error}"
+    return identity(), ""
 
 
 class _Agent:
@@ -82,6 +132,16 @@ class _Agent:
         lines = [line for line in agent.stderr.read().splitlines() if line.strip()]
         status = agent.wait()
         return (lines[-1] if lines else f"status {status}") if status else "it was not needed any more"
+
+
+def check_nodes(address: str, of_rank: int) -> list[NodeCheck]:
+    """All nodes of a cluster. Raises PhantoraError if it does not answer."""
+    nodes = RayNodes(address, "", of_rank)
+    try:
+        with socket.create_server((nodes.host, 0)) as listener:
+            return [nodes.check(node, listener.getsockname()[1]) for node in range(len(nodes.rooms))]
+    finally:
+        nodes.stop()
 
 
 def start_agents(plan: Plan, console: Console, of_rank: int) -> Agents:

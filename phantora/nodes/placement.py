@@ -29,10 +29,9 @@ def share_out(hosts: int, ranks_per_host: int, rooms: Sequence[int]) -> list[Sha
             f"the nodes have memory for {sum(room):,} hosts of {ranks_per_host} ranks, and {hosts:,} are simulated: "
             "add nodes to the cluster, or fold the run on this machine (--fold, docs/scale.md)"
         )
-    given = [hosts * most // sum(room) for most in room]
-    while sum(given) < hosts:  # the rest, one by one, to the nodes with most room left
-        best = max(range(len(room)), key=lambda node: (room[node] - given[node], -given[node], -node))
-        given[best] += 1
+    given = [0] * len(room)
+    for _ in range(hosts):  # each to the node that has most room for one of its hosts
+        given[max(range(len(room)), key=lambda node: (room[node] / (given[node] + 1), -node))] += 1
     shares, first = [], 0
     for node, count in enumerate(given):
         if count:

@@ -114,6 +114,12 @@ def _elsewhere(spec: RunSpec) -> RunSpec:
                 "--working-dir ships a folder to the nodes of a Ray cluster: give --ray, or leave it out"
             )
         return spec
+    if shipped := spec.launch.working_dir:
+        folder = Path(shipped).resolve()
+        if not folder.is_dir() or not Path.cwd().is_relative_to(folder):
+            raise PhantoraError(
+                f"--working-dir {shipped} must be a folder that has the current one, {Path.cwd()}, in it"
+            )
     if spec.kind == COMMAND:
         raise PhantoraError(
             "--ray places the ranks of a script or a module, and a command starts its own processes: give the script, "

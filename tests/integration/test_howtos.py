@@ -33,6 +33,7 @@ ORDER = (
     "hang-or-out-of-memory",
     "extensions-without-nvcc",
     "agents",
+    "many-machines",
     "limits",
 )
 MOST_LINES = 60
@@ -61,6 +62,7 @@ SAID = {
     "hang-or-out-of-memory": (),  # unit/test_why.py reads such files
     "extensions-without-nvcc": (),  # test_standins.py
     "agents": (),  # test_mcp.py
+    "many-machines": (),  # test_nodes.py
     "limits": ("torch",),
 }
 

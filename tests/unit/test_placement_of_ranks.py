@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from click.testing import CliRunner
 
+from phantora.cli.doctor import doctor
 from phantora.errors import PhantoraError
+from phantora.nodes import on_ray
 from phantora.nodes.identity import Identity, compare
 from phantora.nodes.placement import share_out
 from phantora.wire import layout, relayed
@@ -31,6 +34,7 @@ def test_every_field_of_the_shared_memory_has_a_way() -> None:
     ("hosts", "per_host", "rooms", "expected"),
     [
         (2, 2, [100, 100], [(0, (0, 1)), (1, (2, 3))]),
+        (2, 1, [100, 99], [(0, (0,)), (1, (1,))]),
         (3, 1, [100, 1], [(0, (0, 1, 2))]),
         (1, 4, [100, 100], [(0, (0, 1, 2, 3))]),
         (3, 2, [3, 7], [(0, (0, 1)), (1, (2, 3, 4, 5))]),
@@ -55,3 +59,19 @@ def test_nodes_have_the_same_software(field: str, words: str) -> None:
     compare(ours, replace(ours, host="there"))
     with pytest.raises(PhantoraError, match=f"there has {words}, and this machine has"):
         compare(ours, replace(ours, host="there", **{field: "3.1"}))
+
+
+@pytest.mark.parametrize(("problem", "status", "result"), [("", 0, "ready"), ("torch 2.9.1 there", 1, "not ready")])
+def test_doctor_checks_a_cluster(problem: str, status: int, result: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [
+        on_ray.NodeCheck(name=name, cores=8, ranks=300, problem=what) for name, what in (("a", ""), ("b", problem))
+    ]
+    monkeypatch.setattr(on_ray, "check_nodes", lambda address, of_rank: nodes if address == "auto" else [])
+    shown = CliRunner().invoke(doctor, ["--ray", "auto"])
+    second = problem or "8 cores, memory for 300 ranks"
+    assert shown.output.splitlines() == [
+        "node       a: 8 cores, memory for 300 ranks",
+        f"node       b: {second}",
+        f"result     {result}",
+    ]
+    assert shown.exit_code == status
