@@ -13,6 +13,8 @@ from validation.data import HERE
 TABLES = {
     "real-runs": "validation.compare.runs",
     "error-bars": "validation.compare.bars validation/compare/bars.jsonl",
+    "spread": "validation.compare.spread",
+    "jitter": "validation.fits.jitter",
     "layout-order": "validation.compare.sweep_order",
     "kernels": "validation.compare.kernels",
     "collectives": "validation.compare.collectives",
