@@ -144,6 +144,15 @@ def _label(row: Mapping[str, Any]) -> str:
     return f"{row['model']} {machine} {row['Precision']} {axes} {row['container'].split()[0]}"
 
 
+def by_group(titles: tuple[str, str], errors: Mapping[tuple[str, str], list[float]]) -> Iterator[str]:
+    """Lines of a table of errors; positive ones are rates that are too high."""
+    yield f"| {titles[0]} | {titles[1]} | rows | mean error | mean | largest |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for group, found in sorted(errors.items()):
+        size, mean = statistics.fmean(map(abs, found)), statistics.fmean(found)
+        yield f"| {' | '.join(group)} | {len(found)} | {size:.1%} | {mean:+.1%} | {max(found, key=abs):+.1%} |"
+
+
 PAIRS = (("NVFP4", "MXFP8"), ("FP8", "MXFP8"), ("FP8", "BF16"), ("MXFP8", "BF16"))
 Rates = dict[str, tuple[float, float]]
 """Published and simulated rate by precision."""
@@ -187,6 +196,7 @@ def main() -> None:
     if not args.known:
         journal.fill([run for run in map(expressed, rows) if isinstance(run, Run)], args.jobs)
     errors: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    of_models: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     reasons: Counter[str] = Counter()
     formats: defaultdict[tuple[str, ...], Rates] = defaultdict(dict)
     print(f"{'row':<64}{'published':>10}{'simulated':>10}{'error':>8}   tokens/s/GPU")
@@ -201,15 +211,14 @@ def main() -> None:
             print(f"{_label(row):<64}{published:>10,.0f}   left out: {error}", flush=True)
             continue
         errors[run.gpu, row["Precision"]].append(rate / published - 1.0)
+        machine = "H100" if run.gpu == "H100" else "Blackwell"
+        kind = "" if row["section"] == "Pre-Training Performance" else f", {row['section'].split()[0]}"
+        of_models[row["model"] + kind, run.gpu].append(rate / published - 1.0)
+        of_models[row["model"], machine].append(rate / published - 1.0)
+        of_models["all", machine].append(rate / published - 1.0)
         formats[row["model"], row["System"], row["container"], row["#-GPUs"]][row["Precision"]] = published, rate
         print(f"{_label(row):<64}{published:>10,.0f}{rate:>10,.0f}{rate / published - 1.0:>+8.1%}", flush=True)
-    print("\n| GPU | precision | rows | mean error | mean | largest |\n| --- | --- | --- | --- | --- | --- |")
-    for (gpu, precision), found in sorted(errors.items()):
-        sizes = list(map(abs, found))
-        print(
-            f"| {gpu} | {precision} | {len(found)} | {statistics.fmean(sizes):.1%} | {statistics.fmean(found):+.1%} "
-            f"| {max(sizes):.1%} |"
-        )
+    print("", *by_group(("GPU", "precision"), errors), "", *by_group(("model", "GPU"), of_models), sep="\n")
     for reason, count in reasons.most_common():
         print(f"left out, {count}: {reason}")
     print("", *ratios(formats), sep="\n")
