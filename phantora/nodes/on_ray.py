@@ -155,5 +155,6 @@ def start_agents(plan: Plan, console: Console, of_rank: int) -> Agents:
     except BaseException:
         nodes.stop()
         raise
-    console.message(f"phantora: ranks run on {', '.join(agents.described())}")
+    if not plan.ranks.quiet:
+        console.message(f"phantora: ranks run on {', '.join(agents.described())}")
     return agents
