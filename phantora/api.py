@@ -343,7 +343,8 @@ def plan(
         per_host: GPUs of a host.
         rate: Tokens per second that are enough; the search ends there.
         tokens: Tokens of the whole job, for its time and cost.
-        price: Dollars per GPU and hour: 2.5, or ``"H100=2.5,H200=3.5"``.
+        price: Dollars per GPU and hour: 2.5, or ``"H100=2.5,H200=3.5"``. By default the median of public on-demand
+            prices.
         folder: Folder of the runs; the same call goes on with what is in it.
 
     Raises:

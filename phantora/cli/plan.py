@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 )
 @click.option("--rate", metavar="N", help="Target rate in tokens per second (200k). Ends the search.")
 @click.option("--tokens", metavar="N", help="Total tokens of the job (1T), for its time and cost.")
-@click.option("--price", metavar="DOLLARS", help="Price per GPU and hour.")
+@click.option("--price", metavar="DOLLARS", help="Price per GPU and hour.  [default: the median of public ones]")
 @margin_option
 @click.option(
     "-o",
@@ -143,6 +143,9 @@ def _print(answer: Offers, rate: str | None, margin: float) -> None:
             f"${offer.dollars:,.0f}" if offer.dollars else "-",
         )
     console.print(table)
+    if answer.public and any(offer.dollars for offer in found):
+        text = f"Cost at {answer.public} per GPU and hour, the median of public on-demand prices; --price gives yours."
+        console.print(text, highlight=False)
 
 
 def days(seconds: float) -> str:

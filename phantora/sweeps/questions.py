@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from phantora.errors import PhantoraError
+from phantora.hardware.prices import Rate, rate_of, rental_prices
 from phantora.json_data import Bytes
 from phantora.spec import RunSpec
 from phantora.sweeps.answer import Row
@@ -269,7 +270,7 @@ class Sizes:
     tokens: float | None = None
     """Tokens of the whole job."""
     prices: Mapping[str, float] = field(default_factory=dict)
-    """Dollars for an hour of a GPU, by its name; "" for all others."""
+    """Dollars for an hour of a GPU, by its name; "" for all others. Empty: the median of public on-demand prices."""
     margin: float = MARGIN
     """Share of the fullest GPU's memory that a cluster leaves that is enough."""
 
@@ -283,6 +284,8 @@ class Offers:
     """The smallest on which the script is fast enough and leaves the margin."""
     passed_over: list[Offer] = field(default_factory=list)
     """Smaller ones that are fast enough and leave less."""
+    public: Rate | None = None
+    """Public prices of a GPU's hour, where the costs are of their median."""
 
 
 def plan(run: RunSpec, folder: Path, sizes: Sizes, on_result: OnResult = report_nothing) -> Offers:
@@ -290,11 +293,14 @@ def plan(run: RunSpec, folder: Path, sizes: Sizes, on_result: OnResult = report_
     Raises PhantoraError."""
     clusters = clusters_of(sizes.gpu, sizes.most, sizes.per_host)
     request = one_run(replace(run, cluster=clusters[0]), folder, "plan")
-    request = replace(request, objective=Objective("speed", sizes.prices, sizes.margin))
+    public = None if sizes.prices else rate_of(sizes.gpu, rental_prices())
+    prices = sizes.prices or ({"": public.dollars} if public else {})
+    request = replace(request, objective=Objective("speed", prices, sizes.margin))
     tried = list(offers(request, clusters, sizes.tokens, sizes.rate, on_result))
     fast = [one for one in tried if one.rate and one.rate >= (sizes.rate or 0.0)]
     enough = next((one for one in fast if one.row.room), None)
-    return Offers(tried, enough, [one for one in fast if not one.row.room and (not enough or one.gpus < enough.gpus)])
+    passed_over = [one for one in fast if not one.row.room and (not enough or one.gpus < enough.gpus)]
+    return Offers(tried, enough, passed_over, public)
 
 
 def offers(

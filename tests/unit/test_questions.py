@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from phantora.errors import PhantoraError
-from phantora.sweeps.questions import Tried, clusters_of, largest_that_fits
+from phantora.hardware.prices import rate_of, rental_prices
+from phantora.spec import RunSpec
+from phantora.sweeps import questions
+from phantora.sweeps.questions import Offer, Tried, clusters_of, largest_that_fits
 from phantora.sweeps.result import FAILED, OUT_OF_MEMORY, RAN, Result
+from phantora.sweeps.run import Request
 from tests.support.sweeps import measured
 
 MIB = 1 << 20
@@ -78,3 +84,19 @@ def test_a_larger_number_that_leaves_less_than_the_margin_is_not_the_largest() -
 
     tried = {one.value: one for one in largest_that_fits(run, round(0.96 * (80 << 30)), "--batch", "train.py")}
     assert tried[7].safe and tried[8].fits and not tried[8].safe
+
+
+@pytest.mark.parametrize("given", [{}, {"": 9.0}])
+def test_costs_of_a_plan_are_of_public_prices_unless_one_is_given(
+    given: dict[str, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[Mapping[str, float]] = []
+
+    def tried(request: Request, *_: object) -> list[Offer]:
+        used.append(request.objective.prices)
+        return []
+
+    monkeypatch.setattr(questions, "offers", tried)
+    found = questions.plan(RunSpec("train.py"), tmp_path, questions.Sizes(gpu="H100", prices=given))
+    public = rate_of("H100", rental_prices())
+    assert public and (found.public, used) == ((None, [given]) if given else (public, [{"": public.dollars}]))
