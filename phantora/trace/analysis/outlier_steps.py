@@ -16,7 +16,8 @@ _MORE, _FEWER = 1.02, 0.9  # kernels than the typical step's
 _CHECKPOINT = 1 << 20  # bytes to the host beyond the typical step's
 _HICCUP = 1.5  # times as long with the same work
 _USUAL = 1.05  # times the shortest or longest of the others: a first step within is like them
-_WORK = ("evaluation", "more work")
+MORE_WORK = "more work"
+_WORK = ("evaluation", MORE_WORK)
 CUT = "cut"
 """The note of a real trace's first or last step that the trace does not have as a whole."""
 WAITS = "waits"
@@ -112,7 +113,7 @@ def _note(own: Sequence[float], typical: Sequence[float], waits: bool) -> str:
         notes.append("checkpoint")
     if kernels > _MORE * typical[1]:
         evaluates = typical[2] > 0 and backward <= _MORE * typical[2] and forward > _MORE * typical[3]
-        notes.append("evaluation" if evaluates else "more work")
+        notes.append("evaluation" if evaluates else MORE_WORK)
     if waits and not notes and time > _HICCUP * typical[0]:
         notes.append(WAITS)
     return ", ".join(notes)

@@ -29,7 +29,7 @@ from phantora.trace.analysis.iterations import (
     read_marks,
     repeated_annotations,
 )
-from phantora.trace.analysis.outlier_steps import WAITS, Content, notes
+from phantora.trace.analysis.outlier_steps import MORE_WORK, WAITS, Content, notes
 from phantora.trace.analysis.repetition import by_repetition
 from phantora.trace.analysis.settled_steps import SETTLING, Settled, settle
 from phantora.trace.reader import Log
@@ -246,7 +246,7 @@ def _steps(log: Log, iterations: Iterations, marks: Marks) -> Steps | None:
         **touched(windows(log.metadata.extra), [(s.number, s.start, s.end) for own in found.values() for s in own]),
         **_compiling(found, marks),
     }
-    noted |= {number: why for number, why in special.items() if noted.get(number, WAITS) == WAITS}
+    noted |= {number: why for number, why in special.items() if noted.get(number, WAITS) in (WAITS, MORE_WORK)}
     settled = _settle(log, iterations.source, found, noted)
     noted |= settled.notes
     of_rank = {rank: [replace(s, note=noted.get(s.number, "")) for s in own] for rank, own in found.items()}
@@ -280,7 +280,7 @@ def _settle(log: Log, source: str, steps: dict[int, list[Step]], noted: dict[int
 def _compiling(steps: dict[int, list[Step]], marks: Marks) -> dict[int, str]:
     """Steps during which a rank compiled or tuned kernels, by number; none, if all did."""
     found: dict[int, str] = {}
-    for name, note in ((COMPILING, "recompile"), (TUNING, "autotuning")):
+    for name, note in ((TUNING, "autotuning"), (COMPILING, "recompile")):
         for rank, own in steps.items():
             moments = np.array([mark.start for mark in marks[rank] if mark.name == name], np.int64)
             for step in own:
