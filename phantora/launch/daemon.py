@@ -205,8 +205,8 @@ def _start(path: Path, name: str, minutes: float) -> None:
 
 
 def main(fd: int, path: str, minutes: float) -> NoReturn:
-    """Serves runs that connect to the socket `fd`, whose file is `path`, until none has come for so many minutes, or
-    SIGTERM does."""
+    """Serves runs that connect to the socket `fd`, whose file is `path`, until none has come for `minutes`, or SIGTERM
+    does."""
     listener = socket.socket(fileno=fd)
     asked, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(wake)
@@ -224,7 +224,7 @@ def main(fd: int, path: str, minutes: float) -> NoReturn:
         _reap(os.WNOHANG)
     with suppress(OSError), _locked(Path(path).parent):
         os.unlink(path)
-    while select.select([listener], [], [], 0)[0]:  # who connected before
+    while select.select([listener], [], [], 0)[0]:  # connections from before that
         bases.accept(listener)
     bases.close()
     _reap(0)

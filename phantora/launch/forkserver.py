@@ -97,6 +97,14 @@ def read_message(data: bytes) -> Message:
     return kind(**{name: tuple(v) if isinstance(v, list) and name != "argv" else v for name, v in fields.items()})
 
 
+def received(link: socket.socket) -> bytes:
+    """The next message of the fork server behind `link`; empty: it has ended."""
+    try:
+        return link.recv(MESSAGE_BYTES)
+    except ConnectionResetError:
+        return b""
+
+
 def command(parent: int, fd: int, *, many: bool = False) -> list[str]:
     """Command line of a server whose parent is `parent` and whose link is the descriptor `fd`. `many`: the links of
     runs come over it."""

@@ -36,7 +36,7 @@ from phantora.launch.ending import (
     signals_received,
 )
 from phantora.launch.environment import follower_environment
-from phantora.launch.forkserver import MESSAGE_BYTES
+from phantora.launch.forkserver import received
 from phantora.launch.output import Console, Outputs, Stream
 from phantora.launch.plan import MASTER_ADDRESS, STDERR, Plan, rank_environment
 from phantora.launch.shared_forkserver import VARIABLE, ForkedServer, connected_to, open_server, send
@@ -218,10 +218,7 @@ class RankSupervisor:
         return self._link.fileno() < 0
 
     def _on_server(self) -> None:
-        try:
-            data = self._link.recv(MESSAGE_BYTES)
-        except ConnectionResetError:
-            data = b""
+        data = received(self._link)
         if not data:
             self._selector.unregister(self._link)
             self._link.close()

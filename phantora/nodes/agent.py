@@ -20,7 +20,7 @@ from typing import Any
 from phantora import process, stubs
 from phantora.errors import PhantoraError
 from phantora.launch.environment import follower_environment
-from phantora.launch.forkserver import MESSAGE_BYTES
+from phantora.launch.forkserver import received
 from phantora.launch.shared_forkserver import VARIABLE as SHARED_SERVER
 from phantora.launch.shared_forkserver import ForkedServer, connected_to, open_server, send
 from phantora.nodes.channel import Channel, tune
@@ -206,10 +206,7 @@ class Agent:
 
     def _on_server(self) -> None:
         assert self._link is not None and self._server is not None
-        try:
-            data = self._link.recv(MESSAGE_BYTES)
-        except ConnectionResetError:
-            data = b""
+        data = received(self._link)
         if not data:
             self._selector.unregister(self._link)
             self._link.close()

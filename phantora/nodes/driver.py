@@ -56,7 +56,7 @@ class Nodes(Protocol):
         """Name of a node for messages."""
 
     def start(self, node: int, ranks: int, order: str) -> None:
-        """Starts an agent for so many ranks with an :class:`Order` as JSON."""
+        """Starts an agent for `ranks` ranks; `order` is an :class:`Order` as JSON."""
 
     def failure(self, node: int) -> str:
         """Reason why the agent of a node has ended or cannot start; "": it runs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import sys
 import tempfile
 from dataclasses import dataclass, replace
@@ -13,14 +14,14 @@ from phantora.hardware import Cluster, load_calibration, load_cluster
 from phantora.launch.plan import Plan, refuse_shares
 from phantora.launch.selfstart import starts_its_ranks
 from phantora.rank.assume import parse_assumptions
-from phantora.rank.patches import disk, loading
+from phantora.rank.patches import disk, garbage, loading
 from phantora.rank.routing import parse_routing
 from phantora.runs import fold as folding
 from phantora.runs.outputs import Outputs
 from phantora.runs.preflight import preflight
 from phantora.runs.setup import Setup, capped
 from phantora.sim.whatif import parse_what_if
-from phantora.spec import COMMAND, FOUND, OFF, SCRIPT, FoldSpec, LaunchSpec, RunSpec
+from phantora.spec import COMMAND, COUNTED, FOUND, OFF, SCRIPT, FoldSpec, LaunchSpec, RunSpec
 from phantora.units import GIB
 from phantora.wire.layout import MAX_DEVICES
 
@@ -58,6 +59,11 @@ def prepare(spec: RunSpec) -> Prepared:
         )
     loading.parse(spec.ranks.data_loading)
     disk.parse(spec.ranks.disk)
+    if spec.ranks.garbage == COUNTED and not garbage.has_full_collections(sys.version_info[:3]):
+        raise PhantoraError(
+            f"--garbage counted: the collector of Python {platform.python_version()} begins no full collections; use "
+            "Python 3.14.5 or newer, or 3.13 or older, or leave the option out"
+        )
     spec = replace(
         spec,
         ranks=replace(

@@ -24,16 +24,16 @@ def sampled(
 ) -> dict[str, Any]:
     """For the log's trailer. `steps` are the numbers of those that count, `by` their source.
 
-    ``steps_ns`` has the samples, ``alike_ns`` those of ranks with equal noise; or ``skipped`` has the reason why there
-    are none."""
+    ``steps_ns`` has the samples, ``equal_ranks_ns`` those of ranks with equal noise; or ``skipped`` has the reason why
+    there are none."""
     wanted = setup.spec.output.samples
     if not steps:
         return {"skipped": "no step stands for the run"}
     # The typical run has the pace of the slowest rank. Here each rank has its own.
     own = replace(recorded, host_scale=recorded.host_scale / pace_of(setup))
-    found: dict[str, list[float]] = {"steps_ns": [], "alike_ns": []}
+    found: dict[str, list[float]] = {"steps_ns": [], "equal_ranks_ns": []}
     try:
-        for name, common in (("steps_ns", False), ("alike_ns", True)):
+        for name, common in (("steps_ns", False), ("equal_ranks_ns", True)):
             if common and len(recorded.records) == 1:
                 continue
             sample = 0

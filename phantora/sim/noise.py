@@ -52,9 +52,9 @@ class Noise:
 
     def of_host(self, rank: int, jitter: HostJitter, ranks: int, scale: float) -> Warp:
         """Noise of `rank`, one of `ranks` on its host. Its recorded time is multiplied by `scale`."""
-        who = 0 if self.common else rank + 1
+        stream = 0 if self.common else rank + 1
         own = replace(jitter, pauses_per_second=jitter.pauses_per_second / ranks)
-        return Warp(own, scale, np.random.default_rng((self.seed, self.sample, who)))
+        return Warp(own, scale, np.random.default_rng((self.seed, self.sample, stream)))
 
 
 class Warp:
@@ -102,12 +102,7 @@ class Warp:
             asks = (own["kind"] != layout.Kind.BLOB) & (own["slot"] != _NO_SLOT) & (own["flags"] & _HELPER == 0)
             asks &= own.view(answered())["resumes"] != _NEVER_RESUMED
             self._warp(changed, asks, "resumes", answered())
-            for kind, name in (
-                ("OP_BEGIN", "start"),
-                ("ANNOTATION", "start"),
-                ("HOST_SPAN", "start"),
-                ("MOVED", "since"),
-            ):
+            for kind, name in _CLOCKS:
                 self._warp(changed, own["kind"] == getattr(layout.Kind, kind), name, fields(kind))
             yield changed
 

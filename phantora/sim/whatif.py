@@ -54,12 +54,12 @@ class Fault:
     end_ns: int
     links: str = ""
     factor: float = 1.0
-    """Share of the links' bandwidth,"""
+    """Share of the links' bandwidth that is left."""
     loss: float = 0.0
-    """and of their packets that are lost."""
+    """Share of their packets that are lost."""
     rank: int | None = None
     slower: float = 1.0
-    """Kernels take so many times as long."""
+    """Factor on the durations of kernels."""
 
     def active(self, time: int) -> bool:
         """True at `time` (ns)."""

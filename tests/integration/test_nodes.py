@@ -26,22 +26,22 @@ rank = dist.get_rank()
 print("rank", rank, "of", dist.get_world_size(), flush=True)
 if rank == 1 and "FAILS" in os.environ:
     raise ValueError("no such layer")
-if rank == 1 and "DIES" in os.environ:
-    agent = json.loads(os.environ["PHANTORA_RANK"])["session"].split("/")[2]
-    os.kill(int(agent), 9)
 torch.cuda.set_device(0)
 x = torch.ones(512, 512, device="cuda")
 for _ in range(3000):
     x = x + 1
 store = dist.distributed_c10d._get_default_store()
-for turn in range(4):
-    if rank == turn % 2:
+for sender in range(4):
+    if rank == sender % 2:
         dist_sum = torch.ones(1 << 20, device="cuda").sum()
         torch.cuda.synchronize()
-        store.set(f"turn{turn}", "1")
+        store.set(f"sent{sender}", "1")
     else:
-        store.wait([f"turn{turn}"])
+        store.wait([f"sent{sender}"])
         x = x * 2
+if rank == 1 and "DIES" in os.environ:
+    agent = json.loads(os.environ["PHANTORA_RANK"])["session"].split("/")[2]
+    os.kill(int(agent), 9)
 gathered = [None] * 2
 dist.all_gather_object(gathered, "x" * 70000 + str(rank))
 assert [len(text) for text in gathered] == [70001, 70001]

@@ -72,7 +72,7 @@ def test_samples_are_equal_for_equal_seeds_and_change_no_row(run: Run, tmp_path:
     first, second = (open_log(log).trailer["spread"] for log in logs)
     assert first == second and {name: len(set(times)) for name, times in first.items()} == {
         "steps_ns": 6,
-        "alike_ns": 6,
+        "equal_ranks_ns": 6,
     }
     assert contents(logs[0]) == contents(run.log)
     found = analyze(open_log(logs[0]), details=False).headline.spread

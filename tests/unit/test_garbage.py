@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gc
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from phantora.rank.patches.garbage import INCREMENTAL, Collector, _rounded
+from phantora.errors import PhantoraError
+from phantora.rank.patches import garbage
+from phantora.rank.patches.garbage import Collector, _rounded, has_full_collections
+from phantora.runs.prepare import prepare
+from phantora.spec import COUNTED, RunSpec
 from phantora.wire.layout import Api
 from tests.support.clock import Clock
 
@@ -41,7 +45,6 @@ def test_a_full_collection_takes_time_by_its_objects(monkeypatch: pytest.MonkeyP
         assert collect() == 2 and clock.time == 311_296 * 100 + 2 * 65_536 * 10
 
 
-@pytest.mark.skipif(sys.version_info >= INCREMENTAL, reason="no full collections begin by themselves")
 @pytest.mark.parametrize(("counted", "full"), [(True, [22, 44]), (False, [])])
 def test_new_objects_of_a_quarter_of_the_old_ones_begin_one(
     monkeypatch: pytest.MonkeyPatch, counted: bool, full: list[int]
@@ -61,3 +64,17 @@ def test_new_objects_of_a_quarter_of_the_old_ones_begin_one(
 def test_counts_that_differ_by_a_few_objects_are_equal() -> None:
     assert _rounded(320_007) == _rounded(320_900) == 311_296
     assert _rounded(0) == 0 and _rounded(7) == 7
+
+
+def test_one_collector_of_python_is_incremental() -> None:
+    versions = [(3, 10, 13), (3, 13, 9), (3, 14, 0), (3, 14, 4), (3, 14, 5), (3, 15, 0)]
+    assert list(map(has_full_collections, versions)) == [True, True, False, False, True, True]
+
+
+def test_counted_collections_are_refused_where_there_are_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.touch()
+    spec = RunSpec(str(script))
+    monkeypatch.setattr(garbage, "has_full_collections", lambda _: False)
+    with pytest.raises(PhantoraError, match="--garbage counted: the collector of Python"):
+        prepare(replace(spec, ranks=replace(spec.ranks, garbage=COUNTED)))

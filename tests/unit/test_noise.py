@@ -81,7 +81,7 @@ def test_the_slowest_of_several() -> None:
     assert expected_slowest([1.0, 3.0], 100) == pytest.approx(3.0)
 
 
-def test_what_ranks_wait_is_the_difference_to_ranks_that_are_alike() -> None:
-    found = spread_of({"spread": {"steps_ns": [110.0, 130.0], "alike_ns": [90.0, 110.0]}})
+def test_what_ranks_wait_is_the_difference_to_ranks_with_equal_noise() -> None:
+    found = spread_of({"spread": {"steps_ns": [110.0, 130.0], "equal_ranks_ns": [90.0, 110.0]}})
     assert found is not None and found.waits == pytest.approx(0.2) and found.longest == 130
     assert spread_of({}) is None

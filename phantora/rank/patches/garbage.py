@@ -6,8 +6,7 @@ imported ones too, which the collector of a rank does not see: they are frozen. 
 of Python, which were measured with them.
 
 Full collections that Python begins by itself count with ``--garbage counted``. A rank's collector begins them too
-often, since its imports are frozen. So :class:`Collector` has the counters that it would have without that. Python
-3.14 has no such collections: it goes through the old objects bit by bit.
+often, since its imports are frozen. So :class:`Collector` has the counters that it would have without that.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
-import sys
 from collections.abc import Callable, Mapping
 
 from phantora.rank.clock import Runtime
@@ -26,7 +24,12 @@ from phantora.wire.names import GARBAGE
 FULL = 2  # generation
 STEPS = 16  # of a number, between a power of two and the next: equal runs may differ by a few objects
 PENDING = 0.25  # of the objects of the last full collection: as many new ones begin the next (CPython 3.12)
-INCREMENTAL = (3, 14)
+
+
+def has_full_collections(version: tuple[int, ...]) -> bool:
+    """Whether this Python begins full collections by itself. The collector of 3.14.0 to 3.14.4 goes through old objects
+    bit by bit; 3.14.5 has that of 3.13 again (What's New in Python 3.15)."""
+    return not (3, 14) <= version[:3] < (3, 14, 5)
 
 
 def _rounded(count: int) -> int:
@@ -40,7 +43,7 @@ class Collector:
 
     def __init__(self, runtime: Runtime, counted: bool) -> None:
         self._runtime = runtime
-        self._counted = counted and sys.version_info < INCREMENTAL
+        self._counted = counted
         self._freezes = False  # the program froze all that there was
         self._asked = False
         self._total: int | None = None  # objects at the last full collection

@@ -46,9 +46,10 @@ def collections(log: Log, steps: Steps) -> Collections | None:
     by_step: dict[int, set[int]] = defaultdict(set)
     longest = 0
     for batch in log.batches(columns, kinds=("annotation",), ranks=sorted(steps.of_rank)):
-        for rank, start, end, name in zip(*(batch[c].tolist() for c in columns), strict=True):
+        own = batch["name"] == wanted
+        for rank, start, end in zip(*(batch[c][own].tolist() for c in columns[:-1]), strict=True):
             step = next((s.number for s in steps.of_rank[rank] if s.start <= start < s.end), None)
-            if name != wanted or step is None:
+            if step is None:
                 continue
             count[rank] += 1
             by_step[step].add(rank)

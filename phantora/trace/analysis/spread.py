@@ -29,8 +29,8 @@ class Spread:
     waits: float | None
     """Share by which the mean step is longer since ranks wait for the slowest of them; None for a run of one rank."""
     slowest: dict[int, float]
-    """By number of ranks: share by which the expected slowest of so many independent ranks takes longer than the mean.
-    A step with one collective at its end is as much longer."""
+    """By number of independent ranks: share by which the expected slowest takes longer than the mean. A step with one
+    collective at its end is as much longer."""
 
 
 def spread_of(trailer: Mapping[str, Any]) -> Spread | None:
@@ -39,7 +39,7 @@ def spread_of(trailer: Mapping[str, Any]) -> Spread | None:
     if "steps_ns" not in reported:
         return None
     times = np.asarray(reported["steps_ns"], np.float64)
-    alike = np.asarray(reported.get("alike_ns", times), np.float64)
+    equal = np.asarray(reported.get("equal_ranks_ns", times), np.float64)
     low, median, high = np.quantile(times, (LOW, 0.5, HIGH))
     return Spread(
         samples=len(times),
@@ -47,8 +47,8 @@ def spread_of(trailer: Mapping[str, Any]) -> Spread | None:
         low=round(low),
         high=round(high),
         longest=round(times.max()),
-        waits=float(times.mean() / alike.mean() - 1) if "alike_ns" in reported else None,
-        slowest={ranks: expected_slowest(alike.tolist(), ranks) / float(alike.mean()) - 1 for ranks in MORE},
+        waits=float(times.mean() / equal.mean() - 1) if "equal_ranks_ns" in reported else None,
+        slowest={ranks: expected_slowest(equal.tolist(), ranks) / float(equal.mean()) - 1 for ranks in MORE},
     )
 
 
