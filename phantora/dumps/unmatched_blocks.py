@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from phantora.dumps.frames import program_line
 from phantora.dumps.memory_snapshot import ROUNDED, WORTH_NAMING, Block, Snapshot
-from phantora.trace.analysis.memory import LOCATED
+from phantora.trace.analysis.memory_rows import LOCATED
 from phantora.trace.analysis.units import size
 
 WITHOUT_LINE = "without a line"

@@ -22,6 +22,7 @@ FRESH = 8  # of a large tensor that nobody wrote yet: a write by index makes it 
 USE_LEAST = 1 << 16  # bytes of a block from which on its use is recorded
 KEPT_LEAST = 1 << 20  # bytes of a block in a container, and of growth in an iteration
 KEPT = "kept by "  # how the use of a block begins that a container of the script keeps; then its line and name
+GRAPH = " with its graph"  # how it ends, if what is kept has a graph, which keeps activations
 
 # NVIDIA's.
 SHARED_RESERVED = 1024  # bytes of shared memory that the system takes of each block

@@ -60,15 +60,15 @@ def line_of(text: str, words: str) -> int:
 @pytest.mark.parametrize(
     ("text", "words", "name", "bytes_kept"),
     [
-        (APPENDED, "outs.append", "outs", OUTPUT),
-        (ATTRIBUTE, "self.seen[i]", "seen", OUTPUT),
-        (SUMMED, "total = total +", "total", LAYERS * OUTPUT),
+        (APPENDED, "outs.append", "(outs) with its graph", OUTPUT),
+        (ATTRIBUTE, "self.seen[i]", "(seen)", OUTPUT),
+        (SUMMED, "total = total +", "(total) with its graph", LAYERS * OUTPUT),
     ],
 )
 def test_what_keeps_memory_is_named(tmp_path: Path, text: str, words: str, name: str, bytes_kept: int) -> None:
     found = report(tmp_path, text)
     assert found.growth is not None and found.growth.kept
-    assert found.growth.place == f"train.py:{line_of(text, words)} ({name})"
+    assert found.growth.place == f"train.py:{line_of(text, words)} {name}"
     assert found.growth.bytes == pytest.approx(bytes_kept, rel=0.4)
 
 
@@ -82,11 +82,48 @@ def test_parameters_are_those_of_modules_and_optimizers(tmp_path: Path) -> None:
     assert used["workspaces"] >= 1 << 20
 
 
+CACHED = """cache = torch.zeros(8, 0, 2048, device="cuda"), torch.zeros(8, 0, 2048, device="cuda")
+caches = [*cache, *cache]
+for _ in range(900):
+    for i in range(4):
+        caches[i] = torch.cat([caches[i], data.view(8, -1, 2048)], 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "words", "name", "grown"),
+    [
+        ("total = 0\nfor _ in range(900):\n    total = total + model(data).square().mean()\n", "total +", "total", 3),
+        (CACHED, "caches[i] =", "caches", 4),
+    ],
+)
+def test_growth_without_an_optimizer_is_that_of_an_iteration(
+    tmp_path: Path, loop: str, words: str, name: str, grown: int
+) -> None:
+    found = report(tmp_path, MODEL + loop, "--gpu-memory", "2", check=False)
+    assert found.growth is not None and found.growth.larger == (name == "caches")
+    graph = " with its graph" if name == "total" else ""
+    assert found.growth.place == f"train.py:{line_of(MODEL + loop, words)} ({name}){graph}"
+    assert found.growth.bytes == grown * OUTPUT
+
+
+def test_what_a_run_keeps_from_its_start_does_not_grow(tmp_path: Path) -> None:
+    text = MODEL + "kept = [torch.empty_like(data) for _ in range(9)]\nfor _ in range(9):\n    data = model(data)\n"
+    residual = "    for layer in model:\n        data = data + layer(data)\n"
+    found = report(
+        tmp_path, text + residual + "torch.empty(1 << 31, device='cuda')\n", "--gpu-memory", "2", check=False
+    )
+    assert found.growth is None and found.details is not None and found.details.memory[0].failed is not None
+
+
 def test_a_leak_in_a_run_without_optimizer_ends_in_its_line(tmp_path: Path) -> None:
     text = MODEL + "outs = []\nfor _ in range(900):\n    outs.append(model(data))\n"
     found = report(tmp_path, text, "--gpu-memory", "2", check=False)
     assert found.details is not None and found.details.fit is not None and not found.details.fit.fits
-    assert found.growth is not None and found.growth.place == f"train.py:{line_of(text, 'outs.append')} (outs)"
+    assert (
+        found.growth is not None
+        and found.growth.place == f"train.py:{line_of(text, 'outs.append')} (outs) with its graph"
+    )
     used = found.details.memory[0].by_category
     assert used["parameters"] == pytest.approx(PARAMETERS, rel=0.01) and used["kept"] > 10 * OUTPUT
 

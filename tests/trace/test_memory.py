@@ -174,7 +174,8 @@ def test_memory_that_grows_is_named_with_what_keeps_it(tmp_path: Path) -> None:
     assert used == {"parameters": 100, "data": 50, "workspaces": 32, "kept": 240, "fragmentation": 178}
     report = analyze(open_log(tmp_path / "run.arrow"), details=False)
     left = (80 << 30) - 600 * MB
-    assert report.growth == Growth(0, 40 * MB, "leak.py:27 (outs)", True, 6 + left // (40 * MB) + 1)
+    full = 6 + left // (40 * MB) + 1
+    assert report.growth == Growth(rank=0, bytes=40 * MB, place="leak.py:27 (outs)", kept=True, full=full, larger=False)
     said = dict(summary.lines(report))["GROWS"]
     assert f"; not from iteration {report.growth.full:,} on (GROWS)" in dict(summary.lines(report))["FITS"]
     details = analyze(open_log(tmp_path / "run.arrow")).details
@@ -192,8 +193,45 @@ def test_a_leak_that_ends_the_run_is_its_remedy(tmp_path: Path) -> None:
     details = a.details(tmp_path)
     assert details.fit is not None and not details.fit.fits
     assert any("memory grows by 40.0 MiB an iteration, kept by leak.py:27 (outs)" in line for line in details.fit.says)
+    assert any("leak.py:27 (outs): keep it on the CPU" in line for line in details.fit.says)  # it has no graph
     words = dict(summary.lines(analyze(open_log(tmp_path / "run.arrow"))))
     assert "STEP" not in words and "HELD UP" not in words and words["GROWS"].endswith("leak.py:27 (outs)")
+
+
+def test_a_growth_that_is_small_is_not_why_memory_runs_out(tmp_path: Path) -> None:
+    a = leaking(6)
+    a.take(9000, 60 << 10)
+    a.fail(9001, asked=900)
+    details = a.details(tmp_path)
+    assert details.fit is not None and not any("grows" in line for line in details.fit.says)
+    assert analyze(open_log(tmp_path / "run.arrow"), details=False).growth is None
+
+
+def test_what_ddp_was_built_with_is_no_data(tmp_path: Path) -> None:
+    a = Allocator()
+    a.use(3, a.take(1, 100), "parameters")
+    a.take(4, 100)
+    a.take(5, 30)
+    a.mark("DistributedDataParallel.forward", 1000, 1100)
+    price = a.run.price("gemm", "measured")
+    a.run.add(Kind.KERNEL, 0, 1030_000, 1040_000, "gemm", launch=1020_000, price=price)
+    a.mark("Optimizer.step#AdamW.step", 1400, 1500)
+    a.fail(1450, asked=900)
+    (memory,) = a.details(tmp_path).memory
+    used = {name: taken // MB for name, taken in memory.by_category.items()}
+    assert used == {"parameters": 100, "communication": 100, "data": 30, "fragmentation": 370}
+
+
+def test_cached_pieces_with_room_for_what_is_asked_are_the_first_remedy(tmp_path: Path) -> None:
+    a = Allocator()
+    a.take(1, 60 << 10)
+    a.level, full = 70 << 10, a.level
+    a._row(2, "alloc", 0)
+    a.level = full
+    a._row(3, "free", 0, link=1)
+    a.run.add(Kind.MEMORY, 0, 4000, 4000, "oom", value=full, bytes=(79 << 10) * MB, stream=0, seq=(15 << 10) * MB)
+    details = a.details(tmp_path)
+    assert details.fit is not None and any("expandable_segments:True, as" in line for line in details.fit.says)
 
 
 def test_memory_that_stays_level_does_not_grow(tmp_path: Path) -> None:

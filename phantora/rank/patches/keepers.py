@@ -96,25 +96,34 @@ def _kept(name: str, value: Any, file: str, function: str) -> Kept | None:
 
 
 def _terms(tensor: Any) -> int:
-    """Number of additions that made a tensor, one upon the other."""
+    """Number of additions that made a tensor, one upon the other; 0 of a residual stream, whose terms are made from
+    the sum before them."""
     node, found = tensor.grad_fn, 0
     while node is not None and node.name().startswith("AddBackward") and found < _MOST_NODES:
         found += 1
-        sums = [n for n, _ in node.next_functions if n is not None]
-        node = next((n for n in sums if n.name().startswith("AddBackward")), None)
+        addends = [n for n, _ in node.next_functions if n is not None]
+        before = next((n for n in addends if n.name().startswith("AddBackward")), None)
+        if found == 1 and before in _graph(n for n in addends if n is not before):
+            return 0
+        node = before
     return found
 
 
 def _nodes(tensors: Iterable[Any]) -> int:
     """Number of nodes in the graphs of `tensors`."""
-    todo = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    return len(_graph(tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None))
+
+
+def _graph(nodes: Iterable[Any]) -> set[Any]:
+    """`nodes` and those that they depend on."""
+    todo = list(nodes)
     seen = set(todo)
     while todo and len(seen) < _MOST_NODES:
         for inner, _ in todo.pop().next_functions:
             if inner is not None and inner not in seen:
                 seen.add(inner)
                 todo.append(inner)
-    return len(seen)
+    return seen
 
 
 def _place(name: str, file: str, function: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 from phantora.rank.patch import Patch, Rank, When
 from phantora.rank.patches.keepers import keepers
 from phantora.rank.patches.object_tensors import blocks, tensors_in
-from phantora.wire.shared import KEPT, USE_LEAST
+from phantora.wire.shared import GRAPH, KEPT, USE_LEAST
 
 _MOST_STEPS = 8  # in which another optimizer may make its first one
 _DEPTH = 8  # of objects in an optimizer
@@ -77,7 +77,7 @@ class _Uses:
                 self._emit(address, found[address])
             for kept in keepers(frames, objects):
                 for address in sorted(kept.blocks - found.keys()):
-                    self._emit(address, f"{KEPT}{kept.place}")
+                    self._emit(address, f"{KEPT}{kept.place}{GRAPH if kept.nodes else ''}")
         return optimizers
 
     def _emit(self, address: int, use: str) -> None:

@@ -11,7 +11,7 @@ from phantora.trace.analysis.faults import sentence as of_fault
 from phantora.trace.analysis.garbage import REMEDY
 from phantora.trace.analysis.garbage import sentence as collected
 from phantora.trace.analysis.host_waits import most_in
-from phantora.trace.analysis.memory_fit import KEEP_LESS, grows
+from phantora.trace.analysis.memory_fit import grows, keep_less
 from phantora.trace.analysis.mfu import PRECISION
 from phantora.trace.analysis.recompiles import remedy, sentence
 from phantora.trace.analysis.report import Details, Report, StepTimes
@@ -113,7 +113,7 @@ def _grows(report: Report) -> list[str]:
     if growth is None:
         return []
     full = f"; the GPU is full in iteration {growth.full:,}"
-    return [f"{_GROWING}: {grows(growth)}, on rank {growth.rank}{full}; {KEEP_LESS}."]
+    return [f"{_GROWING}: {grows(growth)}, on rank {growth.rank}{full}; {keep_less(growth)}."]
 
 
 def _longer(rank: int, report: Report) -> str:

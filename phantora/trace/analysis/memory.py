@@ -15,22 +15,30 @@ import numpy.typing as npt
 
 from phantora.trace.analysis.annotations import MODULE, Annotations
 from phantora.trace.analysis.memory_growth import growth
-from phantora.trace.analysis.memory_rows import NEVER, Blocks, MemoryRows, blocks_of, read_memory
+from phantora.trace.analysis.memory_rows import (
+    NEVER,
+    Blocks,
+    MemoryRows,
+    blocks_of,
+    end_of_work,
+    places_of,
+    read_memory,
+)
 from phantora.trace.analysis.report import FailedAllocation, Growth, MemoryBlock, MemoryReport, PeakRange
 from phantora.trace.analysis.steps import Step, Steps
 from phantora.trace.analysis.watchdog_uncertainty import peak_range, uncertain_blocks
 from phantora.trace.reader import Log
 from phantora.trace.schema import OPTIMIZER_STEP
-from phantora.wire.shared import KEPT, USE_LEAST
+from phantora.wire.shared import GRAPH, KEPT, USE_LEAST
 
 Ints = npt.NDArray[np.int64]
 POINTS = 500  # of the timeline
-LOCATED = 1 << 20  # bytes from which on a block's place is reported (stub/tracer/allocator.cpp)
 _COMMUNICATION = ("FSDP::", "nccl:")
 _DDP = "DistributedDataParallel.forward"
 _PRODUCTS = ("gemm", "attention", "convolution", "embedding")  # classes of kernels that a model's first layer runs
 MOST_BLOCKS = 2_000  # whose operators are looked up
 MOST_SITES = 8
+_ROUNDED = 0.01  # of a model's parameters: the allocator rounds them up
 CATEGORIES = (
     "parameters",
     "gradients",
@@ -68,10 +76,10 @@ def memory(
         step = next((s.number for s in steps.of_rank[rank] if s.host[0] <= time <= s.host[1]), None)
         first_product = products.get(rank, NEVER)
         kind = _kinds(rows, blocks[i], i, annotations, first_product)
-        _apply_uses(kind, blocks[i], words, first_product)
+        _apply_uses(kind, rows, blocks[i], words, first_product)
         by_time = _by_category(rows, blocks[i], kind)
         by_category, alive = _at_peak(rows, peak, blocks[i], kind, operators[i].get(time))
-        sites = _sites(rows, blocks[i].row, blocks[i].thread, blocks[i].size)
+        sites = places_of(rows, blocks[i])
         modules = _modules(annotations, i, blocks[i].start)
         lowest, highest = _range(rows, blocks[i], _inside(rows, steps.of_rank[rank]), enqueued[i])
         found.append(
@@ -92,6 +100,7 @@ def memory(
                 highest_peak=highest,
                 retries=rows.retries,
                 by_module=_by_module(blocks[i], alive, words, modules),
+                kept_by=_kept_by(blocks[i], alive, words),
             )
         )
     return found
@@ -188,7 +197,7 @@ def _kinds(rows: MemoryRows, blocks: Blocks, position: int, annotations: Annotat
     if not optimizers:  # the run did not get so far, or only runs a model
         kind[communication] = _CODE["communication"]
         kind[start < first_product] = _CODE["other"]
-        kept = end > _end_of_work(rows)
+        kept = end > end_of_work(rows)
         kind[~backward & (start < first_product) & kept] = _CODE["parameters"]
         kind[backward & kept] = _CODE["gradients"]
         return kind
@@ -210,45 +219,59 @@ def _kinds(rows: MemoryRows, blocks: Blocks, position: int, annotations: Annotat
     kind[inside & ~stays] = _CODE["workspaces"]
     settled = np.isin(kind, [_CODE[c] for c in ("parameters", "gradients", "optimizer")])
     kind[communication & ~settled] = _CODE["communication"]
-    kind[_buckets(blocks, [s for s in spans if words[s[2]] == _DDP], begins)] = _CODE["communication"]
+    forwards = [s for s in spans if words[s[2]] == _DDP]
+    buckets = _buckets(blocks, forwards, begins) if len(forwards) > 1 else _first_bucket(rows, blocks, forwards, words)
+    kind[buckets] = _CODE["communication"]
     return kind
 
 
-def _apply_uses(kind: Ints, blocks: Blocks, words: Sequence[str], first_product: int) -> None:
+def _apply_uses(kind: Ints, rows: MemoryRows, blocks: Blocks, words: Sequence[str], first_product: int) -> None:
     """Changes `kind` by what the program has blocks for. What only lives as long as parameters is none of them, where
     these are known: data if it is older than the model's first product."""
     used = blocks.use >= 0
     codes = np.array([_CODE["kept"] if word.startswith(KEPT) else _CODE.get(word, -1) for word in words] + [-1])
     code = codes[blocks.use]
-    if bool((used & (code == _CODE["parameters"])).any()):
+    if bool((used & (code != _CODE["workspaces"])).any()):  # the program's objects were read
         unnamed = ~used & (kind == _CODE["parameters"]) & (blocks.size >= USE_LEAST)
         old = blocks.start < first_product
         kind[unnamed & old], kind[unnamed & ~old] = _CODE["data"], _CODE["other"]
     own = used & (code >= 0)
     kind[own] = code[own]
     kept = own & (code == _CODE["kept"])
-    if bool(kept.any()):  # later iterations, whose containers were not read, add blocks of the same sizes
-        like = ~used & (kind == _CODE["other"]) & np.isin(blocks.size, blocks.size[kept])
-        kind[like & (blocks.start > blocks.start[kept].min())] = _CODE["kept"]
-
-
-def _end_of_work(rows: MemoryRows) -> int:
-    """Time of the last failed allocation, or else of the last allocation: the process ends after it."""
-    asked = rows.oom if rows.oom.any() else rows.alloc
-    return int(rows.time[asked].max(initial=0))
+    if not bool(kept.any()):
+        return
+    other = ~used & (kind == _CODE["other"])
+    if any(words[use].endswith(GRAPH) for use in np.unique(blocks.use[kept]).tolist()):
+        kind[other & (blocks.end > end_of_work(rows))] = _CODE["kept"]  # the graph's
+    like = other & np.isin(blocks.size, blocks.size[kept])  # of later iterations, whose containers were not read
+    kind[like & (blocks.start > blocks.start[kept].min())] = _CODE["kept"]
 
 
 def _buckets(blocks: Blocks, forwards: Sequence[tuple[int, int, int]], optimizers: Ints) -> npt.NDArray[np.bool_]:
     """Blocks of DistributedDataParallel's buckets: it makes them anew at the start of its second forward pass, where it
     lets go of those that it was built with. All else that its forward passes allocate are activations."""
-    if len(forwards) < 2:
-        return np.zeros(len(blocks.start), bool)
     (first, _, _), (begin, stop, _) = forwards[:2]
     replaced = (blocks.start < first) & (blocks.end >= begin) & (blocks.end <= stop)
     second = int(np.searchsorted(optimizers, begin))
     later = int(optimizers[second + 1]) if second + 1 < len(optimizers) else NEVER - 1
     made = (blocks.start >= begin) & (blocks.start <= stop) & (blocks.end > later) & (blocks.thread == 0)
     found: npt.NDArray[np.bool_] = replaced | made
+    return found
+
+
+def _first_bucket(
+    rows: MemoryRows, blocks: Blocks, forwards: Sequence[tuple[int, int, int]], words: Sequence[str]
+) -> npt.NDArray[np.bool_]:
+    """The bucket that DistributedDataParallel was built with, if the run ends before its second forward pass: it has
+    room for the gradients of all parameters."""
+    named = np.array([word == "parameters" for word in words] + [False])[blocks.use]
+    gradients = int(blocks.size[named].sum()) if forwards else 0
+    found: npt.NDArray[np.bool_] = (
+        (blocks.use < 0)
+        & (blocks.end > end_of_work(rows))
+        & (np.abs(blocks.size - gradients) < _ROUNDED * gradients)
+        & (blocks.start < min((begin for begin, _, _ in forwards), default=0))
+    )
     return found
 
 
@@ -318,17 +341,6 @@ def _module_name(word: str) -> str:
     return word.removeprefix(MODULE)
 
 
-def _sites(rows: MemoryRows, made: Ints, thread: Ints, size: Ints) -> Ints:
-    """The place in the program of each block, as index of words; -1 for small ones and where none is reported."""
-    found = np.full(len(made), -1, np.int64)
-    located = np.flatnonzero(rows.site >= 0)
-    for number in np.unique(rows.thread[located]).tolist():
-        own = located[rows.thread[located] == number]
-        large = np.flatnonzero((thread == number) & (size >= LOCATED) & (made < own[-1]))
-        found[large] = rows.site[own[np.searchsorted(own, made[large], "right")]]
-    return found
-
-
 def _modules(annotations: Annotations, position: int, start: Ints) -> Ints:
     """The nn.Module that ran when each block was made, as index of words; -1 for none."""
     known = np.array([word.startswith(MODULE) for word in annotations.names] + [False])
@@ -345,6 +357,12 @@ def _by_module(blocks: Blocks, alive: Ints, words: list[str], modules: Ints) -> 
     sums = np.bincount(modules[alive] + 1, blocks.size[alive], len(words) + 1)
     order = sorted(np.flatnonzero(sums).tolist(), key=lambda i: (-sums[i], i))
     return {_module_name(words[i - 1]) if i else "": int(sums[i]) for i in order}
+
+
+def _kept_by(blocks: Blocks, alive: Ints, words: list[str]) -> str:
+    """What keeps most bytes of the blocks `alive`; "" where nothing is kept."""
+    kept = alive[np.array([word.startswith(KEPT) for word in words] + [False])[blocks.use[alive]]]
+    return words[int(np.bincount(blocks.use[kept], blocks.size[kept]).argmax())].removeprefix(KEPT) if len(kept) else ""
 
 
 def _enqueued(log: Log, ranks: Sequence[int], read: Sequence[MemoryRows]) -> list[Ints]:

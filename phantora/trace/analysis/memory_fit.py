@@ -6,14 +6,16 @@ import math
 from collections.abc import Sequence
 
 from phantora.trace.analysis.communicators import ranges
-from phantora.trace.analysis.fit import Fit
+from phantora.trace.analysis.fit import MARGIN, Fit
 from phantora.trace.analysis.host_memory import HostMemory
 from phantora.trace.analysis.report import Growth, MemoryReport
 from phantora.trace.analysis.units import duration, size
 from phantora.units import GIB
+from phantora.wire.shared import GRAPH
 
 _IDENTICAL = 0.01  # of the GPU: ranks that differ by less are not distinguished
 _MOST_SHOWN = 8
+_MANY_PIECES = 0.05  # of the GPU
 
 
 def fit_of(
@@ -56,7 +58,11 @@ def fit_of(
         host=host,
     )
     if failed and fatal:
-        found.remedy = f"memory grows by {grows(growth)}: {KEEP_LESS}" if growth is not None else _remedy(fullest)
+        found.remedy = (
+            f"memory grows by {grows(growth)}: {keep_less(growth)}"
+            if growth is not None
+            else f"{_in_pieces(fullest, outside)}{_remedy(fullest)}"
+        )
         more = _why(fullest, found, growth)
     else:
         more = [] if shared else [other_ranks(found)]
@@ -101,7 +107,17 @@ def grows(growth: Growth) -> str:
     return f"{size(growth.bytes)} an iteration{how}"
 
 
-KEEP_LESS = "keep what is detached (`.detach()`, `.item()`, `.cpu()`), or run under `torch.no_grad()`"
+def keep_less(growth: Growth) -> str:
+    """What makes the memory grow less, by what keeps it."""
+    if growth.larger:
+        return "fewer or shorter sequences at a time, or a cache of a fixed size"
+    return _keep_less(growth.place) if growth.kept else f"{_keep_less(GRAPH)}, or move it to the CPU (`.cpu()`)"
+
+
+def _keep_less(place: str) -> str:
+    if place.endswith(GRAPH):
+        return "keep what has no graph (`.detach()`, `.item()`), or run under `torch.no_grad()`"
+    return "keep it on the CPU (`.cpu()`), or only what is needed of it (`.item()`)"
 
 
 def _why(memory: MemoryReport, found: Fit, growth: Growth | None) -> list[str]:
@@ -117,9 +133,22 @@ def _why(memory: MemoryReport, found: Fit, growth: Growth | None) -> list[str]:
     return [*lines, f"Run it with `--gpu-memory {room}` to see what it needs in all: GPUs of {room} GiB."]
 
 
+def _in_pieces(memory: MemoryReport, outside: int) -> str:
+    """The remedy for cached memory that has room for the failed allocation and a margin, in pieces; "" without."""
+    pieces, failed = memory.by_category.get("fragmentation", 0), memory.failed
+    if failed is None or not failed.bytes or pieces < _MANY_PIECES * memory.capacity:
+        return ""
+    if memory.peak_allocated + failed.bytes + outside > (1 - MARGIN) * memory.capacity:
+        return ""
+    return f"{_REMEDIES['fragmentation']}, as {size(pieces)} are cached in pieces; then "
+
+
 def _remedy(memory: MemoryReport) -> str:
     """Remedy that would make the rank fit, by the largest part of its memory."""
     failed = memory.failed
+    kept = memory.by_category.get("kept", 0)
+    if memory.kept_by and kept > 0.5 * memory.peak_allocated:
+        return f"the largest part is kept ({size(kept)}), most by {memory.kept_by}: {_keep_less(memory.kept_by)}"
     if failed is not None and failed.bytes > memory.peak_allocated:
         at = f" at {failed.site}" if failed.site else ""
         return f"a smaller allocation{at}: it asks for more than all others take"

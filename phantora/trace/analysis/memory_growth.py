@@ -9,23 +9,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
-from phantora.trace.analysis.memory_rows import MemoryRows, blocks_of
+from phantora.trace.analysis.memory_rows import LOCATED, Blocks, Ints, MemoryRows, blocks_of, end_of_work, places_of
 from phantora.trace.analysis.report import Growth
-from phantora.wire.shared import KEPT, KEPT_LEAST
+from phantora.wire.shared import GRAPH, KEPT, KEPT_LEAST
 
 _IN_A_ROW = 3  # iterations in a row that take more
 _LAST = 8  # that are looked at
 _EVEN = 4.0  # times the least growth: the most
 _MOST_OF_IT = 0.3  # of what has grown: so much a container keeps itself; else the graphs of its tensors do
+_DECIDES = 0.2  # of what is allocated: so much must have grown where memory runs out
+_REPEATS = 0.8  # of the numbers of allocations between blocks
+_GOES_ON = 2.0  # times the most allocations of an iteration: so many may follow the last one
 
 
 def growth(rank: int, rows: MemoryRows, ends: Sequence[int], words: Sequence[str], capacity: int) -> Growth | None:
-    """The growth over the last iterations, which end on the host at `ends` (ns); None where it does not last. A run
-    without ends has one where each large block was made that a container keeps."""
+    """The growth over the last iterations, which end on the host at `ends` (ns); None where it does not last, or is
+    not why memory ran out. A run without ends has one where each large block was made that a container keeps."""
+    if not len(rows.time):
+        return None
     if not len(ends):
-        ends = _kept_since(rows, words)
-    if not len(rows.time) or len(ends) <= _IN_A_ROW:
+        blocks = blocks_of(rows)
+        larger = _larger(rank, rows, blocks, words, capacity)
+        if larger is not None:
+            return larger
+        ends = _kept_since(rows, blocks, words)
+    if len(ends) <= _IN_A_ROW:
         return None
     at = np.searchsorted(rows.time, np.array(sorted(ends), np.int64), "right") - 1
     levels = rows.allocated[np.maximum(at, 0)]
@@ -35,16 +45,73 @@ def growth(rank: int, rows: MemoryRows, ends: Sequence[int], words: Sequence[str
     if len(grown) < _IN_A_ROW or grown.min() < KEPT_LEAST or grown.max() > _EVEN * grown.min():
         return None
     each = int(np.median(grown))
+    if rows.oom.any() and each * len(ends) < _DECIDES * rows.allocated.max():
+        return None
     full = len(ends) + max(0, capacity - int(rows.reserved.max())) // each + 1
     place = _keeper(rows, words, each * len(grown))
-    return Growth(rank, each, place or _made_at(rows, int(at[-len(grown) - 1]), words), bool(place), int(full))
+    made = "" if place else _made_at(rows, int(at[-len(grown) - 1]), words)
+    return Growth(rank=rank, bytes=each, place=place or made, kept=bool(place), full=int(full), larger=False)
 
 
-def _kept_since(rows: MemoryRows, words: Sequence[str]) -> list[int]:
-    """Times (ns) at which the large blocks were made that containers keep: in a run without steps, one an iteration."""
-    blocks = blocks_of(rows)
-    kept = np.array([word.startswith(KEPT) for word in words] + [False])[blocks.use] & (blocks.size >= KEPT_LEAST)
-    return sorted(set(blocks.start[kept].tolist()))
+def _kept(blocks: Blocks, words: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Large blocks that containers keep."""
+    of_containers = np.array([word.startswith(KEPT) for word in words] + [False])[blocks.use]
+    found: npt.NDArray[np.bool_] = of_containers & (blocks.size >= KEPT_LEAST)
+    return found
+
+
+def _larger(rank: int, rows: MemoryRows, blocks: Blocks, words: Sequence[str], capacity: int) -> Growth | None:
+    """Growth of a container whose blocks each iteration replaces by larger ones, as in a cache of keys and values."""
+    kept = np.flatnonzero(_kept(blocks, words))
+    if not len(kept):
+        return None
+    use = int(np.bincount(blocks.use[kept], blocks.size[kept]).argmax())
+    held, places = kept[blocks.use[kept] == use], places_of(rows, blocks)
+    own = (places == places[held[-1]]) & (places >= 0) & (blocks.size >= LOCATED)
+    sizes, first = np.unique(blocks.size[own], return_index=True)
+    if len(sizes) <= _IN_A_ROW + 1 or (np.diff(blocks.size[own]) < 0).any() or (np.diff(first) <= 0).any():
+        return None
+    added = np.diff(sizes)[-_LAST:]
+    if (blocks.freed[own & (blocks.size < sizes[-2])] < 0).any() or added.max() > _EVEN * added.min():
+        return None
+    each = int(np.median(added)) * len(held)
+    full = len(sizes) + max(0, capacity - int(rows.reserved.max())) // each
+    place = words[use].removeprefix(KEPT)
+    return Growth(rank=rank, bytes=each, place=place, kept=True, full=int(full), larger=True)
+
+
+def _kept_since(rows: MemoryRows, blocks: Blocks, words: Sequence[str]) -> list[int]:
+    """Times (ns) at which the large blocks were made that containers keep: in a run without steps, one an iteration.
+    Where only graphs keep large blocks: of the line
+    that made the fewest. None if the run goes on
+    after the last one, or fails at a line that has no part in the iterations."""
+    places = places_of(rows, blocks)
+    failed = np.flatnonzero(rows.oom)
+    if len(failed):
+        later = np.flatnonzero((rows.site >= 0) & (rows.thread == rows.thread[failed[-1]]))
+        after = later[later > failed[-1]]
+        if len(after) and rows.site[after[0]] not in places:
+            return []
+    kept = _kept(blocks, words)
+    if not kept.any() and any(words[use].endswith(GRAPH) for use in rows.use[rows.use >= 0].tolist()):
+        stays = (blocks.end > end_of_work(rows)) & (blocks.use < 0) & (blocks.size >= KEPT_LEAST) & (places >= 0)
+        lines, counts = np.unique(places[stays], return_counts=True)
+        lines, counts = lines[counts > _IN_A_ROW], counts[counts > _IN_A_ROW]
+        if len(lines):
+            kept = stays & (places == lines[counts.argmin()])
+    made = np.flatnonzero(kept)
+    made = made[:: _period(np.diff(made))]
+    goes_on = len(made) > 1 and len(blocks.row) - made[-1] <= _GOES_ON * np.diff(made).max()
+    return sorted(set(blocks.start[made].tolist())) if goes_on else []
+
+
+def _period(gaps: Ints) -> int:
+    """The number of blocks of an iteration, from the allocations between one and the next: the fewest after which the
+    numbers repeat; 1 if they do not."""
+    for period in range(1, len(gaps) // (_IN_A_ROW + 1)):
+        if (gaps[period:] == gaps[:-period]).mean() > _REPEATS:
+            return period
+    return 1
 
 
 def _keeper(rows: MemoryRows, words: Sequence[str], total: int) -> str:
@@ -63,11 +130,7 @@ def _keeper(rows: MemoryRows, words: Sequence[str], total: int) -> str:
 def _made_at(rows: MemoryRows, since: int, words: Sequence[str]) -> str:
     """The place that made most of the blocks since a row that are still there at the end; "" if none is known."""
     blocks = blocks_of(rows)
-    alive = np.flatnonzero((blocks.freed < 0) & (blocks.row >= since))
-    sites = np.flatnonzero(rows.site >= 0)
-    if not len(alive) or not len(sites):
-        return ""
-    following = np.searchsorted(sites, blocks.row[alive])
-    alive, following = alive[following < len(sites)], following[following < len(sites)]
-    sums = np.bincount(rows.site[sites[following]], blocks.size[alive], len(words))
+    places = places_of(rows, blocks)
+    alive = (blocks.end > end_of_work(rows)) & (blocks.row >= since) & (places >= 0)
+    sums = np.bincount(places[alive], blocks.size[alive], len(words))
     return words[int(sums.argmax())] if sums.any() else ""

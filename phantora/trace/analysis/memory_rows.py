@@ -14,6 +14,7 @@ from phantora.wire import layout
 
 Ints = npt.NDArray[np.int64]
 NEVER = np.iinfo(np.int64).max
+LOCATED = 1 << 20  # bytes from which on a block's place is reported (stub/tracer/allocator.cpp)
 _EVENTS = frozenset(name.lower() for name in layout.Mem.names())  # rows of other names tell places and uses
 
 
@@ -121,3 +122,20 @@ def blocks_of(rows: MemoryRows) -> Blocks:
     return Blocks(
         row=made, size=size[made], start=rows.time[made], end=end, freed=free, thread=rows.thread[made], use=use
     )
+
+
+def places_of(rows: MemoryRows, blocks: Blocks) -> Ints:
+    """The place in the program of each block, as index of words; -1 for small ones and where none is reported."""
+    found = np.full(len(blocks.row), -1, np.int64)
+    located = np.flatnonzero(rows.site >= 0)
+    for number in np.unique(rows.thread[located]).tolist():
+        own = located[rows.thread[located] == number]
+        large = np.flatnonzero((blocks.thread == number) & (blocks.size >= LOCATED) & (blocks.row < own[-1]))
+        found[large] = rows.site[own[np.searchsorted(own, blocks.row[large], "right")]]
+    return found
+
+
+def end_of_work(rows: MemoryRows) -> int:
+    """Time (ns) of the last failed allocation, or else of the last allocation: the process ends after it."""
+    asked = rows.oom if rows.oom.any() else rows.alloc
+    return int(rows.time[asked].max(initial=0))

@@ -359,9 +359,11 @@ class MemoryReport:
     """Number of times that the allocator freed its cache to meet an allocation (``num_alloc_retries`` of torch)."""
     by_module: dict[str, Bytes]
     """Bytes alive at the peak by the nn.Module that allocated them; empty without `phantora trace --modules`."""
+    kept_by: str
+    """What keeps most of the bytes of "kept": ``leak.py:27 (outs)``; "" where nothing is kept."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Growth:
     """Memory that a rank has allocated more of after each iteration."""
 
@@ -369,11 +371,14 @@ class Growth:
     bytes: Bytes
     """An iteration."""
     place: str
-    """What keeps it: ``leak.py:27 (outs)``; where it is allocated, if that is unknown: ``train.py:9``; or ""."""
+    """What keeps it: ``leak.py:27 (outs)``, then `GRAPH` if a graph is; where it is allocated, if that is unknown:
+    ``train.py:9``; or ""."""
     kept: bool
     """`place` is what keeps it."""
     full: int
     """Iteration in which the GPU's memory is used up, from 1; of a run that ended so its last."""
+    larger: bool
+    """Each iteration replaces what is kept by larger blocks, as in a cache of keys and values."""
 
 
 @dataclass
