@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -61,12 +62,71 @@ tokens = torch.randn(8192, 1024, device="cuda", dtype=torch.bfloat16)
 experts = torch.randn(8, 4096, 1024, device="cuda", dtype=torch.bfloat16)
 made, sizes = torch.empty(8192, 4096, device="cuda", dtype=torch.bfloat16), torch.full((8,), 1024)
 grouped_gemm_backend.gmm(tokens, experts, made, sizes, False, True)
-try:
-    grouped_gemm_backend.gmm(tokens, experts, made, sizes, False, False)
-except RuntimeError as error:
-    print(error, flush=True)
+
+def refused(call):
+    try:
+        call()
+    except RuntimeError as error:
+        print(error, flush=True)
+
+refused(lambda: grouped_gemm_backend.gmm(tokens, experts, made, sizes, False, False))
+
+import amp_C, fused_layer_norm_cuda, fused_weight_gradient_mlp_cuda
+rows, scale = made.view(8192, 4096), torch.ones(4096, device="cuda", dtype=torch.bfloat16)
+out, inverse = fused_layer_norm_cuda.rms_forward_affine(rows, (4096,), scale, 1e-5)
+assert out.shape == rows.shape and inverse.shape == (8192,) and inverse.dtype == torch.float32
+made = fused_layer_norm_cuda.rms_backward_affine(out, inverse, rows, (4096,), scale, 1e-5, False)
+assert [tuple(t.shape) for t in made] == [(8192, 4096), (4096,)]
+refused(lambda: fused_layer_norm_cuda.forward(rows, (100,), 1e-5))
+many = [[torch.zeros(1 << 20, device="cuda") for _ in range(40)] for _ in range(4)]
+amp_C.multi_tensor_adam(65536, sizes, many, 1e-3, 0.9, 0.95, 1e-8, 1, 1, 1, 0.0)
+norm, each = amp_C.multi_tensor_l2norm(65536, sizes, many[:1], True)
+assert norm.shape == (1,) and each.shape == (40,)
+fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp32(tokens, rows, torch.zeros(4096, 1024, device="cuda"))
+
+import deep_gemm._C as deep
+a, b = tokens.to(torch.float8_e4m3fn), experts.to(torch.float8_e4m3fn)
+of_a, of_b = torch.ones(8192, 8, device="cuda"), torch.ones(8, 32, 8, device="cuda")
+deep.fp8_gemm_nt((a, of_a), (b[0], of_b[0]), rows)
+groups = torch.zeros(8192, dtype=torch.int32, device="cuda")
+deep.m_grouped_fp8_gemm_nt_contiguous((a, of_a), (b, of_b), rows, groups)
+refused(lambda: deep.fp8_gemm_nn((a, of_a), (b[0], of_b[0]), rows))
+refused(lambda: deep.einsum())
+
+import sageattention._qattn_sm90 as sage, megablocks_ops
+eight = torch.zeros(2, 4096, 16, 128, dtype=torch.int8, device="cuda")
+result = torch.empty(2, 4096, 16, 128, dtype=torch.bfloat16, device="cuda")
+sage.qk_int8_sv_f8_accum_f32_attn_inst_buf(eight, eight, eight, result, None, None, 0, 1, 3, 0.09, 0)
+chosen = torch.tensor([2, 0, 2, 1], dtype=torch.int32, device="cuda")
+print(megablocks_ops.histogram(chosen, 4).tolist(), flush=True)
 torch.cuda.synchronize()
 """
+
+ATTENTION_3 = """
+import torch
+import flash_attn_3._C
+
+op = torch.ops.flash_attn_3
+q = torch.randn(2, 4096, 16, 128, device="cuda", dtype=torch.bfloat16)
+k = torch.randn(2, 4096, 4, 128, device="cuda", dtype=torch.bfloat16)
+out, lse, *parts = op.fwd(q, k, k, is_causal=True)
+assert out.shape == q.shape and lse.shape == (2, 16, 4096) and [p.numel() for p in parts] == [0, 0]
+sums, lse2, dq, dk, dv = op.bwd(out, q, k, k, out, lse, torch.empty_like(q), is_causal=True)
+assert sums.shape == lse2.shape == (2, 16, 4096) and dk.shape == dv.shape == (2, 4, 4096 * 128)
+begins = torch.tensor([0, 4096, 8192], dtype=torch.int32, device="cuda")
+packed = [t.flatten(0, 1) for t in (q, k, k)]
+out, lse, *_ = op.fwd(
+    *packed, cu_seqlens_q=begins, cu_seqlens_k=begins, max_seqlen_q=4096, max_seqlen_k=4096, is_causal=True
+)
+assert out.shape == (8192, 16, 128) and lse.shape == (16, 8192)
+for wrong in (k.float(), k[..., :100]):
+    try:
+        op.fwd(wrong, wrong, wrong)
+    except RuntimeError as error:
+        print(str(error).splitlines()[0], flush=True)
+torch.cuda.synchronize()
+"""
+HALVES = ("apex", "deep_gemm", "flash_attn_3", "sageattention")
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +154,30 @@ def test_a_stand_in_refuses_what_the_library_refuses(attention: Run) -> None:
     ]
 
 
-def test_scans_convolutions_and_grouped_products(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(OTHERS)
+def test_other_stand_ins(tmp_path: Path) -> None:
+    for half in HALVES:
+        (tmp_path / half).mkdir()
+        (tmp_path / half / "__init__.py").touch()
+    (tmp_path / "program.py").write_text(OTHERS + ATTENTION_3)
     run = trace(tmp_path, "--cluster", "1x1xH100", "program.py")
     assert "a and b do not fit" in run.out
     assert times(run, "selective_scan_fwd")[0] > 10e3  # four tensors of 8 MB: 10 us
     assert 69e3 < times(run, "grouped_gemm")[0] < 140e3  # 69 GFLOP at 989 TFLOP/s
-    assert run.err.count("a stand-in with its shapes and times") == 2 + ("causal_conv1d_cuda" in run.err)
+    said = set(re.findall(r"note: (\S+) of \S+", run.err))
+    assert said >= {"amp_C", "deep_gemm._C", "flash_attn_3._C", "sageattention._qattn_sm90", "megablocks_ops"}
+    assert run.out.splitlines() == [
+        "a and b do not fit: grouped_gemm",
+        "Given normalized_shape=[100], expected input with shape [*, ...], got [8192, 4096]",
+        "DeepGEMM: assertion failed: m == m_ and n == n_ and k == k_",
+        "deep_gemm.einsum has no stand-in: only its products run without its compiled half",
+        "[1, 1, 2, 0]",
+        "FlashAttention only supports fp16, bf16, and fp8_e4m3 data type",
+        "head_size should be a multiple of 8",
+    ]
+    assert 40e3 < times(run, "cuApplyRMSNorm")[0] < 60e3  # 134 MB at 3.35 TB/s: 40 us
+    assert 350e3 < sum(times(run, "multi_tensor_adam")) < 550e3  # 7 passes over 168 MB: 350 us
+    assert 69e3 < times(run, "gemm_accumulate")[0] < 140e3  # 69 GFLOP
+    assert [35e3 < ns < 110e3 for ns in times(run, "deep_gemm_kernel")] == [True, True]  # 35 us at 1,979 TFLOP/s
+    assert 140e3 < times(run, "qk_int8")[0] < 200e3  # FlashAttention-3 in 8 bits
+    both = times(run, "flash_fwd_sm90")
+    assert all(220e3 < ns < 300e3 for ns in both) and 500e3 < times(run, "flash_bwd_sm90")[0] < 700e3

@@ -238,12 +238,15 @@ MANY_PARAMETERS = {
     # DeepEP's signatures
     "phantora/rank/deep_ep/buffer.py: dispatch",
     "phantora/rank/deep_ep/hybrid.py: dispatch_with_permute",
-    # signatures of the compiled halves of flash-attn, causal-conv1d and mamba-ssm
+    # signatures of the compiled halves of apex, flash-attn, causal-conv1d and mamba-ssm
+    "phantora/rank/standins/apex.py: backward_affine",
     "phantora/rank/standins/flash_attn_2.py: bwd",
     "phantora/rank/standins/flash_attn_2.py: fwd",
     "phantora/rank/standins/flash_attn_2.py: fwd_kvcache",
     "phantora/rank/standins/flash_attn_2.py: varlen_bwd",
     "phantora/rank/standins/flash_attn_2.py: varlen_fwd",
+    "phantora/rank/standins/flash_attn_3.py: bwd",
+    "phantora/rank/standins/flash_attn_3.py: fwd",
     "phantora/rank/standins/state_space.py: causal_conv1d_bwd",
     "phantora/rank/standins/state_space.py: scan_bwd",
     "phantora/rank/standins/state_space.py: scan_fwd",

@@ -5,7 +5,7 @@ FlashAttention-3 and 4 are written for Hopper and Blackwell, like cuDNN's attent
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from phantora.cost.families import attention
 from phantora.cost.families.elementwise import passes_memory
@@ -14,7 +14,8 @@ from phantora.cost.machine import Machine
 from phantora.cost.tensors import tensor_at
 from phantora.cost.types import OperatorSignature
 
-NAMESPACES = {"flash_attn::": "flash", "flash_attn_3::": "cudnn", "flash_attn_4::": "cudnn"}
+FLASH_3 = "flash_attn_3::"
+NAMESPACES = {"flash_attn::": "flash", FLASH_3: "cudnn", "flash_attn_4::": "cudnn"}
 """The kind of attention whose time they take."""
 ERROR = 0.30
 
@@ -22,8 +23,8 @@ ERROR = 0.30
 def classify(name: str) -> str | None:
     """Class by namespace."""
     namespace, _, function = name.partition("::")
-    known = f"{namespace}::" in NAMESPACES and function.startswith("_flash_attn")
-    return "attention" if known else None
+    own = function.startswith("_flash_attn") or (name.startswith(FLASH_3) and function in ("fwd", "bwd"))
+    return "attention" if own and f"{namespace}::" in NAMESPACES else None
 
 
 def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
@@ -38,24 +39,45 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     return replace(whole, ns=ns, parts=tuple(part * ns / whole.ns for part in whole.parts), error=2 * ERROR)
 
 
+@dataclass(frozen=True)
+class Arguments:
+    """Places of arguments: queries, begins of sequences, probability of dropout (None: it has none), whether causal.
+    Keys and values follow queries, and the window's left and right whether causal."""
+
+    queries: int
+    begins: int
+    dropout: int | None
+    causal: int
+
+
+def arguments(name: str) -> Arguments:
+    """Places in an operator of a package's interface, or of FlashAttention-3's library."""
+    function = name.partition("::")[2]
+    backward = "backward" in function or function.startswith("bwd")
+    if name.startswith(FLASH_3):
+        begins = (9 if function.startswith("bwd") else 6) if backward else 7
+        return Arguments(int(backward), begins, None, 16 if backward else 24)
+    begins = 9 if backward else 3
+    dropout = begins + (4 if "varlen" in name else 0)
+    return Arguments(int(backward), begins, dropout, dropout + 2)
+
+
 def from_signature(signature: OperatorSignature, name: str) -> attention.Attention | None:
     """Queries, keys and values are (batch, sequence, heads, head); packed ones (tokens, heads, head), with the
-    longest sequence as a number."""
-    args, backward = signature.args, "backward" in name
-    first = 1 if backward else 0
-    q, k, v = (tensor_at(args, first + i) for i in range(3))
+    begins of sequences."""
+    args, at = signature.args, arguments(name)
+    q, k, v = (tensor_at(args, at.queries + i) for i in range(3))
     if q is None or k is None or v is None or len(q.shape) < 3 or len(k.shape) != len(q.shape):
         return None
-    at = _numbers(name)
-    dropout, causal = (args[i] if i < len(args) else None for i in (at, at + 2))
+    dropout, causal = (args[i] if i is not None and i < len(args) else None for i in (at.dropout, at.causal))
     batch, queries, keys = q.shape[0], q.shape[1], k.shape[1]
     if len(q.shape) == 3:  # sequences are taken as equally long
-        lengths = tensor_at(args, at - 4)
-        batch = max(1, lengths.shape[0] - 1) if lengths is not None and lengths.shape else 1
+        begins = tensor_at(args, at.begins)
+        batch = max(1, begins.shape[0] - 1) if begins is not None and begins.shape else 1
         queries, keys = -(-q.shape[0] // batch), -(-k.shape[0] // batch)
     return attention.Attention(
         kind=NAMESPACES[f"{name.partition('::')[0]}::"],
-        backward=backward,
+        backward=at.queries > 0,
         batch=batch,
         heads=q.shape[-2],
         kv_heads=k.shape[-2],
@@ -71,17 +93,13 @@ def from_signature(signature: OperatorSignature, name: str) -> attention.Attenti
 
 def window(signature: OperatorSignature, name: str) -> float:
     """The share of the scores that a window to the left leaves, of those that a causal mask leaves."""
-    at, k = _numbers(name) + 3, tensor_at(signature.args, 2 if "backward" in name else 1)
-    left = signature.args[at] if at < len(signature.args) else -1
+    at = arguments(name)
+    k = tensor_at(signature.args, at.queries + 1)
+    left = signature.args[at.causal + 1] if at.causal + 1 < len(signature.args) else -1
     if not isinstance(left, int) or left < 0 or k is None or len(k.shape) != 4 or left >= k.shape[1]:
         return 1.0
     keys = k.shape[1]
     return min(1.0, (left + 1) * (keys - left / 2) / (keys * keys / 2))
-
-
-def _numbers(name: str) -> int:
-    """The place of the dropout's probability, ahead of scale, whether causal, and the window's left and right."""
-    return (9 if "backward" in name else 3) + (4 if "varlen" in name else 0)
 
 
 FAMILY = Family("flash-attn", classify=classify, estimate=estimate)

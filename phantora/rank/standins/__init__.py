@@ -11,6 +11,7 @@ import functools
 import importlib
 import importlib.abc
 import importlib.machinery
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ from phantora.rank.messages import tell
 from phantora.rank.patch import Patch, Rank, When
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Standin:
     """One compiled module."""
 
@@ -30,23 +31,50 @@ class Standin:
     package: str
     """The package whose compiled half it is, on PyPI."""
     source: str
-    """The module of ours with its functions."""
+    """The module of ours with its functions, in this package: all public ones of its own, or what its function
+    `exported` returns by name."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """The functions by the compiled module's name for them; none: all public ones of `source` that are its own."""
+    """The functions by the compiled module's name for them, if not all are in it."""
+    namespace: str = ""
+    """Where the functions are operators of torch, defined by `source.SCHEMAS`; "": they are the module's."""
+    half: str = ""
+    """The Python half, where other packages import the compiled one as well if it is there."""
 
 
+def _apex(module: str, *names: str) -> Standin:
+    return Standin(module=module, package="apex", source="apex", names={name: name for name in names}, half="apex")
+
+
+_NORMS = ("forward", "forward_affine", "forward_affine_mixed_dtypes", "backward", "backward_affine")
+_LISTS = (
+    *("scale", "axpby", "l2norm", "l2norm_mp", "l2norm_scale", "unscale_l2norm", "adam", "adam_capturable"),
+    *("adam_capturable_master", "sgd", "adagrad", "novograd", "lamb", "lamb_mp"),
+)
 STANDINS = (
-    Standin("flash_attn_2_cuda", "flash-attn", "phantora.rank.standins.flash_attn_2"),
+    Standin(module="flash_attn_2_cuda", package="flash-attn", source="flash_attn_2"),
+    Standin(module="flash_attn_3._C", package="flash-attn 3", source="flash_attn_3", namespace="flash_attn_3"),
     Standin(
-        "causal_conv1d_cuda",
-        "causal-conv1d",
-        "phantora.rank.standins.state_space",
-        {f"causal_conv1d_{name}": f"causal_conv1d_{name}" for name in ("fwd", "bwd", "update")},
+        module="causal_conv1d_cuda",
+        package="causal-conv1d",
+        source="state_space",
+        names={f"causal_conv1d_{name}": f"causal_conv1d_{name}" for name in ("fwd", "bwd", "update")},
     ),
     Standin(
-        "selective_scan_cuda", "mamba-ssm", "phantora.rank.standins.state_space", {"fwd": "scan_fwd", "bwd": "scan_bwd"}
+        module="selective_scan_cuda",
+        package="mamba-ssm",
+        source="state_space",
+        names={"fwd": "scan_fwd", "bwd": "scan_bwd"},
     ),
-    Standin("grouped_gemm_backend", "grouped_gemm", "phantora.rank.standins.grouped"),
+    Standin(module="grouped_gemm_backend", package="grouped_gemm", source="grouped"),
+    Standin(module="megablocks_ops", package="megablocks", source="megablocks"),
+    Standin(module="deep_gemm._C", package="deep_gemm", source="deep_gemm"),
+    *(
+        Standin(module=f"sageattention.{name}", package="sageattention", source="sage_attention")
+        for name in ("_qattn_sm80", "_qattn_sm89", "_qattn_sm90", "_fused")
+    ),
+    _apex("fused_layer_norm_cuda", *_NORMS, *(f"rms_{name}" for name in _NORMS)),
+    _apex("amp_C", *(f"multi_tensor_{name}" for name in _LISTS)),
+    _apex("fused_weight_gradient_mlp_cuda", "wgrad_gemm_accum_fp32", "wgrad_gemm_accum_fp16"),
 )
 _said: set[str] = set()
 
@@ -59,7 +87,11 @@ class _Loader(importlib.abc.Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        vars(module).update(functions(self._standin))
+        made = functions(self._standin)
+        if self._standin.namespace:
+            vars(module)["library"] = defined(self._standin, made)
+        else:
+            vars(module).update(made)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
@@ -67,15 +99,37 @@ class _Finder(importlib.abc.MetaPathFinder):
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         found = next((standin for standin in STANDINS if standin.module == name), None)
-        return importlib.machinery.ModuleSpec(name, _Loader(found)) if found else None
+        if found is None or (found.half and importlib.util.find_spec(found.half) is None):
+            return None
+        return importlib.machinery.ModuleSpec(name, _Loader(found))
+
+
+def source_of(standin: Standin) -> ModuleType:
+    """Our module with a stand-in's functions."""
+    return importlib.import_module(f"{__name__}.{standin.source}")
 
 
 def functions(standin: Standin) -> dict[str, Callable[..., Any]]:
     """The functions of a stand-in, which name it at their first call."""
-    source = importlib.import_module(standin.source)
-    own = {name: name for name, value in vars(source).items() if getattr(value, "__module__", "") == source.__name__}
-    public = {name: own[name] for name in own if not name.startswith("_")}
-    return {name: _naming(standin, getattr(source, ours)) for name, ours in (standin.names or public).items()}
+    source = source_of(standin)
+    if hasattr(source, "exported"):
+        found = source.exported()
+    else:
+        own = (name for name, value in vars(source).items() if getattr(value, "__module__", "") == source.__name__)
+        names = standin.names or {name: name for name in own if not name.startswith("_")}
+        found = {name: getattr(source, ours) for name, ours in names.items()}
+    return {name: _naming(standin, function) for name, function in found.items()}
+
+
+def defined(standin: Standin, made: Mapping[str, Callable[..., Any]]) -> Any:
+    """Defines the operators of a stand-in, which live as long as the returned library."""
+    import torch
+
+    library: Any = torch.library.Library(standin.namespace, "FRAGMENT")  # type: ignore[no-untyped-call]
+    for name, schema in source_of(standin).SCHEMAS.items():
+        library.define(name + schema)
+        library.impl(name, made[name], "CUDA")
+    return library
 
 
 def _naming(standin: Standin, function: Callable[..., Any]) -> Callable[..., Any]:

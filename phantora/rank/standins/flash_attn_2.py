@@ -10,7 +10,7 @@ from typing import Any
 
 from phantora.rank.standins.kernels import check, launch, operator, spec
 
-ROWS = 128  # sequences are rounded to
+ROWS = 128  # of queries that a block takes, and to which sequences are rounded
 LARGEST_HEAD = 256
 
 

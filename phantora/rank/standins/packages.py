@@ -35,7 +35,7 @@ class Package:
         return self.install or f"pip install {self.distribution}"
 
 
-_ATTENTION = "use torch's scaled_dot_product_attention or flash-attn"
+_FLASH_3 = "the folder hopper of flash-attn's source on PYTHONPATH"
 PACKAGES = (
     Package("flash_attn.cute", "flash-attn-4", PRICED, "attention"),
     Package(
@@ -72,13 +72,20 @@ PACKAGES = (
     Package("quack", "quack-kernels", BY_SIZE, "CuTe kernels by their tensors, products by their extents"),
     Package("cupy", "cupy-cuda13x", BY_SIZE, "library calls as torch's, other kernels by their grid"),
     Package("numba", "numba-cuda", BY_SIZE, "kernels by their grid"),
-    Package("flash_attn_interface", "flash-attn 3", REFUSED, "no stand-in: use flash-attn 2 or flash-attn-4", "-"),
-    Package("xformers", "xformers", REFUSED, f"its attention has no stand-in: {_ATTENTION}"),
+    Package("flash_attn_interface", "flash-attn 3", STANDIN, "attention", _FLASH_3),
+    Package("flash_attn_3", "flash-attn 3", STANDIN, "attention", _FLASH_3),
+    Package("xformers", "xformers", PRICED, "torch's attention; install the torch that its wheel is built for"),
+    Package("sageattention", "sageattention", STANDIN, "version 1: Triton kernels by their IR; version 2: attention"),
+    Package("apex", "apex", STANDIN, "norms, optimizers and products as torch's", _SOURCE),
+    Package("megablocks", "megablocks", STANDIN, "torch's sorts and sums, Triton kernels by their IR", _SOURCE),
+    Package(
+        "deep_gemm",
+        "deep_gemm",
+        STANDIN,
+        "products as torch's",
+        _without_build("DG_SKIP_CUDA_BUILD", "its source folder"),
+    ),
     Package("natten", "natten", REFUSED, "no stand-in for its library", "-"),
-    Package("sageattention", "sageattention", REFUSED, f"no stand-in: {_ATTENTION}", "-"),
-    Package("apex", "apex", REFUSED, "its fused layers have no stand-in: use torch's (LayerNorm, fused AdamW)", "-"),
-    Package("megablocks", "megablocks", REFUSED, "no stand-in: use grouped_gemm or torch._grouped_mm", "-"),
-    Package("deep_gemm", "deep_gemm", REFUSED, "no stand-in: use torch._scaled_mm or torch._scaled_grouped_mm", "-"),
 )
 
 
