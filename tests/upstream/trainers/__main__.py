@@ -71,7 +71,8 @@ def install(trainer: Trainer, folder: Path) -> tuple[Path, str]:
     interpreter = made / "bin" / "python"
     pip = ["uv", "pip", "install", "-q", "--python", str(interpreter)]
     needed = [*pip, "-r", str(ROOT / "pyproject.toml"), *trainer.requirements]
-    commands = [["uv", "venv", "-q", "--python", trainer.python or sys.executable, str(made)]]
+    python = sys.executable if sys.version_info >= trainer.python else f">={trainer.python[0]}.{trainer.python[1]}"
+    commands = [["uv", "venv", "-q", "--python", python, str(made)]]
     commands += [[*pip, *words] for words in trainer.before]
     for command in commands:
         status, output = call(command, folder, trainer.environment, 1800)
@@ -109,7 +110,7 @@ def run(trainer: Trainer, folder: Path, limit: float) -> Row:
         commands.append([*trace, *(word.replace("PROGRAMS", str(PROGRAMS)) for word in trainer.command)])
         for command in commands:
             status, output = call(command, folder, more, limit)
-            result = _RAN if status == 0 else "takes too long" if status is None else _cause(output)
+            result = _RAN if status == 0 else "takes too long" if status is None else _cause(output, folder)
             if status != 0:
                 break
         (folder.parent / f"{trainer.name}.log").write_text(output)
@@ -117,8 +118,9 @@ def run(trainer: Trainer, folder: Path, limit: float) -> Row:
     return Row(trainer.name, version, torch, trainer.cluster, result, trainer.set)
 
 
-def _cause(output: str) -> str:
-    failed = re.findall(r"^FAILED: (.*)$", output, re.MULTILINE)
+def _cause(output: str, folder: Path) -> str:
+    """The line of a run that names why it failed, with files relative to `folder`."""
+    failed = re.findall(r"^FAILED: (.*)$", output.replace(f"{folder}/", ""), re.MULTILINE)
     return f"failed: {failed[-1] if failed else _last(output)}"[:160].replace("|", "/")
 
 

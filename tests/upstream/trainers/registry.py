@@ -34,7 +34,8 @@ class Trainer:
     before: tuple[tuple[str, ...], ...] = ()
     """Arguments of ``pip install`` for what is there before the requirements are installed."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    python: str = ""
+    python: tuple[int, int] = (3, 10)
+    """The oldest that it takes."""
 
 
 TRAINERS = (
@@ -66,10 +67,10 @@ TRAINERS = (
     Trainer(
         "LLaMA-Factory",
         "llamafactory",
-        ("llamafactory",),
-        ("--", "llamafactory-cli", "train", "llamafactory.json"),
+        ("llamafactory>=0.9.5", f"torchaudio=={TESTED}"),
+        ("--", "llamafactory-cli", "train", "llamafactory.yaml"),
         "LoRA, DDP by torchrun",
-        prepared=(*_TINY, ("configurations.py", "llamafactory.json")),
+        prepared=(*_TINY, ("configurations.py", "llamafactory.yaml")),
         environment={"FORCE_TORCHRUN": "1", "NPROC_PER_NODE": "2"},
     ),
     Trainer(
@@ -193,6 +194,6 @@ TRAINERS = (
         "ACT on states without pictures, one GPU",
         cluster="1x1xH100",
         prepared=(("robot.py",),),
-        python="3.12",
+        python=(3, 12),
     ),
 )

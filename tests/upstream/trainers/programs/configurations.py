@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
-    "llamafactory.json": {
+    "llamafactory.yaml": {
         "model_name_or_path": "org/model",
         "stage": "sft",
         "do_train": True,
