@@ -103,7 +103,11 @@ def _uses(objects: list[Any]) -> tuple[dict[int, str], list[Any]]:
     def note(tensor: Any, use: str) -> None:
         found.update(dict.fromkeys(blocks(tensor, USE_LEAST), use))
 
-    optimizers = [o for o in objects if issubclass(type(o), Optimizer)]
+    types = set(map(type, objects))
+    kinds = {kind: {t for t in types if issubclass(t, kind)} for kind in (Optimizer, Module, Parameter, Tensor)}
+    some = set().union(*kinds.values())
+    objects = [o for o in objects if type(o) in some]
+    optimizers = [o for o in objects if type(o) in kinds[Optimizer]]
     for optimizer in optimizers:
         groups = [p for group in optimizer.param_groups for p in group["params"]]
         shapes = {tuple(p.shape) for p in groups}
@@ -112,12 +116,12 @@ def _uses(objects: list[Any]) -> tuple[dict[int, str], list[Any]]:
         for parameter in groups:
             note(parameter, "parameters")
     for o in objects:
-        if issubclass(type(o), Module):
+        if type(o) in kinds[Module]:
             for buffer in o._buffers.values():
                 if buffer is not None:
                     note(buffer, "buffers")
     for o in objects:
-        if issubclass(type(o), Parameter) or (issubclass(type(o), Tensor) and "_is_param" in vars(o)):
+        if type(o) in kinds[Parameter] or (type(o) in kinds[Tensor] and "_is_param" in vars(o)):
             note(o, "parameters")
     return found, optimizers
 
