@@ -10,8 +10,14 @@ from pathlib import Path
 import pytest
 
 from phantora.cli.opening import log_of
+from phantora.errors import PhantoraError
 from phantora.importers import import_traces
-from phantora.trace.analysis.analyze import analyze
+from phantora.trace.analysis.analyze import Filters, analyze
+from phantora.trace.analysis.why import answer
+from phantora.trace.diff.between import between, sides_of
+from phantora.trace.diff.render import headline
+from phantora.trace.diff.verdict import Limit, judge
+from phantora.trace.reader import open_log
 from phantora.trace.schema import REAL
 from tests.support.fakelog import METADATA, FakeRun, Kind, small_run
 from tests.support.kineto_files import Trace
@@ -91,3 +97,32 @@ def test_a_trace_imported_on_the_way_keeps_its_name(tmp_path: Path, monkeypatch:
         trace.kernel("nvjet_tst", 1000 * step + 2, 1000 * step + 20, 300, external=mm)
     path = str(trace.write(tmp_path / "rank0.json"))
     assert analyze(log_of(path)).path == path
+
+
+def recording(folder: Path, name: str, gap: int, kernels: int) -> Path:
+    """A trace of kernels of 100 us without steps, each `gap` us after the one before; only the first has
+    flops."""
+    trace = Trace(0, 2)
+    for number in range(kernels):
+        at = (100 + gap) * number
+        mm = trace.operator(f"my::mm{number}" if number else "aten::mm", at, 8, *[[512, 512]] * 2)
+        trace.kernel(f"nvjet_tst_{number}", at + gap / 2, at + gap, 100, external=mm)
+    import_traces([str(trace.write(folder / f"{name}.json"))], str(folder / f"{name}.arrow"))
+    return folder / f"{name}.arrow"
+
+
+def test_recordings_of_equal_length_are_compared_by_their_pace(tmp_path: Path) -> None:
+    a, b = recording(tmp_path, "a", 20, 60), recording(tmp_path, "b", 80, 40)
+    (difference,) = between(sides_of([open_log(a), open_log(b)], Filters()))
+    assert difference.recorded and difference.pace == pytest.approx(2 / 3, rel=0.01)
+    first = headline(difference)
+    assert first.startswith("Neither trace has steps. In a second b runs 33.") and "% fewer operators than a" in first
+    assert ": host: GPUs wait" in first
+    with pytest.raises(PhantoraError, match="neither trace has steps"):
+        judge(difference, Limit("step", 0.02))
+
+
+def test_a_trace_that_lacks_flops_or_ranks_has_no_mfu_and_no_replay(tmp_path: Path) -> None:
+    report = analyze(open_log(recording(tmp_path, "a", 20, 60)))
+    assert report.headline.mfu is None and report.headline.energy is None
+    assert "replay" not in dict(answer(report))["NEXT"]

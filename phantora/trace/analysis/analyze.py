@@ -271,10 +271,14 @@ class _Pass:
         """Flops count where their kernel ends: in the step that its iteration's work makes up."""
         self.flops[window.index] = np.bincount(window["rank"][own], window["flops"][own], len(self.ranks))
 
+    def _has_flops(self) -> bool:
+        """A trace without shapes has no flops, or those of some operators only."""
+        return ("shapes" not in self.meta.missing or bool(self.flops.any())) and self.work.knows_flops()
+
     # ------------------------------------------------------------------ report
 
     def report(self) -> Report:
-        peak = None if "shapes" in self.meta.missing and not self.flops.any() else self.meta.peak()
+        peak = self.meta.peak() if not self.meta.of_real or self._has_flops() else None
         ranks = [self._rank(position, peak) for position in range(len(self.ranks))]
         totals = _totals(ranks, peak)
         parts = [s.times for s in _steady(totals)]

@@ -26,6 +26,7 @@ class EnergySums:
     def __init__(self, log: Log, ranks: Sequence[int]) -> None:
         fold = from_dict(log.metadata.extra["fold"]) if log.metadata.extra.get("fold") else None
         self._weights = np.array([fold.represented(rank) if fold else 1 for rank in ranks], float)
+        self._imported = bool(log.metadata.extra.get("imported"))
         self._drawn = 0.0  # microjoules of the job
         self._time = 0.0  # ns, summed over its ranks
 
@@ -44,8 +45,9 @@ class EnergySums:
         self._time += float((self._weights[present] * stretch[present]).sum())
 
     def report(self, step_time: float, throughput: Throughput | None) -> Energy | None:
-        """Energy of a step of `step_time` ns; None without power rows."""
-        if not self._time:
+        """Energy of a step of `step_time` ns; None without power rows, or where a trace does not tell the work of
+        kernels, which decides what they draw."""
+        if not self._time or self._imported:
             return None
         watts = self._drawn / self._time * 1e3
         joules = watts * float(self._weights.sum()) * step_time * 1e-9

@@ -173,7 +173,8 @@ def _calls(kind: str, group: str, details: Details) -> str:
     most = max(own, key=lambda c: c.transfer * c.count)
     speed = f" at {most.bus_bandwidth / 1e9:.0f} GB/s of bus bandwidth" if most.bus_bandwidth else ""
     hint = _HIDES.get(kind, "")
-    return f"; a call of {size(most.bytes)} takes {duration(most.transfer)}{speed}" + (f"; {hint}" if hint else "")
+    call = f"a call of {size(most.bytes)}" if most.bytes else "a call"
+    return f"; {call} takes {duration(most.transfer)}{speed}" + (f"; {hint}" if hint else "")
 
 
 def memory_finding(report: Report) -> str | None:

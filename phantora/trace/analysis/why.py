@@ -53,6 +53,8 @@ def _is_real(report: Report) -> bool:
 def _experiment(report: Report) -> str:
     """A command that simulates the run without its largest stall."""
     cause, log = _cause(report), report.path
+    if report.metadata.get("extra", {}).get("imported", {}).get("no_replay"):
+        return f"phantora analyze {log} lists the kernels and what is open meanwhile; phantora view {log} shows them"
     if cause in ("host", "synchronisation"):
         return f"phantora replay {log} --host-scale 0.5 has half of the host time"
     if cause == "late rank":

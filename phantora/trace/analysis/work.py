@@ -24,6 +24,7 @@ _FIRST_TENSOR = re.compile(r"(\w+)\[")
 _NARROW = {"float4": "float4", "float8": "float8", "i8": "int8"}
 """Formats of arithmetic with a peak of their own, by how dtypes begin."""
 TOP = 20
+_FEW_UNKNOWN = 0.2  # of the time of products: so much without flops leaves an MFU
 MOST_MODULES = 2_000
 
 
@@ -73,6 +74,7 @@ class WorkSums:
         self._kernel_flops: Floats = np.zeros(1 + sizes[0])
         self._in_float32 = _float32_words(log)
         self._float32 = 0.0
+        self._products = np.zeros(2)  # ns of products: all, and of those without flops
         self.rank_class: Floats = np.zeros((ranks, 1 + sizes[0]))
         self.rank_provenance: Floats = np.zeros((ranks, 1 + sizes[1]))
 
@@ -93,6 +95,8 @@ class WorkSums:
             sums += np.bincount(rows["cls"][kernel].astype(np.int64) + 1, weights[kernel], len(sums))
         product, name, shape = self._in_float32
         self._float32 += float(time[kernel & product[rows["cls"]] & name[rows["name"]] & shape[rows["shape"]]].sum())
+        products = kernel & product[rows["cls"]]
+        self._products += time[products].sum(), time[products & (rows["flops"] == 0)].sum()
         rank = rows["rank"].astype(np.int64)
         for column, table in (("cls", self.rank_class), ("provenance", self.rank_provenance)):
             key = rank * table.shape[1] + rows[column] + 1
@@ -104,6 +108,11 @@ class WorkSums:
             _named(self._classes, self.rank_class[position]),
             _named(self._provenances, self.rank_provenance[position]),
         )
+
+    def knows_flops(self) -> bool:
+        """False where products have no flops for a part of their time that decides MFU: no shapes, or compiled code."""
+        products, without = self._products.tolist()
+        return bool(without <= _FEW_UNKNOWN * products)
 
     def kernel_classes(self) -> dict[str, tuple[float, float]]:
         """ns and flops of kernels by class, communication and copies of the driver left out."""

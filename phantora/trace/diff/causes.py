@@ -26,6 +26,7 @@ _SAME = 0.01  # relative
 _LEAST_PRODUCTS = 2  # operators that tell a clock
 _LEAST_CLOCK = 0.02  # relative change of a clock that is named
 _REST = ("updates", "code", "calls", "shapes", "kernels")  # what no rule explains
+_COUNTS = ("calls", "collectives", "code", "rest")  # of recordings: how much of the program they have
 _ALONE = ("straggler", "compiled")  # causes of other differences too, of waits and of the host's work
 
 
@@ -59,6 +60,10 @@ def _decisive_first(found: list[Cause], d: Difference) -> list[Cause]:
     """`found`, for a significant change beginning with a cause that has its sign and at least half of its size, or with
     the statement that there is none; at the end what brings the effects' sum to the change."""
     change = d.step.change
+    if d.recorded:
+        slows = 1 - d.pace
+        first = next((c for c in found if c.effect * slows > 0 and c.kind not in _COUNTS), None)
+        return found if first is None else [first, *(cause for cause in found if cause is not first)]
     if not d.significant or abs(change) <= _WORTH_NAMING * max(d.step.a, 1.0):
         return found
     rest = change - sum(cause.effect for cause in found)
@@ -253,7 +258,7 @@ def _evidence(d: Difference) -> dict[str, float]:
         # Shapes that shrink and others that grow partly cancel; what moved is the evidence.
         found["shape"] = moved if found["shape"] >= 0 else -moved
     if any(c.by_count or c.by_shape for c in d.collectives):  # other pieces may be shorter and hide less
-        found["comm"] = _exposed(d)
+        found["comm"] = _exposed(d) - _shown(d, sum(c.by_duration for c in d.collectives))  # less what network has
     found["kernels"] = sum(work.by_duration for work in _same_work(d))
     return found
 

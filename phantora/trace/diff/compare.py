@@ -129,6 +129,10 @@ class Difference:
     """The real step lies within the error bars of the simulated one."""
     rates: list[Change] = field(default_factory=list)
     """Throughput of the jobs: tokens/s, samples/s, MFU, as far as both logs show it."""
+    recorded: bool = False
+    """Neither of two real traces has steps: `step` has the lengths of the recordings, which say nothing about speed."""
+    pace: float = 1.0
+    """Operators that b runs in a second, as share of those of a."""
     format: int = DIFF_FORMAT
 
     @property
@@ -256,6 +260,9 @@ def compare(a: Side, b: Side) -> Difference:
     difference.equal &= not any(change and change.change for change in (*difference.peaks, difference.retries))
     difference.same_work = same_work and not difference.settings and _same_counts(difference)
     difference.error = _error(ra, rb, difference)
+    difference.recorded = a.real and b.real and ra.step_source == rb.step_source == "run"
+    counts = [sum(amount.count for amount in side.operations.values()) / side.report.steady.time for side in (a, b)]
+    difference.pace = counts[1] / counts[0] if counts[0] else 1.0
     return difference
 
 

@@ -25,6 +25,9 @@ def headline(d: Difference) -> str:
     cause = _first(d)
     if d.reality:
         return _of_reality(d, cause)
+    if d.recorded:
+        more = f"{100 * abs(d.pace - 1):.1f}% {'fewer' if d.pace < 1 else 'more'}"
+        return f"Neither trace has steps. In a second b runs {more} operators than a: {cause}"
     if d.same_work and not d.significant:
         same = f"No difference: {duration(d.step.a)} and {duration(d.step.b)} a step, the same work"
         return f"{same}; {cause}" if d.causes else f"{same}."
@@ -78,8 +81,9 @@ def render(d: Difference, console: Console) -> None:
     console.print(headline(d), highlight=False, markup=False, style="bold", soft_wrap=True)
     if d.equal or (d.same_work and not d.significant and not d.causes):
         return
-    console.print(f"a {d.path_a}: {duration(d.step.a)} a step", highlight=False, markup=False)
-    console.print(f"b {d.path_b}: {duration(d.step.b)} a step", highlight=False, markup=False)
+    what = "recorded" if d.recorded else "a step"
+    console.print(f"a {d.path_a}: {duration(d.step.a)} {what}", highlight=False, markup=False)
+    console.print(f"b {d.path_b}: {duration(d.step.b)} {what}", highlight=False, markup=False)
     for rate in d.rates:
         values = f"{_quantity(rate, rate.a)} -> {_quantity(rate, rate.b)}"
         console.print(f"- {rate.name} {values} ({_relative(rate)})", highlight=False, markup=False)
@@ -90,7 +94,7 @@ def render(d: Difference, console: Console) -> None:
         if name in SETTINGS:
             show = size if name.endswith("_bytes") else str
             console.print(f"- {name.removesuffix('_bytes')}: {show(a)} -> {show(b)}", highlight=False, markup=False)
-    _changes("Where the step's time changed", d.times, console)
+    _changes("Where the recorded time changed" if d.recorded else "Where the step's time changed", d.times, console)
     _changes("Device time by class", d.classes, console)
     _work("Operators", d.operators, console)
     _work("Collectives", d.collectives, console)

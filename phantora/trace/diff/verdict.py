@@ -93,6 +93,8 @@ def judge(difference: Difference, limit: Limit) -> Verdict:
 
 def _change(difference: Difference, metric: str) -> Change:
     if metric == "step":
+        if difference.recorded:
+            raise PhantoraError("--fail-above: neither trace has steps, so their times are those of the recordings")
         return difference.step
     if metric in _MEMORY:
         found = [peak for peak in difference.peaks if peak.name in _MEMORY[metric]]
