@@ -395,27 +395,6 @@ def test_a_larger_send_waits_for_its_receive(make: Callable[[int], Bench]) -> No
     assert "waits to send 104 bytes" in bench.engine.diagnose()
 
 
-def queued(make: Callable[[int], Bench], queues: int) -> list[Span]:
-    """Four kernels on one stream, then four on another: all fit on the GPU side by side."""
-    bench = make(1)
-    rank = bench.ranks[0]
-    for stream in (8, 9):
-        rank.emit("STREAM_CREATE", stream=stream, flags=layout.Flag["PH_F_NONBLOCKING"], queues=queues)
-    for stream in (8, 9):
-        for part in range(4):
-            rank.kernel(f"{stream}.{part}:100", stream=stream, blocks=10, at=0)
-    rank.exit()
-    bench.run()
-    return bench.spans("KERNEL")
-
-
-def test_streams_that_share_a_hardware_queue_begin_in_the_order_of_launches(make: Callable[[int], Bench]) -> None:
-    """As measured on an H200 with CUDA_DEVICE_MAX_CONNECTIONS=1: 8.9 ms where two queues take 5.1."""
-    assert max(end for _, _, end in queued(make, 0)) == 400
-    spans = {name: (start, end) for name, start, end in queued(make, 1)}
-    assert spans["9.0:100"] == (300, 400) and spans["9.3:100"] == (600, 700)
-
-
 def test_behind_a_group_that_is_not_whole_nobody_runs_ahead(make: Callable[[int], Bench]) -> None:
     """1 waits for what 0 sends after a collective with 2, of which nobody knows yet that it is 2."""
     bench = make(3)

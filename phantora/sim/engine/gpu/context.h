@@ -16,8 +16,9 @@ struct Context {
   Interference interference;
   int communications = 0;    // communication kernels of it on the GPU
   bool failed = false;       // it has ended with an error: nothing of it happens any more
-  // CUDA_DEVICE_MAX_CONNECTIONS; only 1 is simulated: all streams share a queue, and nothing begins before what was
-  // issued earlier has begun (benchmark: 2 H200, see docs/virtual-time.md).
+  // CUDA_DEVICE_MAX_CONNECTIONS; only 1 is simulated: all streams share a queue, and no kernel, copy or memset begins
+  // before those issued earlier have begun. Waits and records of events take no place in it (measured on H200, see
+  // docs/virtual-time.md).
   bool one_queue = false;
   uint64_t next_issued = 0;  // that may begin, where there is one queue
 };

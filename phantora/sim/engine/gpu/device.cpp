@@ -110,7 +110,7 @@ Item &Device::push(Stream &s, Item &&item) {
     ++s.commands;
   }
   item.priority = s.priority;
-  item.issued = item.type == Item::MARK ? 0 : ++issued_;
+  item.issued = item.shares() || item.type == Item::COMM ? ++issued_ : 0;
   dirty_ = true;
   s.queue.push_back(std::move(item));
   return s.queue.back();
