@@ -49,14 +49,17 @@ class Shim:
     remedy: str = f"leave its routing as it is, by zeros, with {OPTION} {FRAMEWORK}"
     routes: bool = True
     """Only applied when the routing is simulated."""
+    declares: str = ""
+    """The module whose ``__version__`` is that of a checkout on PYTHONPATH."""
 
     @property
     def found(self) -> str:
-        """The installed version."""
+        """The installed version; of a checkout on PYTHONPATH, the one that its package declares."""
         try:
             return version(self.distribution)
         except PackageNotFoundError:
-            return "of unknown version"
+            declared = getattr(sys.modules.get(self.declares), "__version__", "of unknown version")
+            return str(declared).partition("+")[0]
 
     def supports(self, found: str) -> bool:
         """Was the shim written for this version of its package?"""

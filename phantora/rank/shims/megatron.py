@@ -102,8 +102,9 @@ def _repeat_gathered(dispatcher: Any) -> None:
 
 SHIM = Shim(
     "megatron-core",
-    ("0.17.1", "0.18.2", "0.19.2", "0.16.1"),
+    ("0.17.1", "0.18.2", "0.20", "0.19.2", "0.16.1"),
     "megatron.core.transformer.moe.router",
     guarded="TopKRouter.routing",
     apply=_apply,
+    declares="megatron.core.package_info",
 )
