@@ -14,7 +14,7 @@ from hypothesis import settings
 from phantora import stubs
 from phantora.errors import PhantoraError
 from phantora.launch import daemon
-from phantora.launch.shared_forkserver import WarmServer
+from phantora.launch.shared_forkserver import VARIABLE, WarmServer
 from tests.support.fakeranks import Bench
 from tests.support.runs import SERVER
 
@@ -76,6 +76,12 @@ def stub_set() -> stubs.StubSet:
 @pytest.fixture(scope="session")
 def engine_library(stub_set: stubs.StubSet) -> Path:
     return stub_set.engine
+
+
+@pytest.fixture
+def shared_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that this test starts by `phantora.api` take the fork server of all tests."""
+    monkeypatch.setenv(VARIABLE, os.environ[SERVER])
 
 
 @pytest.fixture

@@ -241,6 +241,7 @@ class ForkServer:
                 _begin_anew(self._link, self._environment, many=False)
             _settle()
         self._base = base
+        base.rank.runtime.ph_assume_devices(wanted.devices)
         install_tracer(base.rank)
         gc.enable()
         gc.freeze()

@@ -40,9 +40,10 @@ FIRST_SECONDS = 5.0
 """Seconds within which a connected run must send its request: others wait for it."""
 _OF_SHELL = re.compile(
     "PWD|OLDPWD|SHLVL|_|COLUMNS|LINES|TMUX.*|STY|WINDOW(ID)?|SSH_.*|GPG_TTY|TERM_SESSION_ID|DISPLAY|WAYLAND_DISPLAY|"
-    "XAUTHORITY|XDG_SESSION_ID|XDG_VTNR|DBUS_SESSION_.*|INVOCATION_ID|JOURNAL_STREAM|SYSTEMD_EXEC_PID|PHANTORA_DAEMON"
+    "XAUTHORITY|XDG_SESSION_ID|XDG_VTNR|DBUS_SESSION_.*|INVOCATION_ID|JOURNAL_STREAM|SYSTEMD_EXEC_PID|PHANTORA_DAEMON|"
+    "PYTEST_CURRENT_TEST"
 )
-"""Variables of a shell, a terminal and a session, and ours: nothing reads them while it is imported."""
+"""Variables of a shell, a terminal, a session and a test, and ours: nothing reads them while it is imported."""
 _BOOTSTRAP = (
     "import sys; parent, fd, root = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]; "
     "sys.path[0] = root; from phantora.launch.shared_forkserver import main; del sys.path[0]; "
@@ -181,8 +182,10 @@ class Wanted:
 
     @property
     def key(self) -> str:
-        """Runs with the same key share a base."""
-        loads = [self.message[name] for name in ("stubs", "devices", "imports", "shared")]
+        """Runs with the same key share a base. Of what is imported, torch alone is the same for any number of GPUs."""
+        loads = [self.message[name] for name in ("stubs", "imports", "shared")]
+        if {name.partition(".")[0] for name in (*self.message["imports"], *self.message["shared"])} != {"torch"}:
+            loads.append(self.message["devices"])
         paths = self.environment.get("PYTHONPATH")
         relative = paths is not None and not all(map(os.path.isabs, paths.split(os.pathsep)))
         return json.dumps([loads, self.environment, self.message["folder"] if relative else ""], sort_keys=True)

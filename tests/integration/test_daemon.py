@@ -68,6 +68,7 @@ def test_runs_share_what_is_imported_until_it_changes(
     _run(tmp_path, stub_set.directory)
     assert imports.read_text() == "xx"
     monkeypatch.setenv("WINDOWID", "7")  # another terminal
+    monkeypatch.setenv("PYTEST_CURRENT_TEST", "of a test")
     _run(tmp_path, stub_set.directory)
     assert imports.read_text() == "xx"
     monkeypatch.setenv("TORCH_LOGS", "all")

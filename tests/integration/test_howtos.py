@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.runs import SAMPLES
+from tests.support import runs
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "howto"
 # The first page records the run that most others read.
@@ -70,11 +70,11 @@ SAID = {
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("howto")
-    (folder / "samples").symlink_to(SAMPLES)
+    (folder / "samples").symlink_to(runs.SAMPLES)
     (folder / "bin").mkdir()
-    for name, runs in (("phantora", "-m phantora"), ("python", "")):
+    for name, started in (("phantora", "-m phantora"), ("python", "")):
         command = folder / "bin" / name
-        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" {runs} "$@"\n')
+        command.write_text(f'#!/bin/sh\nexec "{sys.executable}" {started} "$@"\n')
         command.chmod(0o755)
     return folder
 
@@ -92,7 +92,8 @@ def test_page(place: Path, name: str) -> None:
     shell = "\n".join(code for kind, code in blocks if kind == "bash")
     (place / "page.py").write_text(python)
     root = str(Path(__file__).resolve().parents[2])
-    environment = {**os.environ, "PATH": f"{place / 'bin'}:{os.environ['PATH']}", "PYTHONPATH": root, "COLUMNS": "100"}
+    path = f"{place / 'bin'}:{os.environ['PATH']}"
+    environment = {**runs.environment(shared=True), "PATH": path, "PYTHONPATH": root, "COLUMNS": "100"}
     said = ""
     for command in (["bash", "-euo", "pipefail", "-c", shell], [sys.executable, "page.py"]):
         done = subprocess.run(

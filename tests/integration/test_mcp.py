@@ -15,6 +15,7 @@ from mcp import Client
 from phantora.cli.mcp import TOOLS, server
 from tests.support.runs import SAMPLES
 
+pytestmark = pytest.mark.usefixtures("shared_server")
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 LOG = str(GOLDEN / "small.arrow")
 

@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.runs import SAMPLES
 
+pytestmark = pytest.mark.usefixtures("shared_server")
 NOTEBOOKS = SAMPLES / "notebooks"
 
 
