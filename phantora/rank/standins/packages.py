@@ -35,7 +35,8 @@ class Package:
         return self.install or f"pip install {self.distribution}"
 
 
-_FLASH_3 = "the folder hopper of flash-attn's source on PYTHONPATH"
+_OF_HOPPER = "attention; hopper is a folder of flash-attn's source"
+_FLASH_3 = _without_build("FLASH_ATTENTION_SKIP_CUDA_BUILD", "./hopper", "FLASH_ATTENTION_FORCE_BUILD")
 PACKAGES = (
     Package("flash_attn.cute", "flash-attn-4", PRICED, "attention"),
     Package(
@@ -72,8 +73,8 @@ PACKAGES = (
     Package("quack", "quack-kernels", BY_SIZE, "CuTe kernels by their tensors, products by their extents"),
     Package("cupy", "cupy-cuda13x", BY_SIZE, "library calls as torch's, other kernels by their grid"),
     Package("numba", "numba-cuda", BY_SIZE, "kernels by their grid"),
-    Package("flash_attn_interface", "flash-attn 3", STANDIN, "attention", _FLASH_3),
-    Package("flash_attn_3", "flash-attn 3", STANDIN, "attention", _FLASH_3),
+    Package("flash_attn_interface", "flash-attn 3", STANDIN, _OF_HOPPER, _FLASH_3),
+    Package("flash_attn_3", "flash-attn 3", STANDIN, _OF_HOPPER, _FLASH_3),
     Package("xformers", "xformers", PRICED, "torch's attention; install the torch that its wheel is built for"),
     Package("sageattention", "sageattention", STANDIN, "version 1: Triton kernels by their IR; version 2: attention"),
     Package("apex", "apex", STANDIN, "norms, optimizers and products as torch's", _SOURCE),
@@ -83,7 +84,7 @@ PACKAGES = (
         "deep_gemm",
         STANDIN,
         "products as torch's",
-        _without_build("DG_SKIP_CUDA_BUILD", "its source folder"),
+        "DG_SKIP_CUDA_BUILD=1 pip install ./DeepGEMM --no-build-isolation",
     ),
     Package("natten", "natten", REFUSED, "no stand-in for its library", "-"),
 )
