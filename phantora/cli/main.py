@@ -93,7 +93,11 @@ def _no_such_command(name: str, commands: list[str]) -> str:
 
 
 def _no_such_option(error: click.ClickException) -> str:
-    """Click's message; for a misspelt option, the most similar one."""
+    """Click's message; for a misspelt option, the most similar one; for one behind the script, its place."""
+    if isinstance(error, click.MissingParameter) and error.param is not None:
+        given = next((name for name in error.param.opts if name in sys.argv), None)
+        if given is not None:
+            return f"{given} stands behind the script, which gets all that follows it; write {given} before the script"
     if not isinstance(error, click.NoSuchOption) or not error.possibilities:
         return error.format_message().removesuffix(".")
     close = difflib.get_close_matches(error.option_name, error.possibilities, 1, 0.0)

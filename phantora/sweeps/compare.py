@@ -25,6 +25,7 @@ from phantora.sweeps.result import Measured
 from phantora.sweeps.run import Request, run_sweep
 from phantora.sweeps.space import CLUSTER, Space, Spelling
 from phantora.trace.analysis.fit import MARGIN
+from phantora.trace.analysis.summary import WIDE, narrower
 
 PER_HOST = 8
 _BINARY = {"k": 1 << 10, "m": 1 << 20}
@@ -204,7 +205,16 @@ def compare(run: RunSpec, folder: Path, question: Question, on_result: OnResult 
         best += [chosen] if chosen is not None else []
         prefix = f"{question.vary} {value}: " if question.vary else ""
         verdict.append(prefix + sentence)
+    verdict += widest(choices)
     return Comparison(choices=tuple(choices), best=tuple(best), verdict=tuple(verdict), folder=folder)
+
+
+def widest(choices: Sequence[Choice]) -> list[str]:
+    """A sentence about the widest error bar, if one is wide: what widens it, and the command that narrows it."""
+    measured = [(one.measured, one.cluster) for one in choices if one.measured is not None and one.measured.widest]
+    wide = [(max(one.error or 0.0, one.error_above or 0.0), one.widest, cluster) for one, cluster in measured]
+    bar, what, cluster = max(wide, default=(0.0, "", ""))
+    return [f"widest error: {cluster}, up to {bar:.0%} of the step: {narrower(what)}"] if bar > WIDE else []
 
 
 def _prices(names: Iterable[str], question: Question) -> dict[str, float]:

@@ -43,6 +43,7 @@ def measured_of(report: Report) -> Measured:
         steps=head.steps,
         error=head.error,
         error_above=head.error_above,
+        widest=head.widest,
         mfu=head.mfu,
         tokens_per_second=rates.tokens_per_second or None if rates else None,
         samples_per_second=rates.samples_per_second or None if rates else None,

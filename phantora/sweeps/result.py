@@ -51,6 +51,8 @@ class Measured:
     full: int | None = None
     """Iteration in which the growth uses up the GPU."""
 
+    widest: str = ""
+    """What widens the error bar most, as ``Headline.widest``."""
     worst_batch: str = ""
     """The batches of ``--worst-batch``; "" without it, or if the script has no DataLoader."""
 

@@ -306,7 +306,14 @@ class Model:
                         self._transfer("AllGather", 3 << 20, 8)
                     for again in range(1 + (backward and self.recompute)):
                         name = f"aten::{self.attention}_{'backward' if backward and not again else 'forward'}"
-                        self._work(name, hidden, "attention", 40 * size * slow * (1 + backward))
+                        if self.attention == "math":
+                            for part in (
+                                "aten::bmm",
+                                *["aten::_softmax_backward" if backward else "aten::_softmax"] * 3,
+                            ):
+                                self._work(part, hidden, "gemm" if part == "aten::bmm" else "normalization", 40)
+                        else:
+                            self._work(name, hidden, "attention", 40 * size * slow * (1 + backward))
                         self._work("aten::mm", product, "gemm", 60 * size * slow * (1 + backward))
                         point = "triton_poi_fused_0" if self.compiled else "aten::gelu"
                         self._work(
@@ -322,7 +329,8 @@ class Model:
             self._work("aten::mm", head, "gemm", 50 * size * slow * self.vocabulary / 32000)
         if self.spread == "data parallel":
             for _ in range(self.buckets):
-                self._transfer("AllReduce", self.layers * (3 << 20) // self.buckets, self.layers * 4 / self.buckets + 3)
+                size = round(slow * self.layers * (3 << 20)) // self.buckets
+                self._transfer("AllReduce", size, slow * (self.layers * 4 / self.buckets + 3))
         begin = self._at - 20 * US  # the host opens the annotation before it launches
         many = 4 * self.layers + 1
         share = 2 if self.spread == "FSDP" else 1
@@ -435,6 +443,14 @@ def test_equal_runs_say_nothing(tmp_path: Path, number: int) -> None:
     choices = PAIRS[number][1]
     a, b = (Model(**choices).write(tmp_path / f"{name}.arrow") for name in "ab")
     assert invoke(a, b).output == "No difference.\n"
+
+
+def test_another_precision_changes_neither_layers_nor_accumulation(tmp_path: Path) -> None:
+    a = Model(**DP).write(tmp_path / "a.arrow")
+    b = Model(**DP, attention="math", dtype="fp32").write(tmp_path / "b.arrow")
+    for done in (invoke(a, b), invoke(b, a)):
+        assert "precision of products" in done.output
+        assert "layers" not in done.output and "no_sync" not in done.output
 
 
 def test_throughput_and_other_metrics(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from phantora.errors import PhantoraError
-from phantora.sweeps.compare import Job, clusters, decide, duration_of, parse_values
+from phantora.sweeps.compare import Job, clusters, decide, duration_of, parse_values, widest
 from tests.support.sweeps import choice, measured
 
 
@@ -30,6 +30,8 @@ def test_values_of_an_option() -> None:
 
 H100 = choice("1x8xH100", 100, 3.0)
 B200 = choice("1x8xB200", 40, 5.0)
+RAN = H100.row.entry.result
+assert RAN is not None
 
 
 def test_the_cheapest_machine_per_token() -> None:
@@ -81,6 +83,16 @@ def test_what_does_not_run_is_no_choice() -> None:
 def test_failures_make_large_jobs_longer() -> None:
     week = 7 * 86400.0
     assert week < duration_of(week, 8, 8) < duration_of(week, 16384, 8) < 2 * week
+
+
+def test_a_wide_error_says_what_narrows_it() -> None:
+    found = measured(100, error=0.1, error_above=0.38, widest="host")
+    wide = replace(H100, row=replace(H100.row, entry=replace(H100.row.entry, result=replace(RAN, measured=found))))
+    assert widest([B200, wide]) == [
+        "widest error: 1x8xH100, up to 38% of the step: the host's time; narrower with phantora profile host, "
+        "then --host FILE"
+    ]
+    assert widest([H100, B200]) == []
 
 
 def test_the_limiting_part() -> None:

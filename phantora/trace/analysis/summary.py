@@ -28,7 +28,8 @@ _WORTH_NAMING = 0.005  # of a step
 _HOST_DECIDES = 0.12  # of a step
 _PEAK_DECIDED = 0.01  # of a peak
 _OVER_LINKS = ("Memcpy HtoD", "Memcpy DtoH", "Memcpy PtoP")  # copies whose rate is not the memory's
-_WIDE = 0.2  # of a step: then what widens the error bar is named
+WIDE = 0.2  # of a step: then what widens the error bar is named
+_NARROWER_HOST = "narrower with phantora profile host, then --host FILE"
 _SPREAD = 0.5  # of steps that wait: their mean is given in three digits
 _MORE = 1.1  # times a steady step: then the run's mean step is named
 _UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3))
@@ -163,7 +164,7 @@ def host_bound(report: Report) -> str:
 
 
 def _wide(h: Headline) -> bool:
-    return max(h.error or 0.0, h.error_above or 0.0) > _WIDE
+    return max(h.error or 0.0, h.error_above or 0.0) > WIDE
 
 
 def _range(report: Report) -> str:
@@ -172,11 +173,18 @@ def _range(report: Report) -> str:
     if not _wide(h) or h.widest in ("", "host"):  # HOST tells of the host
         return ""
     bar = f"-{100 * (h.error or 0.0):.0f} % +{100 * (h.error_above or 0.0):.0f} %"
-    if h.widest == "data":
-        return f"{bar}: the CPU time of the data is not counted, and decides; --data-loading measured counts it"
-    if h.widest == "fold":
-        return f"{bar}: ranks differ; narrower with more of them as processes (--real-ranks)"
-    return f"{bar}: prices of {h.widest}; narrower with --missing FILE, then phantora profile FILE"
+    return f"{bar}: {narrower(h.widest)}"
+
+
+def narrower(widest: str) -> str:
+    """What widens an error bar most (:attr:`Headline.widest`), and the command that narrows it."""
+    if widest == "data":
+        return "the CPU time of the data is not counted, and decides; --data-loading measured counts it"
+    if widest == "fold":
+        return "ranks differ; narrower with more of them as processes (--real-ranks)"
+    if widest == "host":
+        return f"the host's time; {_NARROWER_HOST}"
+    return f"prices of {widest}; narrower with --missing FILE, then phantora profile FILE"
 
 
 def _host(report: Report) -> str:
@@ -188,7 +196,7 @@ def _host(report: Report) -> str:
     if not time or by_host < _HOST_DECIDES * time:
         return ""
     measured = hosts is not None and hosts.measured
-    remedy = "" if measured else "; narrower with phantora profile host, then --host FILE"
+    remedy = "" if measured else f"; {_NARROWER_HOST}"
     pace = float(report.metadata.get("extra", {}).get("host", {}).get("pace", 1.0))
     slowest = f"; slowest rank x {pace:.2f} (rank_spread)" if pace > 1.005 else ""
     return f"limits the step and its range{slowest}{remedy}"

@@ -499,7 +499,7 @@ def _collectives(x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_C
     sharded = all(gathered) and all(scattered)
     before, after = scattered if sharded else reduced
     groups = (x.scattered, y.scattered) if sharded else (x.reduced, y.reduced)
-    known = sharded or not any(gathered)
+    known = (sharded or not any(gathered)) and (x.dtype, x.held) == (y.dtype, y.held)  # else of other sizes
     if before and after and known and groups[0].keys() == groups[1].keys() and x.trained == y.trained:
         ratio = after / before / r.passes
         if ratio < 0.8 or ratio > 1.25:

@@ -219,6 +219,8 @@ def repeats(a: Side, b: Side, x: Traits, y: Traits) -> Repeats:
             )
 
         before, after = counts(a, True), counts(b, True)
+        if bool(before) != bool(after) and cls:  # other operators do the same, so that no count tells the layers
+            break
         if before and after:
             forward = counts(a, False), counts(b, False)
             ratio = forward[1] / forward[0] if all(forward) else after / before
