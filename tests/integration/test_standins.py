@@ -102,6 +102,18 @@ print(megablocks_ops.histogram(chosen, 4).tolist(), flush=True)
 torch.cuda.synchronize()
 """
 
+SOFTMAX = """
+import scaled_masked_softmax_cuda
+import scaled_upper_triang_masked_softmax_cuda as causal
+scores = torch.empty(16, 2048, 2048, dtype=torch.bfloat16, device="cuda")
+result = causal.forward(scores, torch.tensor(0.125))
+assert result.shape == scores.shape and causal.backward(scores, result, torch.tensor(0.125)) is scores
+assert scaled_masked_softmax_cuda.get_batch_per_block(128, 2048, 1, 16) == 4
+try:
+    causal.forward(scores.float(), torch.tensor(0.125))
+except RuntimeError as error:
+    print(str(error).splitlines()[0], flush=True)
+"""
 ATTENTION_3 = """
 import torch
 import flash_attn_3._C
@@ -158,7 +170,7 @@ def test_other_stand_ins(tmp_path: Path) -> None:
     for half in HALVES:
         (tmp_path / half).mkdir()
         (tmp_path / half / "__init__.py").touch()
-    (tmp_path / "program.py").write_text(OTHERS + ATTENTION_3)
+    (tmp_path / "program.py").write_text(OTHERS + SOFTMAX + ATTENTION_3)
     run = trace(tmp_path, "--cluster", "1x1xH100", "program.py")
     assert "a and b do not fit" in run.out
     assert times(run, "selective_scan_fwd")[0] > 10e3  # four tensors of 8 MB: 10 us
@@ -171,11 +183,13 @@ def test_other_stand_ins(tmp_path: Path) -> None:
         "DeepGEMM: assertion failed: m == m_ and n == n_ and k == k_",
         "deep_gemm.einsum has no stand-in: only its products run without its compiled half",
         "[1, 1, 2, 0]",
+        "Only fp16 and bf16 are supported",
         "FlashAttention only supports fp16, bf16, and fp8_e4m3 data type",
         "head_size should be a multiple of 8",
     ]
     assert 40e3 < times(run, "cuApplyRMSNorm")[0] < 60e3  # 134 MB at 3.35 TB/s: 40 us
     assert 350e3 < sum(times(run, "multi_tensor_adam")) < 550e3  # 7 passes over 168 MB: 350 us
+    assert 80e3 < times(run, "masked_softmax_warp_forward")[0] < 200e3  # 268 MB: 80 us at 3.35 TB/s
     assert 69e3 < times(run, "gemm_accumulate")[0] < 140e3  # 69 GFLOP
     assert [35e3 < ns < 110e3 for ns in times(run, "deep_gemm_kernel")] == [True, True]  # 35 us at 1,979 TFLOP/s
     assert 140e3 < times(run, "qk_int8")[0] < 200e3  # FlashAttention-3 in 8 bits

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-DOCUMENTS, SENTENCES, TOKENS = 400, 8, 96
+DOCUMENTS, SENTENCES, TOKENS = 2000, 8, 96
 """Documents, sentences of each, and tokens of a sentence."""
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 HUB = "hub"
@@ -31,18 +31,17 @@ VOCABULARIES = {
 """By Megatron-LM's name of the tokenizer."""
 
 
-def write(folder: Path, tokenizer: str, by_sentence: bool) -> tuple[str, str]:
+def write(folder: Path, tokenizer: str) -> tuple[str, str]:
     """Writes text and vocabulary into `folder`; returns ``--data-path`` and ``--vocab-file``.
 
-    The text is one sequence for each sentence with `by_sentence`, as BERT reads it, else for each document.
+    A sentence is a sequence of its own, since Megatron-LM drops documents with longer ones than 512 tokens.
     """
     vocabulary = VOCABULARIES[tokenizer]
     words = _hub(folder / HUB, vocabulary)
-    pieces = SENTENCES if by_sentence else 1
-    lengths = np.full(DOCUMENTS * pieces, SENTENCES * TOKENS // pieces, np.int32)
+    lengths = np.full(DOCUMENTS * SENTENCES, TOKENS, np.int32)
     tokens = np.random.default_rng(0).integers(len(SPECIAL), vocabulary.words, int(lengths.sum()), np.uint16)
     starts = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)[:-1])) * tokens.itemsize
-    documents = np.arange(DOCUMENTS + 1, dtype=np.int64) * pieces
+    documents = np.arange(DOCUMENTS + 1, dtype=np.int64) * SENTENCES
     text = folder / "text"
     text.with_suffix(".bin").write_bytes(tokens.tobytes())
     # Magic, version, code of uint16, sequences, entries of the documents (class _IndexWriter of Megatron-Core).

@@ -41,8 +41,14 @@ class Standin:
     """The Python half, where other packages import the compiled one as well if it is there."""
 
 
-def _apex(module: str, *names: str) -> Standin:
-    return Standin(module=module, package="apex", source="apex", names={name: name for name in names}, half="apex")
+def _apex(module: str, *names: str, source: str = "apex", given: Mapping[str, str] | None = None) -> Standin:
+    every = given or {name: name for name in names}
+    return Standin(module=module, package="apex", source=source, names=every, half="apex")
+
+
+def _softmax(module: str, kind: str, *further: str) -> Standin:
+    names = {way: f"{kind}_{way}" for way in ("forward", "backward")} | {name: name for name in further}
+    return _apex(module, source="masked_softmax", given=names)
 
 
 _NORMS = ("forward", "forward_affine", "forward_affine_mixed_dtypes", "backward", "backward_affine")
@@ -75,6 +81,9 @@ STANDINS = (
     _apex("fused_layer_norm_cuda", *_NORMS, *(f"rms_{name}" for name in _NORMS)),
     _apex("amp_C", *(f"multi_tensor_{name}" for name in _LISTS)),
     _apex("fused_weight_gradient_mlp_cuda", "wgrad_gemm_accum_fp32", "wgrad_gemm_accum_fp16"),
+    _softmax("scaled_upper_triang_masked_softmax_cuda", "causal"),
+    _softmax("scaled_masked_softmax_cuda", "masked", "get_batch_per_block"),
+    _softmax("scaled_softmax_cuda", "plain"),
 )
 _said: set[str] = set()
 

@@ -77,7 +77,7 @@ PACKAGES = (
     Package("flash_attn_3", "flash-attn 3", STANDIN, _OF_HOPPER, _FLASH_3),
     Package("xformers", "xformers", PRICED, "torch's attention; install the torch that its wheel is built for"),
     Package("sageattention", "sageattention", STANDIN, "version 1: Triton kernels by their IR; version 2: attention"),
-    Package("apex", "apex", STANDIN, "norms, optimizers and products as torch's", _SOURCE),
+    Package("apex", "apex", STANDIN, "norms, softmax, optimizers and products as torch's", _SOURCE),
     Package("megablocks", "megablocks", STANDIN, "torch's sorts and sums, Triton kernels by their IR", _SOURCE),
     Package(
         "deep_gemm",
