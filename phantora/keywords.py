@@ -86,6 +86,8 @@ class FitsOptions(TypedDict, total=False):
     background: Sequence[str]
     fault: Sequence[str]
     power_cap: float | None
+    ray: str
+    working_dir: str
 
 
 class PlanOptions(TypedDict, total=False):

@@ -355,7 +355,7 @@ class LaunchSpec(_Json):
         _CLUSTER,
         metavar="ADDRESS",
         unset="this machine",
-        commands=(TRACE,),
+        commands=(TRACE, FITS),
     )
     working_dir: str = option(
         "",
@@ -363,7 +363,7 @@ class LaunchSpec(_Json):
         _CLUSTER,
         metavar="DIR",
         unset="none: the nodes share the current folder",
-        commands=(TRACE,),
+        commands=(TRACE, FITS),
     )
     role: str = option("default", "Role of the ranks.", _LAUNCH, hidden=True, commands=(TRACE,))
     run_id: str = option(

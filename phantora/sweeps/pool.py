@@ -98,6 +98,8 @@ class Pool:
         """True if one more task can begin now, by CPU cores and memory."""
         if not self._running:
             return True
+        if task.point.spec.launch.ray:  # its ranks take the memory of the cluster, which a second run waits for
+            return False
         if self._jobs:
             return len(self._running) < self._jobs
         cores = sum(cores_of(one.task, self._cores) for one in self._running)
