@@ -87,6 +87,7 @@ def test_failures_make_large_jobs_longer() -> None:
 
 def test_a_wide_error_says_what_narrows_it() -> None:
     found = measured(100, error=0.1, error_above=0.38, widest="host")
+    assert RAN is not None
     wide = replace(H100, row=replace(H100.row, entry=replace(H100.row.entry, result=replace(RAN, measured=found))))
     assert widest([B200, wide]) == [
         "widest error: 1x8xH100, up to 38% of the step: the host's time; narrower with phantora profile host, "

@@ -97,7 +97,7 @@ def test_the_table_has_both_numbers_and_predictions_only_one(tmp_path: Path) -> 
     assert [number for number, _ in chosen([ROW, ROW], ["1"])] == [1]
 
 
-def test_a_golden_test_runs_its_own_arguments_on_random_tokens() -> None:
+def test_a_golden_test_runs_its_own_arguments_on_random_tokens(tmp_path: Path) -> None:
     row = {
         "test": "gpt/small",
         "platform": "dev_dgx_h100",
@@ -110,6 +110,8 @@ def test_a_golden_test_runs_its_own_arguments_on_random_tokens() -> None:
             "--data-path": "x",
             "--ckpt-format": "torch_dist",
             "--bf16": "true",
+            "--recompute-modules": "[mlp moe_act]",
+            "--tp-comm-overlap-cfg": "tests/overlap.yaml",
             "--train-iters": "50",
         },
         "mem_max_allocated_bytes": 1.0,
@@ -117,9 +119,14 @@ def test_a_golden_test_runs_its_own_arguments_on_random_tokens() -> None:
         "env": {},
         "iteration_s": 0.1,
     }
-    words = golden.command(row, Path("/lm"))
+    words = golden.command(row, Path("/lm"), tmp_path)
     assert words[:6] == ["--cluster", "1x8xH100", "--fold", "off", "-m", "validation.workloads.megatron_script"]
-    assert words[6:10] == ["/lm/pretrain_gpt.py", "--num-layers", "12", "--bf16"] and "--data-path" not in words
+    given = "--num-layers 12 --ckpt-format torch_dist --bf16 --recompute-modules mlp moe_act"
+    assert words[6:17] == ["/lm/pretrain_gpt.py", *given.split(), "--tp-comm-overlap-cfg", "/lm/tests/overlap.yaml"]
+    assert "--data-path" not in words
+    text = golden.command(row | {"script": "examples/t5/pretrain_t5.py"}, Path("/lm"), tmp_path)
+    assert text[text.index("--data-path") + 1] == str(tmp_path / "text") and "--mock-data" not in text
+    assert (tmp_path / "text.idx").stat().st_size == 34 + 12 * 16000 + 8 * 2001
     assert "no memory" in golden.refused(row | {"mem_max_allocated_bytes": None})
 
 

@@ -79,7 +79,8 @@ def _half(dimensions: int, *tensors: Any) -> None:
 def _blocks(scores: Any) -> int:
     keys = scores.shape[-1]
     check(keys <= LONGEST, f"key_seq_len <= {LONGEST}")
-    return -(-scores.numel() // max(1, keys) // get_batch_per_block(1, keys, 1, 1))
+    rows = scores.numel() // max(1, keys)
+    return -int(-rows // get_batch_per_block(1, keys, 1, 1))
 
 
 def _softmax(kernel: str, scores: Any) -> Any:
