@@ -506,7 +506,7 @@ class RunSpec(_Json):
         commands=_OTHER_HARDWARE,
     )
     host_scale: float = option(
-        1.0, "Multiply the CPU time of --host-time measured by X.", _TIMES, metavar="X", low=0, commands=_OTHER_HARDWARE
+        1.0, "Multiply the host time, modelled or measured, by X.", _TIMES, metavar="X", low=0, commands=_OTHER_HARDWARE
     )
     profile: str = option(
         TABLES,

@@ -62,4 +62,8 @@ def _ray() -> Any:
         import ray
     except ImportError:
         raise PhantoraError("--ray needs Ray: pip install 'phantora[ray]'") from None
+    except Exception as error:  # its own imports fail where what they look for is half installed
+        raise PhantoraError(
+            f"--ray: Ray cannot be imported ({type(error).__name__}: {error}); repair or remove the package that it names"
+        ) from error
     return ray

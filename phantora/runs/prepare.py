@@ -181,6 +181,8 @@ def chosen_cluster(spec: RunSpec) -> Cluster:
     cluster = capped(load_cluster(spec.cluster), spec.what_if)
     if spec.host is not None:
         cluster = load_calibration(spec.host).applied(cluster)
+    if spec.host_time == "modelled" and spec.host_scale != 1:
+        cluster = cluster.each(lambda one: replace(one, host=one.host.slower(spec.host_scale)))
     if spec.gpu_memory is None:
         return cluster
     memory = round(spec.gpu_memory * GIB)

@@ -21,7 +21,7 @@ _EVEN = 4.0  # times the least growth: the most
 _MOST_OF_IT = 0.3  # of what has grown: so much a container keeps itself; else the graphs of its tensors do
 _DECIDES = 0.2  # of what is allocated: so much must have grown where memory runs out
 _REPEATS = 0.8  # of the numbers of allocations between blocks
-_GOES_ON = 2.0  # times the most allocations of an iteration: so many may follow the last one
+_GOES_ON = 2.0  # times the allocations of the longest iteration: a run that ends in one has no more after the last
 
 
 def growth(rank: int, rows: MemoryRows, ends: Sequence[int], words: Sequence[str], capacity: int) -> Growth | None:
@@ -82,9 +82,8 @@ def _larger(rank: int, rows: MemoryRows, blocks: Blocks, words: Sequence[str], c
 
 def _kept_since(rows: MemoryRows, blocks: Blocks, words: Sequence[str]) -> list[int]:
     """Times (ns) at which the large blocks were made that containers keep: in a run without steps, one an iteration.
-    Where only graphs keep large blocks: of the line
-    that made the fewest. None if the run goes on
-    after the last one, or fails at a line that has no part in the iterations."""
+    Where only graphs keep large blocks: of the line that made the fewest. None if the run goes on after the last one,
+    or fails at a line that has no part in the iterations."""
     places = places_of(rows, blocks)
     failed = np.flatnonzero(rows.oom)
     if len(failed):

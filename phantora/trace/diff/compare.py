@@ -261,8 +261,10 @@ def compare(a: Side, b: Side) -> Difference:
     difference.same_work = same_work and not difference.settings and _same_counts(difference)
     difference.error = _error(ra, rb, difference)
     difference.recorded = a.real and b.real and ra.step_source == rb.step_source == "run"
-    counts = [sum(amount.count for amount in side.operations.values()) / side.report.steady.time for side in (a, b)]
-    difference.pace = counts[1] / counts[0] if counts[0] else 1.0
+    if difference.recorded:
+        counts = [sum(amount.count for amount in side.operations.values()) for side in (a, b)]
+        times = [side.report.steady.time for side in (a, b)]
+        difference.pace = counts[1] * times[0] / (counts[0] * times[1]) if counts[0] and times[1] else 1.0
     return difference
 
 
