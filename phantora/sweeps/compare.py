@@ -184,7 +184,7 @@ def compare(run: RunSpec, folder: Path, question: Question, on_result: OnResult 
         axes[question.vary], arguments[question.vary] = question.values, f"--{question.vary}"
     space = Space(where="compare", run=replace(run, cluster=names[0]), axes=axes, arguments=arguments)
     objective = Objective("speed", _prices(names, question), question.job.margin)
-    request = Request(space=space, folder=folder, objective=objective, fold=ONE)
+    request = Request(space=space, folder=folder, objective=objective, again=True, fold=ONE)
     found = run_sweep(request, on_result).answer
     ran = [row for row in found.rows if row.measured]
     broken = [row for row in found.rows if row.entry.result is not None and row.entry.result.status == "failed"]

@@ -344,4 +344,5 @@ def one_run(run: RunSpec, folder: Path, where: str, largest: str | None = None) 
     arguments: dict[str, Spelling] = {}
     if largest:
         axes[LARGEST], arguments[LARGEST] = (1,), largest
-    return Request(space=Space(where=where, run=run, axes=axes, arguments=arguments), folder=folder, fold=ENDS)
+    space = Space(where=where, run=run, axes=axes, arguments=arguments)
+    return Request(space=space, folder=folder, again=True, fold=ENDS)  # what failed may be fixed since

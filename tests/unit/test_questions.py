@@ -73,6 +73,10 @@ def test_an_option_that_the_script_does_not_read_ends_the_search() -> None:
     assert caught.value.exit_status == 2
 
 
+def test_a_question_repeats_what_failed_before(tmp_path: Path) -> None:
+    assert questions.one_run(RunSpec("train.py"), tmp_path, "fits").again
+
+
 def test_clusters_of_one_two_four_gpus() -> None:
     assert clusters_of("H100", 16, 8) == ["1x1xH100", "1x2xH100", "1x4xH100", "1x8xH100", "2x8xH100"]
 
