@@ -63,7 +63,8 @@ def _ray() -> Any:
     except ImportError:
         raise PhantoraError("--ray needs Ray: pip install 'phantora[ray]'") from None
     except Exception as error:  # its own imports fail where what they look for is half installed
+        why = f"{type(error).__name__}: {error}"
         raise PhantoraError(
-            f"--ray: Ray cannot be imported ({type(error).__name__}: {error}); repair or remove the package that it names"
+            f"--ray: Ray cannot be imported ({why}); repair or remove the package that it names"
         ) from error
     return ray
