@@ -43,6 +43,8 @@ CONFIG = {
     "tie_word_embeddings": False,
 }
 """Of the model; longer positions than its own, which no kernel depends on."""
+THREADS = "3"
+"""OMP_NUM_THREADS of a rank. DeepSpeed's launcher sets none, so eight ranks share the 24 threads of the host model."""
 STEP = re.compile(
     r'"exec_time_ms": "([0-9.]+)".*"peak_mem_gib": "([0-9.]+)"|wall step=([0-9.]+) ms +peak_mem=([0-9.]+)'
 )
@@ -63,6 +65,7 @@ def simulated(row: Mapping[str, Any], scripts: Path, weights: Path) -> Found | s
     numbers = sizes | {"PROFILE_STEPS": 1} | {name: int(bool(value)) for name, value in switches.items()}
     paths = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
     given = {**os.environ, **{name: str(value) for name, value in numbers.items()}, "PYTHONPATH": paths}
+    given["OMP_NUM_THREADS"] = THREADS
     with tempfile.TemporaryDirectory() as folder:
         words = ["--cluster", f"1x8x{row['gpu']}", "--fold", "dp=8:first", "-m", "validation.workloads.upgrade_script"]
         command = [
