@@ -36,15 +36,20 @@ class Cost:
         return f"{self.cpu:7.1f} s CPU {self.wall:7.1f} s wall {self.memory / 2**30:6.2f} GiB"
 
 
-def descendants(pid: int) -> list[int]:
-    found = [pid]
+def children(pid: int) -> list[int]:
+    """Pids of its child processes."""
+    found: list[int] = []
     try:
         for task in os.listdir(f"/proc/{pid}/task"):
-            for child in Path(f"/proc/{pid}/task/{task}/children").read_text().split():
-                found += descendants(int(child))
+            found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
     except OSError:
         pass
     return found
+
+
+def descendants(pid: int) -> list[int]:
+    """Pids of all processes below `pid`, and itself."""
+    return [pid, *(one for child in children(pid) for one in descendants(child))]
 
 
 def phantora_trace(*arguments: str) -> list[str]:

@@ -27,7 +27,7 @@ from phantora.nodes.agent import Order
 from phantora.nodes.channel import Channel, tune
 from phantora.nodes.identity import Identity, compare, identity
 from phantora.nodes.placement import Share
-from phantora.nodes.relay import Relay
+from phantora.nodes.relay import Relay, Traffic
 from phantora.result import few
 from phantora.spec import MODULE
 from phantora.wire.relayed import PID_BITS
@@ -37,6 +37,8 @@ START_SECONDS = 300.0
 """Seconds until all agents must have connected; stubs may be compiled after that."""
 END_SECONDS = 10.0
 """Seconds in which an agent ends its ranks."""
+ANSWER_SECONDS = 60.0
+"""Seconds in which an agent answers a question about its processes."""
 _TICK_SECONDS = 0.25
 _HEAD_SECONDS = 10.0
 
@@ -86,6 +88,13 @@ class _Agent:
     def send(self, message: Mapping[str, Any], data: bytes = b"") -> None:
         if self.channel is not None and not self.lost:
             self.channel.send(message, data)
+
+    def answer(self) -> dict[str, Any] | None:
+        """Waits for the answer to a question; None if the agent is lost."""
+        try:
+            return None if self.lost else self.answers.get(timeout=ANSWER_SECONDS)
+        except queue.Empty:
+            raise PhantoraError(f"{self}: its agent has not answered for {ANSWER_SECONDS:.0f} s") from None
 
 
 class Agents:
@@ -155,9 +164,9 @@ class Agents:
         self._thread.join()
         return 1
 
-    def traffic(self) -> tuple[int, int]:
-        """Bytes that the relay has sent and received."""
-        return self._relay.traffic() if self._relay is not None else (0, 0)
+    def traffic(self) -> Traffic:
+        """What the relay has sent and received."""
+        return self._relay.traffic() if self._relay is not None else Traffic(0, 0, 0, 0)
 
     # ------------------------------------------------------------------ for the simulator
 
@@ -166,10 +175,10 @@ class Agents:
         return self._agents[pid >> PID_BITS], pid & ((1 << PID_BITS) - 1)
 
     def ask(self, questions: Mapping[int, Mapping[str, Any]]) -> dict[int, dict[str, Any] | None]:
-        """The answers of agents, by their numbers; None from one that is lost."""
+        """Answers of agents by number; None from one that is lost. Raises PhantoraError if one is silent."""
         for number, question in questions.items():
             self._agents[number].send(question)
-        return {number: None if (one := self._agents[number]).lost else one.answers.get() for number in questions}
+        return {number: self._agents[number].answer() for number in questions}
 
     def has_come(self, heads: Mapping[str, int]) -> bool:
         """True if the mirror has all records that ranks had written."""

@@ -6,6 +6,7 @@ import ctypes
 import os
 import socket
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from phantora.wire import engine
@@ -16,6 +17,16 @@ def _numbers(ranks: Sequence[int]) -> ctypes.Array[ctypes.c_int32]:
     return (ctypes.c_int32 * len(ranks))(*ranks)
 
 
+@dataclass(frozen=True)
+class Traffic:
+    """What the connections of a side have carried; a message is what one call sent or received."""
+
+    sent: int
+    received: int
+    messages_sent: int
+    messages_received: int
+
+
 class Relay:
     """One side. It owns the descriptors of its sockets."""
 
@@ -24,6 +35,7 @@ class Relay:
         self._session = session  # keeps the mapping alive
         self._sockets: list[int] = []
         self._handle: int | None = None
+        self._counts = (ctypes.c_int64 * 4)()
 
     @classmethod
     def of_node(cls, library: Path, session: Session, node: int, link: socket.socket) -> Relay:
@@ -56,14 +68,16 @@ class Relay:
         found = self._lib.phr_lost(self._handle) if self._handle else -1
         return None if found < 0 else int(found)
 
-    def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received."""
-        sent, received = (int(self._lib.phr_bytes(self._handle, way)) if self._handle else 0 for way in (0, 1))
-        return sent, received
+    def traffic(self) -> Traffic:
+        """What its connections have carried until now."""
+        if self._handle:
+            self._lib.phr_traffic(self._handle, self._counts)
+        return Traffic(*self._counts)
 
     def close(self) -> None:
         """Ends the connections."""
         if self._handle:
+            self.traffic()
             self._lib.phr_close(self._handle)
             self._handle = None
         for descriptor in self._sockets:

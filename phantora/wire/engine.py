@@ -425,7 +425,12 @@ RELAY = (
         "phr_follow", "void *", (("void *", "area"), ("int", "node"), *_CONNECTION), "a node's side; it starts at once"
     ),
     Function("phr_lost", "int", (("void *", "relay"),), "the first node whose connection has ended, -1: none"),
-    Function("phr_bytes", "int64_t", (("void *", "relay"), ("int", "received"))),
+    Function(
+        "phr_traffic",
+        "void",
+        (("void *", "relay"), ("int64_t *", "out")),
+        "bytes sent and received, and calls that did so",
+    ),
     Function("phr_close", "void", (("void *", "relay"),), "ends the connections"),
 )
 """Functions of a relay between the memory of two nodes (``sim/engine/relay``)."""

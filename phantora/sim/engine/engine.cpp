@@ -176,6 +176,7 @@ bool Engine::release_sleepers(const int32_t *sleepers, int count) {
   for (Rank *r : ranks) r->asleep = true;
   progress_.released = -1;
   progress_.news = true;
+  waits_.hold();  // an answered rank may wake one whose clock is moved below
   bool moved = clock_.run(true);
   int by = progress_.released;
   for (Rank *r : ranks) {
@@ -187,6 +188,7 @@ bool Engine::release_sleepers(const int32_t *sleepers, int count) {
     r->host = until;
     store(&r->control->floor, until);
   }
+  waits_.let_go();
   releases_ += moved;
   if (!moved && communication_.send_ahead()) moved = progress_.news = true;
   advance();

@@ -39,8 +39,17 @@ void Waits::reply(Rank &rank, const ph_record &record, int status, int64_t time,
   r.value = value;
   r.length = length;
   if (length) memcpy(r.data, data, length);
-  store<uint32_t>(&r.futex, 1);
-  futex(&r.futex, FUTEX_WAKE, 1, nullptr);
+  held_.push_back(&r);
+  if (!holding_) let_go();
+}
+
+void Waits::let_go() {
+  for (ph_reply *r : held_) {
+    store<uint32_t>(&r->futex, 1);
+    futex(&r->futex, FUTEX_WAKE, 1, nullptr);
+  }
+  held_.clear();
+  holding_ = false;
 }
 
 // True if the answer to this request is clear now.

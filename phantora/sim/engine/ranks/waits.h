@@ -34,6 +34,9 @@ class Waits {
   void check(Rank &rank);
   void reply(Rank &rank, const ph_record &record, int status, int64_t time, int64_t value, const char *data = nullptr,
              size_t length = 0);
+  // Answers that are given from now on reach their ranks by let_go().
+  void hold() { holding_ = true; }
+  void let_go();
   // The row of a wait for another rank's host.
   void host_wait(Rank &rank, const ph_record &r, int32_t name, int64_t start, int64_t end, int last_rank);
 
@@ -50,6 +53,8 @@ class Waits {
   RowLog &rows_;
   CallNames &names_;
   Progress &progress_;
+  std::vector<ph_reply *> held_;
+  bool holding_ = false;
   int meters_ = 0;  // requests that wait for read_meter()
   std::map<size_t, SharedMemory> memory_;  // by index of the GPU
 };

@@ -19,5 +19,11 @@ void *phr_follow(void *area, int node, int socket, const int32_t *ranks, int cou
   return static_cast<Relay *>(new Node(area, node, socket, {ranks, ranks + count}));
 }
 int phr_lost(void *relay) { return relay_of(relay).lost(); }
-int64_t phr_bytes(void *relay, int received) { return relay_of(relay).bytes(received != 0); }
+void phr_traffic(void *relay, int64_t *out) {
+  phr::Traffic now = relay_of(relay).traffic();
+  out[0] = now.sent;
+  out[1] = now.received;
+  out[2] = now.messages_sent;
+  out[3] = now.messages_received;
+}
 void phr_close(void *relay) { delete &relay_of(relay); }

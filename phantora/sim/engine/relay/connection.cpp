@@ -26,6 +26,7 @@ bool Connection::flush() {
     else if (errno != EINTR)
       end();
   }
+  messages_sent_ += !out_.empty();
   sent_ += static_cast<int64_t>(out_.size());
   out_.clear();
   return !ended_;
@@ -44,6 +45,7 @@ bool Connection::read(void *out, size_t length) {
       at_ = 0;
       have_ = static_cast<size_t>(got);
       received_ += got;
+      ++messages_received_;
     }
     size_t part = std::min(length, have_ - at_);
     memcpy(to, in_.data() + at_, part);

@@ -53,6 +53,18 @@ class Area {
   char *bytes_;
 };
 
+// What connections have carried: bytes, and calls that sent or received some.
+struct Traffic {
+  int64_t sent = 0, received = 0, messages_sent = 0, messages_received = 0;
+  Traffic &operator+=(const Traffic &other) {
+    sent += other.sent;
+    received += other.received;
+    messages_sent += other.messages_sent;
+    messages_received += other.messages_received;
+    return *this;
+  }
+};
+
 // One thread writes, another one reads.
 class Connection {
  public:
@@ -64,15 +76,14 @@ class Connection {
   void end();  // wakes the reader; from any thread
   bool ended() const { return ended_; }
   bool drained() const { return at_ == have_; }  // all that has come is read
-  int64_t sent() const { return sent_; }
-  int64_t received() const { return received_; }
+  Traffic traffic() const { return {sent_, received_, messages_sent_, messages_received_}; }
 
  private:
   int socket_;
   std::vector<char> out_, in_ = std::vector<char>(1 << 20);
   size_t at_ = 0, have_ = 0;
   std::atomic<bool> ended_{false};
-  std::atomic<int64_t> sent_{0}, received_{0};
+  std::atomic<int64_t> sent_{0}, received_{0}, messages_sent_{0}, messages_received_{0};
 };
 
 inline void wake(uint32_t *word) { futex(word, FUTEX_WAKE, INT32_MAX, nullptr); }
@@ -99,7 +110,7 @@ class Relay {
  public:
   virtual ~Relay() = default;
   virtual int lost() const = 0;
-  virtual int64_t bytes(bool received) const = 0;
+  virtual Traffic traffic() const = 0;
 };
 
 }  // namespace phr

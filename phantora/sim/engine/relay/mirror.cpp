@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include <algorithm>
+
 namespace phr {
 
 namespace {
@@ -33,9 +35,9 @@ int Mirror::lost() const {
   return -1;
 }
 
-int64_t Mirror::bytes(bool received) const {
-  int64_t all = 0;
-  for (auto &peer : peers_) all += received ? peer->connection.received() : peer->connection.sent();
+Traffic Mirror::traffic() const {
+  Traffic all;
+  for (auto &peer : peers_) all += peer->connection.traffic();
   return all;
 }
 
@@ -101,14 +103,22 @@ void Mirror::speak() {
   }
 }
 
-std::vector<Mirror::Answer> Mirror::answers() {
+// An answer may let its rank wake one of another node, outside of CUDA. So clocks that were moved before the answer was
+// given reach the other nodes first. Frames to its own node arrive in their order.
+bool Mirror::may_go(const Peer &to) const {
+  return std::none_of(peers_.begin(), peers_.end(), [&](auto &peer) { return peer.get() != &to && peer->is_behind(); });
+}
+
+std::vector<Mirror::Answer> Mirror::answers() const {
   std::vector<Answer> found;
-  for (auto &peer : peers_)
+  for (auto &peer : peers_) {
+    if (!may_go(*peer)) continue;
     for (int32_t rank : peer->ranks) {
       uint8_t asked = asked_[static_cast<size_t>(rank)];
       for (size_t slot = 0; asked >> slot; ++slot)
         if (asked >> slot & 1 && load(&area_.reply(rank, slot).futex)) found.push_back({peer.get(), rank, slot});
     }
+  }
   return found;
 }
 
@@ -139,19 +149,15 @@ bool Mirror::has_news() {
 }
 
 void Mirror::say() {
-  // An answer may let its rank wake another one outside of CUDA. So a clock that was moved before the answer was given
-  // reaches its node first.
-  std::vector<Answer> answered = answers();
+  std::vector<Answer> answered = answers();  // first: the clocks that were moved before them are read after them
   announce();
   for (auto &peer : peers_) {
     bool moved = false;
     for (int32_t rank : peer->ranks) moved |= give(*peer, rank);
     if (moved) peer->connection.add({APPLY, 0, ++peer->wanted, 0}, nullptr);
-    peer->connection.flush();
   }
-  if (answered.empty()) return;
-  for (auto &peer : peers_) confirm(*peer);
   for (const Answer &a : answered) {
+    if (!may_go(*a.peer)) continue;  // it goes when the other nodes have confirmed
     asked_[static_cast<size_t>(a.rank)].fetch_and(static_cast<uint8_t>(~(1 << a.slot)));
     const ph_reply &reply = area_.reply(a.rank, a.slot);
     uint64_t length = REPLY_HEAD + std::min<uint64_t>(reply.length, PH_REPLY_BYTES);
@@ -168,13 +174,6 @@ bool Mirror::give(Peer &peer, int32_t rank) {
   bool floor = now.floor != old.floor;
   old = now;
   return floor;
-}
-
-// Until the node has applied what was sent to it.
-void Mirror::confirm(Peer &peer) {
-  ph_header &header = area_.header();
-  auto done = [&] { return peer.applied >= peer.wanted || peer.connection.ended() || ended_; };
-  while (!done()) sleep_on(&header.relay_bell, &header.relay_sleeping, SLEEP_US, done);
 }
 
 void Mirror::announce() {

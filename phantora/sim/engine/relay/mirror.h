@@ -14,7 +14,7 @@ class Mirror : public Relay {
   void add(int socket, std::vector<int32_t> ranks);
   void start();
   int lost() const override;
-  int64_t bytes(bool received) const override;
+  Traffic traffic() const override;
 
  private:
   struct Peer {
@@ -23,6 +23,7 @@ class Mirror : public Relay {
     std::vector<int32_t> ranks;
     std::atomic<uint64_t> applied{0};
     uint64_t wanted = 0;  // APPLY frames sent
+    bool is_behind() const { return applied < wanted && !connection.ended(); }
     std::thread listener;
   };
   struct Answer {
@@ -39,9 +40,9 @@ class Mirror : public Relay {
   void speak();
   bool has_news();
   void say();
-  std::vector<Answer> answers();
+  std::vector<Answer> answers() const;
+  bool may_go(const Peer &to) const;
   bool give(Peer &peer, int32_t rank);
-  void confirm(Peer &peer);
   void announce();
   bool is_given(int32_t rank, const ph_given &now) const;
   ph_given given_to(int32_t rank) const;

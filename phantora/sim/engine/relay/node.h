@@ -11,7 +11,7 @@ class Node : public Relay {
   Node(void *area, int node, int socket, std::vector<int32_t> ranks);
   ~Node() override;
   int lost() const override { return connection_.ended() ? 0 : -1; }
-  int64_t bytes(bool received) const override { return received ? connection_.received() : connection_.sent(); }
+  Traffic traffic() const override { return connection_.traffic(); }
 
  private:
   struct Sent {  // of a rank
