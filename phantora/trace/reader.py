@@ -248,12 +248,13 @@ class Log:
         """Every text that occurs in a text column, by index (after an empty one)."""
         if column not in TEXT_COLUMNS:
             raise KeyError(column)
-        if column not in self._words:
-            self._words[column] = []
-            if self.num_batches:
-                batch = self._batch(self.num_batches - 1, (COLUMNS.index(column),))
-                self._words[column] = batch.column(0).dictionary.to_pylist()
-        return self._words[column]
+        with self._one_at_a_time:
+            if column not in self._words:
+                self._words[column] = []
+                if self.num_batches:
+                    batch = self._batch(self.num_batches - 1, (COLUMNS.index(column),))
+                    self._words[column] = batch.column(0).dictionary.to_pylist()
+            return self._words[column]
 
     def record_batches(self, columns: Sequence[str] = COLUMNS) -> Iterator[pa.RecordBatch]:
         """The batches as Arrow data, for tools that speak it."""
@@ -298,7 +299,9 @@ class Log:
             chosen[[KIND_CODE[kind] for kind in kinds]] = True
             mask = chosen[data["kind"]]
         if ranks is not None:
-            of_rank = np.isin(data["rank"], np.fromiter(ranks, np.int64))
+            chosen = np.zeros(int(data["rank"].max(initial=max(ranks, default=0))) + 1, bool)
+            chosen[list(ranks)] = True
+            of_rank = chosen[data["rank"]]
             mask = of_rank if mask is None else mask & of_rank
         if mask is None or bool(mask.all()):
             return Batch(index, data, np.arange(count))
@@ -324,12 +327,13 @@ class Log:
         for position, number in enumerate(order):
             column = arrow.column(position)
             if pa.types.is_dictionary(column.type):
-                column = column.indices.fill_null(-1)
-            data[COLUMNS[number]] = column.to_numpy(zero_copy_only=False)
+                data[COLUMNS[number]] = _indices(column.indices)
+            else:
+                data[COLUMNS[number]] = column.to_numpy(zero_copy_only=False)
         if "rank" in data and not 0 <= data["rank"].min() <= data["rank"].max() < _MOST_RANKS:
             raise _damaged(self.path, f"batch {index + 1} of {self.num_batches} names ranks that cannot be")
         if "kind" in data and index not in self._kinds:
-            self._kinds[index] = sum(1 << int(kind) for kind in np.unique(data["kind"]) if kind >= 0)
+            self._kinds[index] = sum(1 << int(kind) for kind in np.flatnonzero(np.bincount(data["kind"] + 1)[1:]))
         found = {column: data[column] if column in data else kept[column] for column in wanted}
         size = sum(values.nbytes for values in data.values())
         if self._kept_bytes + size <= _MOST_KEPT:
@@ -464,6 +468,18 @@ def _renamed(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch
     named = pa.array([_RENAMED.get(word, word) for word in words], pa.utf8())
     return batch.set_column(at, batch.schema.field(at), pa.DictionaryArray.from_arrays(column.indices, named))
+
+
+def _indices(column: pa.Array) -> Array:
+    """The integers of a column, -1 for nulls."""
+    if not column.null_count:
+        plain: Array = column.to_numpy()
+        return plain
+    known, values = column.buffers()
+    bits = np.frombuffer(known, np.uint8, (column.offset + len(column) + 7) // 8)
+    valid = np.unpackbits(bits, bitorder="little")[column.offset : column.offset + len(column)]
+    numbers = np.frombuffer(values, column.type.to_pandas_dtype())[column.offset : column.offset + len(column)]
+    return np.where(valid, numbers, numbers.dtype.type(-1))
 
 
 def _unknown(rows: int) -> Array:

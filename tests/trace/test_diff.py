@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+import phantora.trace.diff.between
 from phantora.cli.diff import diff
 from phantora.errors import PhantoraError
+from phantora.json_data import encode
+from phantora.trace.analysis.analyze import Filters
+from phantora.trace.diff.apart import Apart
+from phantora.trace.diff.between import between, sides_of
+from phantora.trace.reader import open_log
 from phantora.wire import layout
 from tests.support.fakelog import METADATA, FakeRun, Kind, small_run
 from tests.support.trace_processor import ask
@@ -477,3 +484,20 @@ def test_runs_side_by_side(tmp_path: Path) -> None:
     assert len(row.split()) == 4
     data = json.loads(invoke(*paths, "--json").output)
     assert [entry["causes"][0]["kind"] for entry in data] == ["layers", "layers"]
+
+
+def test_large_logs_are_read_at_the_same_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result is that of one after the other, and an error in the other process is this one's."""
+    paths = [str(tmp_path / name) for name in ("a.arrow", "b.arrow")]
+    for path, training in zip(paths, (Training(), Training(gemm=130)), strict=True):
+        training.run().write(Path(path))
+
+    def difference() -> object:
+        return encode(between(sides_of([open_log(path) for path in paths], Filters()))[0])
+
+    expected = difference()
+    monkeypatch.setattr(phantora.trace.diff.between, "LEAST_ROWS", 1)
+    assert difference() == expected
+    reading = Apart(open_log(paths[1]), Filters(ranks=frozenset({9})), True)
+    with closing(reading), pytest.raises(PhantoraError, match=r"b\.arrow: no rows of these ranks"):
+        reading.side()

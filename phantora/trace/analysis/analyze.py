@@ -230,13 +230,11 @@ class _Pass:
         self.paths = CriticalPaths(self.log, self.ranks, self.groups, _typical(self.spans), joins)
 
     def add(self, window: Window) -> None:
-        own = window.own()
-        self.rows += int(own.sum())
-        self._add_flops(window, own)
+        self.rows += int(window.own.sum())
+        self._add_flops(window)
         span = window.span
-        for position in range(len(self.ranks)):
-            if span.present[position]:
-                self._add_rank(window, position)
+        for position in np.flatnonzero(span.present).tolist():
+            self._add_rank(window, position)
         if span.steady:
             for gatherer in (self.work, self.volume, self.uncertainty, self.uneven, self.unmeasured, self.energy):
                 gatherer.add(window)
@@ -267,8 +265,9 @@ class _Pass:
             self.exposures.add(o)
             self.host_waits.add(position, idle)
 
-    def _add_flops(self, window: Window, own: npt.NDArray[np.bool_]) -> None:
+    def _add_flops(self, window: Window) -> None:
         """Flops count where their kernel ends: in the step that its iteration's work makes up."""
+        own = window.own
         self.flops[window.index] = np.bincount(window["rank"][own], window["flops"][own], len(self.ranks))
 
     def _has_flops(self) -> bool:

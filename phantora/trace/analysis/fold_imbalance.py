@@ -34,7 +34,7 @@ class FoldImbalance:
         if not len(self._comms):
             return
         self._steps += 1
-        mask = (window["kind"] == _COLLECTIVE) & window.own() & np.isin(window["comm"], self._comms)
+        mask = (window["kind"] == _COLLECTIVE) & window.own & np.isin(window["comm"], self._comms)
         comm, ready, start = (window[column][mask] for column in ("comm", "ready", "start"))
         order = np.lexsort((start, ready, comm))
         comm, ready, start = comm[order], ready[order], start[order]

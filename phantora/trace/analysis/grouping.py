@@ -29,6 +29,16 @@ def group(keys: Sequence[npt.NDArray[np.integer]]) -> tuple[list[tuple[int, ...]
     return list(zip(*reversed(columns), strict=True)), place
 
 
+def first_of(keys: Sequence[npt.NDArray[np.integer]]) -> Ints:
+    """The first row of each combination of `keys`, in ascending order of the combinations."""
+    order = np.lexsort(tuple(reversed(keys)))
+    fresh = np.zeros(len(order), bool)
+    fresh[:1] = True
+    for key in keys:
+        fresh[1:] |= key[order[1:]] != key[order[:-1]]
+    return order[fresh]
+
+
 def _numbered(key: npt.NDArray[np.integer]) -> tuple[Ints, Ints]:
     """The values that occur, ascending, and the position of each row's own; values of a small range are not sorted."""
     low, high = (int(np.min(key)), int(np.max(key))) if len(key) else (0, 0)

@@ -16,6 +16,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _DEVICE, _COMMUNICATION, _COPY = (kind_mask(k) for k in (DEVICE_KINDS, COMMUNICATION_KINDS, COPY_KINDS))
+_READ = ("kind", "start", "end", "launch", "ready", "name", "op", "comm", "last_rank")  # of rows on GPUs, where read
 _KERNEL, _COLLECTIVE, _SYNC = code("kernel"), code("collective"), code("sync")
 
 
@@ -53,9 +54,9 @@ class Occupancy:
 def occupancy(rows: Columns, begin: int, end: int) -> Occupancy:
     """Occupancy by one rank's `rows`, which may reach beyond [begin, end)."""
     mask = _DEVICE[rows["kind"]]
-    device = {name: values[mask] for name, values in rows.items()}
+    device = {name: rows[name][mask] for name in _READ if name in rows}
     mask = rows["kind"] == _SYNC
-    syncs = {name: values[mask] for name, values in rows.items()}
+    syncs = {name: rows[name][mask] for name in ("start", "end")}
     kind, start, stop = device["kind"], device["start"], device["end"]
     ready = np.clip(device["ready"], start, stop)
     kernel, copies, communication = kind == _KERNEL, _COPY[kind], _COMMUNICATION[kind]

@@ -175,17 +175,16 @@ def _hint(marks: Marks) -> str:
 
 def _extents(log: Log, ranks: Collection[int] | None) -> dict[int, tuple[int, int]]:
     """First start and last end of each rank."""
-    extent: dict[int, tuple[int, int]] = {}
+    first, last = np.zeros(0, np.int64), np.zeros(0, np.int64)
     for batch in log.batches(("rank", "start", "end"), ranks=ranks):
-        present, rank = np.unique(batch["rank"], return_inverse=True)
-        first = np.full(len(present), np.iinfo(np.int64).max)
-        last = np.full(len(present), np.iinfo(np.int64).min)
-        np.minimum.at(first, rank, batch["start"])
-        np.maximum.at(last, rank, batch["end"])
-        for r, a, b in zip(present.tolist(), first.tolist(), last.tolist(), strict=True):
-            before = extent.get(r, (a, b))
-            extent[r] = (min(a, before[0]), max(b, before[1]))
-    return dict(sorted(extent.items()))
+        more = max(0, int(batch["rank"].max()) + 1 - len(first))
+        first = np.append(first, np.full(more, np.iinfo(np.int64).max))
+        last = np.append(last, np.full(more, np.iinfo(np.int64).min))
+        np.minimum.at(first, batch["rank"], batch["start"])
+        np.maximum.at(last, batch["rank"], batch["end"])
+    return {
+        rank: (int(first[rank]), int(last[rank])) for rank in np.flatnonzero(last > np.iinfo(np.int64).min).tolist()
+    }
 
 
 # ---------------------------------------------------------------------- from the host's time to the GPU's

@@ -28,7 +28,7 @@ class Streams:
 
     def add(self, window: Window) -> None:
         """Adds the rows on GPUs of one step."""
-        rows = np.flatnonzero(_DEVICE[window["kind"]] & window.own())
+        rows = np.flatnonzero(_DEVICE[window["kind"]] & window.own)
         if len(rows):
             self._add(window, rows)
         self._reached = window.span.start

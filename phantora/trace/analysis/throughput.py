@@ -23,6 +23,7 @@ import numpy as np
 
 from phantora.fold.mesh import from_dict
 from phantora.trace.analysis.communicators import Group, collective_kind
+from phantora.trace.analysis.grouping import first_of
 from phantora.trace.analysis.report import Throughput
 from phantora.trace.analysis.windows import Window, kind_mask
 from phantora.trace.reader import Log
@@ -148,11 +149,11 @@ class Volume:
 
     def add(self, window: Window) -> None:
         """Adds the operators of one step that tell the tokens."""
-        own = window.own()
+        own = window.own
         mask = own & _KERNEL[window["kind"]] & self._wanted[window["op"]]
         rank, link, op, shape = (window[c][mask] for c in ("rank", "link", "op", "shape"))
         seen: dict[int, _Seen] = defaultdict(_Seen)
-        _, first = np.unique(np.stack([rank, link]), axis=1, return_index=True)  # an operator may launch several
+        first = first_of((rank, link))  # an operator may launch several
         for r, o, s in zip(rank[first].tolist(), op[first].tolist(), shape[first].tolist(), strict=True):
             reader = self._readers[o]
             found = reader(self._shapes[s]) if reader and s >= 0 else None
@@ -178,7 +179,7 @@ class Volume:
 
     def _shared(self, window: Window, elements: dict[int, int]) -> dict[int, int]:
         """Number of ranks with the same batch, by rank position."""
-        own = window.own()
+        own = window.own
         turned = np.flatnonzero(own & _KERNEL[window["kind"]] & self._backward[window["op"]])
         forward_ends: dict[int, int] = defaultdict(lambda: np.iinfo(np.int64).max)
         for rank, start in zip(window["rank"][turned].tolist(), window["start"][turned].tolist(), strict=True):

@@ -112,7 +112,7 @@ class Uncertainty:
     def add(self, window: Window) -> None:
         """Adds the prices of one step with their error bars."""
         self._count += int(window.span.present.sum())
-        mask = _DEVICE[window["kind"]] & window.own()
+        mask = _DEVICE[window["kind"]] & window.own
         kind, start, end, ready, cls, provenance, error, op, shape, name = (window[c][mask] for c in _READ)
         communication = _COMMUNICATION[kind]
         time = (end - np.where(communication, np.clip(ready, start, end), start)).astype(np.float64)

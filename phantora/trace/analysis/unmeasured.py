@@ -33,7 +33,7 @@ class UnmeasuredOperators:
 
     def add(self, window: Window) -> None:
         """Adds the kernels of one step without a measurement, with their time (ns)."""
-        own = window.own() & ~self._annotations.tuning(window["rank"], window["launch"])
+        own = window.own & ~self._annotations.tuning(window["rank"], window["launch"])
         rows = np.flatnonzero(_KERNEL[window["kind"]] & own)
         time = (window["end"][rows] - window["start"][rows]).astype(np.float64)
         self._whole += float(time.sum())

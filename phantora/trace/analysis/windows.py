@@ -8,7 +8,9 @@ that it touches. Memory holds one window at a time.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,8 @@ from phantora.trace.schema import KIND_CODE, KINDS
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Columns = dict[str, npt.NDArray[Any]]
+
+_THREADS = 2  # that sort columns, each one column at a time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +80,12 @@ class Window:
         part = slice(int(self.bounds[position]), int(self.bounds[position + 1]))
         return {name: values[part] for name, values in self.columns.items()}
 
+    @cached_property
     def own(self) -> Mask:
         """Rows that end inside the rank's own span: each row of the log is own in one window at most."""
-        rank, end = self.columns["rank"], self.columns["end"]
-        inside: Mask = (end > self.span.start[rank]) & (end <= self.span.end[rank]) & self.span.present[rank]
+        end, counts = self.columns["end"], np.diff(self.bounds)
+        first = np.where(self.span.present, self.span.start, np.iinfo(np.int64).max)
+        inside: Mask = (end > np.repeat(first, counts)) & (end <= np.repeat(self.span.end, counts))
         return inside
 
 
@@ -142,39 +148,60 @@ def windows(
     position = np.full(max(ranks, default=0) + 1, -1, np.int32)
     position[list(ranks)] = np.arange(len(ranks), dtype=np.int32)
     source = log.batches(columns, kinds, ranks, reverse=True)
-    carried: list[Columns] = []  # chronological
+    carried: list[Columns] = []  # from the last to the first
     reached = np.iinfo(np.int64).max  # every row that ends later has been read
-    for index in range(len(spans) - 1, -1, -1):
-        span = spans[index]
-        fresh: list[Columns] = []
-        while reached > span.first:
-            batch = next(source, None)
-            if batch is None:
-                break
-            _check_order(log, batch["end"], reached)
-            reached = int(batch["end"][0])
-            part = {name: batch[name] for name in columns}
-            part["rank"] = position[part["rank"]]
-            if reached > span.last:  # beyond all windows that are still to come
-                keep = part["start"] <= span.last
-                part = {name: values[keep] for name, values in part.items()}
-            fresh.append(part)
-        pieces = fresh[::-1] + carried
-        if not pieces:
-            continue
-        rows = {name: np.concatenate([piece[name] for piece in pieces]) for name in columns}
-        del pieces, fresh
-        touches = (rows["end"] >= span.first) & (rows["start"] <= span.last)
-        if index:
-            later = rows["start"] <= spans[index - 1].last
-            carried = [{name: values[later] for name, values in rows.items()}]
-        order = np.flatnonzero(touches)
-        rank = rows["rank"][order]
-        small = rank.astype(np.int16) if len(ranks) < 1 << 15 else rank  # NumPy sorts 16 bits by radix
-        order = order[np.argsort(small, kind="stable")]
-        rows = {name: values[order] for name, values in rows.items()}
-        bounds = np.searchsorted(rows["rank"], np.arange(len(ranks) + 1)).astype(np.int64)
-        yield Window(span, index, rows, bounds)
+    with ThreadPoolExecutor(_THREADS, "window") as threads:
+        for index in range(len(spans) - 1, -1, -1):
+            span = spans[index]
+            pieces = carried
+            while reached > span.first:
+                batch = next(source, None)
+                if batch is None:
+                    break
+                _check_order(log, batch["end"], reached)
+                reached = int(batch["end"][0])
+                part = {name: batch[name] for name in columns}
+                part["rank"] = position[part["rank"]]
+                # Rows that begin later are beyond all windows that are still to come.
+                pieces = [*pieces, _rows(part, part["start"] <= span.last if reached > span.last else None)]
+            carried = [_rows(piece, piece["start"] <= spans[index - 1].last) for piece in pieces] if index else []
+            carried = [piece for piece in carried if len(piece["end"])]
+            if pieces:
+                inside = [_rows(p, (p["end"] >= span.first) & (p["start"] <= span.last)) for p in reversed(pieces)]
+                yield _sorted(span, index, inside, len(ranks), threads)
+
+
+def _rows(columns: Columns, mask: Mask | None) -> Columns:
+    """The rows of `mask`; without a copy if these are all."""
+    if mask is None or bool(mask.all()):
+        return columns
+    return {name: values[mask] for name, values in columns.items()}
+
+
+def _sorted(span: Span, index: int, pieces: Sequence[Columns], ranks: int, threads: ThreadPoolExecutor) -> Window:
+    """The window of the rows of `pieces`, which follow each other in time."""
+    counts = [np.bincount(piece["rank"], minlength=ranks) for piece in pieces]
+    bounds = np.concatenate([[0], np.cumsum(sum(counts))]).astype(np.int64)
+    free = bounds[:-1]  # the next place of each rank
+    places: list[Ints] = []
+    for piece, count in zip(pieces, counts, strict=True):
+        rank = piece["rank"]
+        small = rank.astype(np.int16) if ranks < 1 << 15 else rank  # NumPy sorts 16 bits by radix
+        place = np.empty(len(rank), np.int64)
+        place[np.argsort(small, kind="stable")] = np.arange(len(rank)) + np.repeat(
+            free - np.cumsum(count) + count, count
+        )
+        places.append(place)
+        free = free + count
+
+    def put(name: str) -> npt.NDArray[Any]:
+        found = np.empty(int(bounds[-1]), pieces[0][name].dtype)
+        for piece, place in zip(pieces, places, strict=True):
+            found[place] = piece[name]
+        return found
+
+    names = list(pieces[0])
+    return Window(span, index, dict(zip(names, threads.map(put, names), strict=True)), bounds)
 
 
 def _check_order(log: Log, end: Ints, reached: int) -> None:

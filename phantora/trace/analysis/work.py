@@ -20,6 +20,8 @@ Mask = npt.NDArray[np.bool_]
 _DEVICE, _COMMUNICATION = kind_mask(DEVICE_KINDS), kind_mask(COMMUNICATION_KINDS)
 _KERNEL = code("kernel")
 _TENSOR_CORES = re.compile(r"tf32|tensorop|bf16|f16", re.IGNORECASE)  # in names of kernels of float32 operands
+_NUMBERS = ("kind", "rank", "start", "end", "ready", "launch", "flops", "bytes")
+_READ = (*_NUMBERS, "name", "op", "shape", "cls", "provenance")
 _FIRST_TENSOR = re.compile(r"(\w+)\[")
 _NARROW = {"float4": "float4", "float8": "float8", "i8": "int8"}
 """Formats of arithmetic with a peak of their own, by how dtypes begin."""
@@ -80,8 +82,8 @@ class WorkSums:
 
     def add(self, window: Window) -> None:
         """Adds the time (ns), bytes and flops of one step's rows on GPUs."""
-        mask = _DEVICE[window["kind"]] & window.own() & ~self._annotations.tuning(window["rank"], window["launch"])
-        rows = {name: values[mask] for name, values in window.columns.items()}
+        mask = _DEVICE[window["kind"]] & window.own & ~self._annotations.tuning(window["rank"], window["launch"])
+        rows = {name: window[name][mask] for name in _READ}
         start, end = rows["start"], rows["end"]
         ready = np.clip(rows["ready"], start, end)
         time = (end - np.where(_COMMUNICATION[rows["kind"]], ready, start)).astype(np.float64)

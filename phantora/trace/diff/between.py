@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 
 from phantora.trace.analysis.analyze import Filters, Progress
+from phantora.trace.diff.apart import LEAST_ROWS, Apart
 from phantora.trace.diff.causes import find_causes
 from phantora.trace.diff.compare import Difference, Side, comparable, compare, gather
 from phantora.trace.diff.render import headline
@@ -25,15 +27,32 @@ def sides_of(logs: Sequence[Log], filters: Filters, watched: Watched | None = No
     if partial and filters.ranks is None:
         ranks = frozenset.intersection(*(frozenset(log.metadata.ranks) for log in partial))
         filters = replace(filters, ranks=ranks or None)
+    if not any(log.metadata.real for log in logs):
+        return _simulated(logs, filters, watched)
     found: list[Side] = []
     for log in sorted(logs, key=lambda log: not log.metadata.real):  # real ones first
         own = replace(filters, settle=not any(side.real and "start-up" in side.report.headline.apart for side in found))
-        if watched is None:
-            found.append(gather(log, own, arrivals=not partial))
-            continue
-        with watched(f"reading {log.shown}") as progress:
-            found.append(gather(log, own, progress, not partial))
+        found.append(_read(log, own, watched, not partial))
     return [next(side for side in found if side.log is log) for log in logs]
+
+
+def _simulated(logs: Sequence[Log], filters: Filters, watched: Watched | None) -> list[Side]:
+    """The first run is read here, the others at the same time if they are large."""
+    with ExitStack() as stack:
+        apart: dict[int, Apart] = {}
+        for place, log in list(enumerate(logs))[1 : len(os.sched_getaffinity(0))]:
+            if min(log.num_rows, logs[0].num_rows) >= LEAST_ROWS:
+                apart[place] = Apart(log, filters, True)
+                stack.callback(apart[place].close)
+        here = {place: _read(log, filters, watched) for place, log in enumerate(logs) if place not in apart}
+        return [here[place] if place in here else apart[place].side() for place in range(len(logs))]
+
+
+def _read(log: Log, filters: Filters, watched: Watched | None, arrivals: bool = True) -> Side:
+    if watched is None:
+        return gather(log, filters, arrivals=arrivals)
+    with watched(f"reading {log.shown}") as progress:
+        return gather(log, filters, progress, arrivals)
 
 
 def between(sides: Sequence[Side]) -> list[Difference]:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from phantora.json_data import MeanBytes, Ns
 from phantora.trace.analysis.annotations import Annotations
 from phantora.trace.analysis.communicators import collective_kind, groups
-from phantora.trace.analysis.grouping import group
+from phantora.trace.analysis.grouping import first_of, group
 from phantora.trace.analysis.windows import Window, kind_mask
 from phantora.trace.reader import Log
 from phantora.trace.schema import COMMUNICATION_KINDS, COPY_KINDS
@@ -95,7 +95,7 @@ class Inventory:
         """Adds a steady step: its kernels and its communication."""
         if not window.span.steady:
             return
-        own = window.own()
+        own = window.own
         self._parts.append(
             (self._compute(window, own), self._communication(window, own), int(window.span.present.sum()))
         )
@@ -153,8 +153,7 @@ def _first_of_call(rank: npt.NDArray[np.integer], link: npt.NDArray[np.int64]) -
     """1 for the first row of each call of an operator, and for rows that none launched."""
     first = (link < 0).astype(np.float64)
     launched = np.flatnonzero(link >= 0)
-    _, place = np.unique(np.stack([rank[launched].astype(np.int64), link[launched]]), axis=1, return_index=True)
-    first[launched[place]] = 1
+    first[launched[first_of((rank[launched], link[launched]))]] = 1
     return first
 
 
