@@ -99,8 +99,8 @@ class GpuCostModel:
     def of_other_builds(self, torch: str) -> list[str]:
         """A line for each table that was measured with another torch or CUDA than `torch`, as 2.11.0+cu130."""
         return [
-            f"{source.table.path} was measured with torch {other}, and this run has {torch}, whose kernels may differ; "
-            "`phantora profile` measures with the torch that is installed"
+            f"{Path(source.table.path).name} has kernel times of torch {other}; those of torch {torch} may differ "
+            "(`phantora profile` measures them)"
             for source in (*self._own, *self._foreign)
             if _build(other := source.table.about.get("torch", "of no known version")) != _build(torch)
         ]

@@ -138,7 +138,7 @@ for wrong in (k.float(), k[..., :100]):
         print(str(error).splitlines()[0], flush=True)
 torch.cuda.synchronize()
 """
-HALVES = ("apex", "deep_gemm", "flash_attn_3", "sageattention")
+HALVES = ("apex", "deep_gemm", "sageattention")
 
 
 @pytest.fixture(scope="module")
@@ -170,6 +170,7 @@ def test_other_stand_ins(tmp_path: Path) -> None:
     for half in HALVES:
         (tmp_path / half).mkdir()
         (tmp_path / half / "__init__.py").touch()
+    (tmp_path / "flash_attn_interface.py").touch()  # flash-attn 3 has no other Python half in most releases
     (tmp_path / "program.py").write_text(OTHERS + SOFTMAX + ATTENTION_3)
     run = trace(tmp_path, "--cluster", "1x1xH100", "program.py")
     assert "a and b do not fit" in run.out

@@ -39,6 +39,8 @@ class Standin:
     """Where the functions are operators of torch, defined by `source.SCHEMAS`; "": they are the module's."""
     half: str = ""
     """The Python half, where other packages import the compiled one as well if it is there."""
+    interface: str = ""
+    """A module of the Python half next to the package, where the package has the compiled half alone."""
 
 
 def _apex(module: str, *names: str, source: str = "apex", given: Mapping[str, str] | None = None) -> Standin:
@@ -58,7 +60,13 @@ _LISTS = (
 )
 STANDINS = (
     Standin(module="flash_attn_2_cuda", package="flash-attn", source="flash_attn_2"),
-    Standin(module="flash_attn_3._C", package="flash-attn 3", source="flash_attn_3", namespace="flash_attn_3"),
+    Standin(
+        module="flash_attn_3._C",
+        package="flash-attn 3",
+        source="flash_attn_3",
+        namespace="flash_attn_3",
+        interface="flash_attn_interface",
+    ),
     Standin(
         module="causal_conv1d_cuda",
         package="causal-conv1d",
@@ -107,6 +115,9 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
+        bare = (each.interface for each in STANDINS if each.interface and each.module.rpartition(".")[0] == name)
+        if any(importlib.util.find_spec(interface) is not None for interface in bare):
+            return importlib.machinery.ModuleSpec(name, None, is_package=True)
         found = next((standin for standin in STANDINS if standin.module == name), None)
         if found is None or (found.half and importlib.util.find_spec(found.half) is None):
             return None
