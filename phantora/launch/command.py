@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import subprocess
 import threading
@@ -24,6 +25,9 @@ from phantora.launch.ending import (
     signals_received,
     start_thread,
 )
+from phantora.launch.output import Console, Stream, of_command
+from phantora.launch.plan import STDERR, STDOUT
+from phantora.launch.printed_mfu import PrintedMfu
 
 
 def _wait_for(child: subprocess.Popen[bytes], signals: Signals) -> None:
@@ -36,32 +40,41 @@ def run_command(
     environment: Mapping[str, str],
     session: SharedArea,
     simulator: RunningSimulator | None,
-    stdout: int | None = None,
+    console: Console,
 ) -> Outcome:
-    """Runs a command (``torchrun ...``, ``python spawn.py``) until it and the simulator have ended. `stdout`: a
-    descriptor for what it prints there."""
+    """Runs a command (``torchrun ...``, ``python spawn.py``) until it and the simulator have ended. What it prints goes
+    to `console`."""
     begin = time.monotonic()
     parent = os.getpid()
     process.adopt_orphans()
+    mfu = PrintedMfu()
+    streams, ends = zip(*(of_command(number, mfu) for number in (STDOUT, STDERR)), strict=True)
     try:
         with process.fixed_addresses():
             child = subprocess.Popen(
                 list(command),
                 stdin=subprocess.DEVNULL,
-                stdout=stdout,
+                stdout=ends[0],
+                stderr=ends[1],
                 start_new_session=True,
                 env=dict(environment),
                 preexec_fn=lambda: process.die_with_parent(parent),  # no thread is running yet
             )
     except OSError as error:
         reason = limit_of_processes(error) or f"{cause_of(error)}; check the path"
+        for stream in streams:
+            stream.close()
         raise PhantoraError(f"cannot run {command[0]!r}: {reason}") from error
-    run = _Run(command[0], child, session)
+    finally:
+        for end in ends:
+            os.close(end)
+    run = _Run(command[0], child, session, streams, console)
     try:
         with signals_received() as signals:
             run.watch(signals, simulator)
     finally:
         run.close()
+    run.outcome.printed_mfu = mfu.value()
     run.outcome.wall_seconds = time.monotonic() - begin
     return run.outcome
 
@@ -69,8 +82,17 @@ def run_command(
 class _Run:
     """A running command and its simulator."""
 
-    def __init__(self, name: str, child: subprocess.Popen[bytes], session: SharedArea) -> None:
+    def __init__(
+        self,
+        name: str,
+        child: subprocess.Popen[bytes],
+        session: SharedArea,
+        streams: Sequence[Stream],
+        console: Console,
+    ) -> None:
         self.outcome = Outcome()
+        self._streams = streams
+        self._console = console
         self._name = name
         self._child = child
         self._session = session
@@ -86,8 +108,12 @@ class _Run:
         start_thread(threading.Thread(target=_wait_for, args=(self._child, signals), daemon=True))
         with selectors.DefaultSelector() as selector:
             selector.register(signals.read, selectors.EVENT_READ)
+            for stream in self._streams:
+                selector.register(stream.fd, selectors.EVENT_READ, stream)
             while self._child.poll() is None or not (self._simulator is None or self._simulator.done):
-                selector.select(self._ending.timeout())
+                for key, _ in selector.select(self._ending.timeout()):
+                    if isinstance(key.data, Stream) and not key.data.pump(self._console):
+                        selector.unregister(key.fd)
                 drain(signals.read)
                 while signals.received:
                     number = signals.received.pop(0)
@@ -98,6 +124,9 @@ class _Run:
                 self._end_if_due()
         self._look_at_simulator()
         self._look_at_child()
+        for stream in self._streams:  # what lies in the pipes still
+            while select.select([stream.fd], [], [], 0)[0] and stream.pump(self._console):
+                pass
 
     def _fail(self, status: int, message: str, reason: Reason) -> None:
         self.outcome.fail(status, reason, message)
@@ -135,3 +164,5 @@ class _Run:
             self._simulator.finish(stop=True)
         process.kill_descendants()
         self._child.wait()
+        for stream in self._streams:
+            stream.close()

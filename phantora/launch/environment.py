@@ -35,7 +35,8 @@ def server_environment(inherited: Mapping[str, str]) -> dict[str, str]:
 
 def command_environment(inherited: Mapping[str, str], ranks: RankSpec) -> dict[str, str]:
     """The environment for a command whose processes shall join the session of `ranks`."""
-    return server_environment(inherited) | follower_environment(inherited, ranks)
+    unbuffered = {"PYTHONUNBUFFERED": inherited.get("PYTHONUNBUFFERED", "1")}  # its output goes through a pipe
+    return server_environment(inherited) | follower_environment(inherited, ranks) | unbuffered
 
 
 def follower_environment(inherited: Mapping[str, str], ranks: RankSpec) -> dict[str, str]:

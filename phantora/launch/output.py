@@ -49,11 +49,6 @@ class Console:
         self._next_draw = 0.0
         self._lock = threading.RLock()
 
-    @property
-    def out(self) -> int:
-        """The descriptor of standard output."""
-        return self._streams[STDOUT].fileno()
-
     def write(self, stream: int, data: bytes) -> None:
         """Writes bytes of a rank to standard output (1) or error (2)."""
         with self._lock:
@@ -198,6 +193,16 @@ class Stream:
 
 def _nothing(_: bytes) -> bool:
     return False
+
+
+def of_command(number: int, mfu: PrintedMfu) -> tuple[Stream, int]:
+    """A stream of a command, which goes to the console as it is, and the descriptor to give to the command."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    os.set_blocking(read, False)
+    stream = Stream(
+        fd=read, number=number, prefix=b"", to_console=True, leaves_out=_nothing, file=None, path=None, mfu=mfu
+    )
+    return stream, write
 
 
 class Outputs:

@@ -192,7 +192,7 @@ class _Run:
         session, command = simulation.session, self._command()
         ranks = replace(self.plan.ranks, session=session.path, stubs=str(stub_set.directory))
         environment = command_environment(os.environ, ranks)
-        outcome = run_command(command, environment, session, simulation.simulator, self.console.out)
+        outcome = run_command(command, environment, session, simulation.simulator, self.console)
         joined = sum(1 for pid in session.control["pid"] if pid)
         if not joined and not outcome.status:
             outcome.status, outcome.reason = 1, Reason.NO_GPU_WORK

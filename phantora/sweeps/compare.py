@@ -64,7 +64,7 @@ class Choice:
     speedup: float | None = None
     """Rate over that of the first machine with the same value."""
     speedup_error: float | None = None
-    """Relative error of `speedup`: the two error bars as independent ones."""
+    """Relative error of `speedup`, up or down: the wider one."""
 
     @property
     def measured(self) -> Measured | None:
@@ -238,7 +238,8 @@ def _choice(row: Row, value: Value | None, unit: str, objective: Objective, job:
     speedup = error = None
     if row.rate and measured and first is not None and first.rate and first.measured:
         speedup = row.rate / first.rate
-        error = math.hypot(measured.error or 0.0, first.measured.error or 0.0) if row is not first else 0.0
+        ratios = (error_of_ratio(measured, first.measured), error_of_ratio(first.measured, measured))
+        error = max(ratios) if row is not first else 0.0
     return Choice(
         cluster=point.cluster,
         gpu=point.gpu,
@@ -330,9 +331,14 @@ def _ahead(best: Choice, others: Sequence[Choice]) -> str:
     return f": {ratio:.2f} times {second.cluster}; {_sure(best, second, ratio)}"
 
 
+def error_of_ratio(a: Measured, b: Measured) -> float:
+    """By how much a's rate over b's may be lower: a's step is longer and b's shorter, independently of each other."""
+    return math.hypot(a.error_above or 0.0, b.error or 0.0)
+
+
 def _sure(best: Choice, second: Choice, ratio: float) -> str:
     assert best.measured is not None and second.measured is not None
-    bar = math.hypot(best.measured.error or 0.0, second.measured.error or 0.0)
+    bar = error_of_ratio(best.measured, second.measured)
     if ratio > 1 + bar:
         return f"sure: the error of the ratio is {bar:.0%}"
     return f"not sure: the error of the ratio is {bar:.0%}"

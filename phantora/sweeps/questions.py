@@ -26,7 +26,6 @@ from phantora.trace.analysis.fit import MARGIN, Fit
 from phantora.trace.analysis.units import size
 from phantora.units import GIB
 
-LARGEST = "largest"
 NO_LOADER = "has no DataLoader of torch, so its batches are its own: give its option of the length the largest value"
 MOST = 1 << 20  # of a number that is looked for
 OnResult = Callable[[Entry, int, int], None]
@@ -40,6 +39,8 @@ def report_nothing(entry: Entry, done: int, of: int) -> None:
 class Tried:
     """One run."""
 
+    run: str
+    """The script, with the option that is looked for."""
     value: int
     result: Result
     margin: float = 0.0
@@ -49,7 +50,7 @@ class Tried:
     def fits(self) -> bool:
         """It ran to its end. Raises PhantoraError where it failed for another reason than memory."""
         if self.result.status not in (RAN, OUT_OF_MEMORY):
-            raise PhantoraError(f"the run with {self.value} failed: {self.result.error}")
+            raise PhantoraError(f"{self.run} failed: {self.result.error}")
         return self.result.status == RAN
 
     @property
@@ -123,13 +124,13 @@ def fits(
         result, capacity = row.entry.result, row.entry.point.capacity
         if result is None:
             raise PhantoraError(f"{run.target} was not run: {row.entry.skipped}")
-        return _fit_of(run, request, Tried(1, result, margin), (on_result, on_part) if remedies else None)
+        return _fit_of(run, request, Tried(run.target, 1, result, margin), (on_result, on_part) if remedies else None)
     capacity = plan_of(request).points[0].capacity
 
     def run_with(number: int) -> Tried:
-        result = run_point(request, {LARGEST: number}, on_result).entry.result
+        result = run_point(request, {largest: number}, on_result).entry.result
         assert result is not None
-        return Tried(number, result, margin)
+        return Tried(f"{run.target} {largest} {number}", number, result, margin)
 
     search = largest_that_fits(run_with, round(capacity * (1 - margin)), largest, run.target)
     known = {one.value: one for one in search}
@@ -343,6 +344,6 @@ def one_run(run: RunSpec, folder: Path, where: str, largest: str | None = None) 
     axes: dict[str, tuple[Value, ...]] = {CLUSTER: (run.cluster,)}
     arguments: dict[str, Spelling] = {}
     if largest:
-        axes[LARGEST], arguments[LARGEST] = (1,), largest
+        axes[largest], arguments[largest] = (1,), largest
     space = Space(where=where, run=run, axes=axes, arguments=arguments)
     return Request(space=space, folder=folder, again=True, fold=ENDS)  # what failed may be fixed since

@@ -1,37 +1,49 @@
 #include "tracer/uses.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
+#include <deque>
 #include <mutex>
 
 #include "tracer/allocator.h"
 
 namespace tracer {
 
-// Reads the program's objects after `step` steps of optimizers; `grows`: memory grows from step to step.
+// Reads the program's objects after `step` steps of optimizers; `grows`: memory grows from step to step, or every few.
 // Returns whether it does so again after the next step.
 using Read = int (*)(int64_t step, int grows);
 static std::atomic<Read> read_by{nullptr};
 
-constexpr int64_t GROWTH = 1 << 20;  // bytes a step, from which on memory grows
-constexpr size_t STEPS = 3;          // in a row that do; the first two steps make state and buckets
+constexpr int64_t GROWTH = 1 << 20;  // bytes, from which on memory grows
+constexpr size_t TIMES = 3;          // in a row that it does
+constexpr size_t LATEST = 64;        // steps that are looked at; the first one makes state and buckets
 
 struct Levels {
   std::mutex lock;
-  int64_t steps = 0, last = 0;
-  std::array<int64_t, STEPS> growth{};
+  int64_t steps = 0;
+  std::deque<int64_t> after_step;  // bytes
   bool told = false;
 };
 static Levels step_levels;
 
-// Of the last steps each took about as much.
+// About as much more was allocated each time than `every` steps before.
+static bool grew_every(const std::deque<int64_t> &level, size_t every) {
+  int64_t least = INT64_MAX, most = INT64_MIN;
+  for (size_t i = level.size() - TIMES * every; i < level.size(); ++i) {
+    int64_t growth = level[i] - level[i - every];
+    least = std::min(least, growth);
+    most = std::max(most, growth);
+  }
+  return least >= GROWTH && most <= 2 * least;
+}
+
 static bool grew(int64_t allocated) {
-  step_levels.growth[static_cast<size_t>(step_levels.steps) % STEPS] =
-      step_levels.steps > 2 ? allocated - step_levels.last : 0;
-  step_levels.last = allocated;
-  auto [least, most] = std::minmax_element(step_levels.growth.begin(), step_levels.growth.end());
-  return *least >= GROWTH && *most <= 2 * *least;
+  std::deque<int64_t> &level = step_levels.after_step;
+  if (step_levels.steps > 1) level.push_back(allocated);
+  if (level.size() > LATEST) level.pop_front();
+  for (size_t every = 1; (TIMES + 1) * every <= level.size(); ++every)
+    if (grew_every(level, every)) return true;
+  return false;
 }
 
 void optimizer_stepped() {

@@ -88,7 +88,7 @@ def test_each_delay_has_its_own_share(tmp_path: Path, late: int) -> None:
     report = sharded(tmp_path, late)
     found = dict(lines(report))
     assert found["HELD UP"] == (
-        f"all_gather 10.0 %, late rank {late} 10.0 % (its slower kernels cost 20.0 %), reduce_scatter 5.0 %"
+        f"all_gather 10.0 %, late rank {late} 10.0 % (costs at least 20.0 %), reduce_scatter 5.0 %"
     )
     assert sum(delay.time for delay in report.delays) == report.steady.time - report.steady.compute == 250 * US
 

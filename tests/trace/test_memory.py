@@ -9,7 +9,7 @@ from rich.console import Console
 
 from phantora.trace.analysis import summary, why
 from phantora.trace.analysis.analyze import analyze
-from phantora.trace.analysis.memory_fit import other_ranks
+from phantora.trace.analysis.memory_fit import grows, other_ranks
 from phantora.trace.analysis.render import render
 from phantora.trace.analysis.report import Details, Growth, PeakRange
 from phantora.trace.reader import open_log
@@ -149,20 +149,22 @@ def test_an_allocation_that_failed(tmp_path: Path) -> None:
     assert (memory.failed.bytes, memory.failed.site, memory.failed.time) == (900 * MB, "train.py:12", 9001_000)
 
 
-def leaking(steps: int, name: str = "kept by leak.py:27 (outs)") -> Allocator:
-    """A model of 100 with a data set of 50 and a library's workspace of 32, of which each step keeps 40 (MiB)."""
+def leaking(steps: int, name: str = "kept by leak.py:27 (outs)", every: int = 1) -> Allocator:
+    """A model of 100 with a data set of 50 and a library's workspace of 32, of which each step, or each one in `every`,
+    keeps 40 (MiB)."""
     a = Allocator()
     model, data = a.take(1, 100), a.take(2, 50)
     a.use(3, model, "parameters")
     gemm, outs = a.run.price("gemm", "measured"), []
     for step in range(steps):
         t = 1000 * (step + 1)
-        outs.append(a.take(t + 1, 40))
+        if step % every == every - 1:
+            outs.append(a.take(t + 1, 40))
         a.run.add(Kind.KERNEL, 0, (t + 20) * 1000, (t + 30) * 1000, "gemm", launch=(t + 10) * 1000, price=gemm)
         if not step:
             a.use(t + 12, a.take(t + 11, 32), "workspaces")
         a.mark("Optimizer.step#SGD.step", t + 400, t + 500)
-    for out in outs[: steps - 1]:
+    for out in outs[:-1]:
         a.use(1000 * steps + 900, out, name)
     assert data
     return a
@@ -175,9 +177,11 @@ def test_memory_that_grows_is_named_with_what_keeps_it(tmp_path: Path) -> None:
     report = analyze(open_log(tmp_path / "run.arrow"), details=False)
     left = (80 << 30) - 600 * MB
     full = 6 + left // (40 * MB) + 1
-    assert report.growth == Growth(rank=0, bytes=40 * MB, place="leak.py:27 (outs)", kept=True, full=full, larger=False)
+    assert report.growth == Growth(
+        rank=0, bytes=40 * MB, every=1, place="leak.py:27 (outs)", kept=True, full=full, larger=False
+    )
     said = dict(summary.lines(report))["GROWS"]
-    assert f"; not from iteration {report.growth.full:,} on (GROWS)" in dict(summary.lines(report))["FITS"]
+    assert f", not from iteration {report.growth.full:,} on (GROWS)" in dict(summary.lines(report))["FITS"]
     details = analyze(open_log(tmp_path / "run.arrow")).details
     assert details is not None
     assert details.findings[0].startswith("Growing memory: 40.0 MiB an iteration, kept by leak.py:27 (outs)")
@@ -185,6 +189,14 @@ def test_memory_that_grows_is_named_with_what_keeps_it(tmp_path: Path) -> None:
         said == f"40.0 MiB an iteration, kept by leak.py:27 (outs); out of memory in iteration {report.growth.full:,}"
     )
     assert a.level == 422 * MB
+
+
+def test_memory_that_grows_every_third_iteration(tmp_path: Path) -> None:
+    leaking(14, every=3).details(tmp_path)
+    growth = analyze(open_log(tmp_path / "run.arrow"), details=False).growth
+    assert growth is not None and (growth.bytes, growth.every) == (40 * MB, 3)
+    assert grows(growth) == "40.0 MiB every 3 iterations, kept by leak.py:27 (outs)"
+    assert growth.full == 14 + 3 * (((80 << 30) - 600 * MB) // (40 * MB)) + 1
 
 
 def test_a_leak_that_ends_the_run_is_its_remedy(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def of_a_script(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
         return said(command, "--json", "-q", "--gpus", "H100", "train.py")
 
     def run_point(request: Request, values: Mapping[str, Value], on_result: OnResult) -> Row:
-        return does_not_fit if values.get(questions.LARGEST) == 2 else ran
+        return does_not_fit if values.get("--batch") == 2 else ran
 
     monkeypatch.setattr(questions, "run_point", run_point)
     more = ("--largest", "--batch") if command == "fits" else ("--tokens", "1T", "--price", "2")

@@ -79,6 +79,23 @@ def test_tokens_of_the_job(tmp_path: Path, forward: str, backward: str, batches:
     assert (throughput.tokens_per_step, throughput.samples_per_step) == (batches * BATCH * SEQUENCE, batches * BATCH)
 
 
+def test_tokens_of_steps_that_differ(tmp_path: Path) -> None:
+    """Every second step has a quarter of the tokens and of the time; the rate is that of the mean step."""
+    made, t = FakeRun(metadata=replace(METADATA, world_size=1, ranks_per_host=1)), 0
+    for step in range(9):
+        begin, length = t, 400 if step % 2 else 100
+        sig = made.signature(
+            "aten::embedding_dense_backward", f"bf16[1,{4 * length},64], i64[1,{4 * length}], 32000, -1"
+        )
+        price = made.price("gemm", "measured", 1e9)
+        made.add(Kind.KERNEL, 0, t, t + length * US, "gemm", launch=t, price=price, sig=sig)
+        t += length * US
+        made.add(Kind.ANNOTATION, 0, begin, t, f"ProfilerStep#{step}")
+    report = analyze(open_log(made.write(tmp_path / "run.arrow")), details=False)
+    assert report.headline.throughput is not None
+    assert report.headline.throughput.tokens_per_second == pytest.approx(4 / US * 1e9)
+
+
 def test_steps_of_a_compiled_optimizer(tmp_path: Path) -> None:
     steps = find_steps(open_log(run(tmp_path, "", "", "Optimizer.zero_grad#AdamW.zero_grad")))
     assert (steps.source, steps.numbers()) == ("optimizer", [1, 2, 3])

@@ -51,6 +51,14 @@ def test_a_small_difference_is_not_sure() -> None:
     )
 
 
+def test_slower_hosts_of_the_best_make_it_less_sure() -> None:
+    found = measured(40, error=0.05, error_above=0.9, widest="host")
+    result = replace(B200.row.entry.result, measured=found) if B200.row.entry.result else None
+    wide = replace(B200, row=replace(B200.row, entry=replace(B200.row.entry, result=result)))
+    assert decide([H100, wide], Job())[1].endswith("not sure: the error of the ratio is 90%")
+    assert decide([H100, B200], Job())[1].endswith("; sure: the error of the ratio is 7%")
+
+
 def test_a_machine_must_meet_rate_and_deadline() -> None:
     assert decide([H100, B200], Job(rate=150_000))[0] is B200
     best, text = decide([H100, B200], Job(rate=1e6))

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import io
 import os
+from typing import cast
+from unittest.mock import Mock
 
 import pytest
 
+from phantora.launch.command import run_command
+from phantora.launch.ending import SharedArea
 from phantora.launch.output import Console, Stream
 from phantora.launch.printed_mfu import PrintedMfu
 
@@ -50,3 +54,12 @@ def test_a_printed_mfu_is_read(text: str, share: float | None) -> None:
         found.read(1, bytes([byte]))
     value = found.value()
     assert (value and value[0]) == (share if share is None else pytest.approx(share))
+
+
+def test_the_mfu_that_a_command_prints_is_read_on_its_way_to_the_console() -> None:
+    out, err = io.BytesIO(), io.BytesIO()
+    words = ["sh", "-c", "echo mfu: 41.2%; echo mfu: 41.4% >&2; exit 3"]
+    outcome = run_command(words, os.environ, cast(SharedArea, Mock()), None, Console(out, err, status=False))
+    assert outcome.status == 3 and outcome.printed_mfu is not None
+    assert outcome.printed_mfu == pytest.approx((0.414, 0.0005))
+    assert (out.getvalue(), err.getvalue()) == (b"mfu: 41.2%\n", b"mfu: 41.4%\n")

@@ -38,7 +38,7 @@ def test_the_largest_is_found_in_few_runs(fixed: int, each: int, capacity: int, 
         taken = (fixed + each * number) // 64 * 64 * MIB
         fits = taken <= capacity * MIB
         needs = None if fits or not reported else taken
-        return Tried(number, result(RAN if fits else OUT_OF_MEMORY, taken, needs, number))
+        return Tried("train.py", number, result(RAN if fits else OUT_OF_MEMORY, taken, needs, number))
 
     tried = list(largest_that_fits(run, capacity * MIB, "--batch", "train.py"))
     best = max((one.value for one in tried if one.fits), default=0)
@@ -53,20 +53,24 @@ def test_few_runs_where_memory_grows_evenly() -> None:
         nonlocal runs
         runs += 1
         taken = (8_000 + 700 * number) * MIB
-        return Tried(number, result(RAN if taken <= 81_000 * MIB else OUT_OF_MEMORY, taken, taken, number))
+        return Tried("train.py", number, result(RAN if taken <= 81_000 * MIB else OUT_OF_MEMORY, taken, taken, number))
 
     *_, last = largest_that_fits(run, 81_000 * MIB, "--batch", "train.py")
     assert last.value in (104, 105) and runs <= 7
 
 
 def test_a_run_that_fails_ends_the_search() -> None:
-    with pytest.raises(PhantoraError, match="failed"):
-        list(largest_that_fits(lambda number: Tried(number, result(FAILED, 0)), MIB, "--batch", "train.py"))
+    with pytest.raises(PhantoraError, match=r"train\.py --batch 1 failed: "):
+        list(
+            largest_that_fits(
+                lambda number: Tried("train.py --batch 1", number, result(FAILED, 0)), MIB, "--batch", "train.py"
+            )
+        )
 
 
 def test_an_option_that_the_script_does_not_read_ends_the_search() -> None:
     def run(number: int) -> Tried:
-        return Tried(number, result(RAN, 500 * MIB))
+        return Tried("train.py", number, result(RAN, 500 * MIB))
 
     with pytest.raises(PhantoraError, match=r"--batchsize changes nothing: does train\.py read it\?") as caught:
         list(largest_that_fits(run, 81_000 * MIB, "--batchsize", "train.py"))
@@ -84,7 +88,7 @@ def test_clusters_of_one_two_four_gpus() -> None:
 def test_a_larger_number_that_leaves_less_than_the_margin_is_not_the_largest() -> None:
     def run(number: int) -> Tried:
         taken = number * 10 << 30
-        return Tried(number, result(RAN if number <= 8 else OUT_OF_MEMORY, taken, taken, number), 0.04)
+        return Tried("train.py", number, result(RAN if number <= 8 else OUT_OF_MEMORY, taken, taken, number), 0.04)
 
     tried = {one.value: one for one in largest_that_fits(run, round(0.96 * (80 << 30)), "--batch", "train.py")}
     assert tried[7].safe and tried[8].fits and not tried[8].safe

@@ -75,7 +75,7 @@ def test_the_length_of_a_sample() -> None:
 
 def test_a_run_that_leaves_little_or_grows_is_not_safe() -> None:
     def tried(**changes: Any) -> Tried:
-        return Tried(1, Result("key", {}, RAN, measured=measured(1, **changes)), 0.04)
+        return Tried("train.py", 1, Result("key", {}, RAN, measured=measured(1, **changes)), 0.04)
 
     assert tried(memory=76).safe and not tried(memory=77).safe and tried(memory=77).fits
     growing = tried(grows="1.00 GiB an iteration, kept by leak.py:3 (outs)", full=41)

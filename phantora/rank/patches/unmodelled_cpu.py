@@ -37,7 +37,7 @@ def note(steps: Sequence[tuple[int, int]]) -> str | None:
     return (
         f"code of the script that is no operator on a GPU (NumPy, simulators) takes "
         f"{spent / 1e6:.3g} ms of this machine's CPU for each optimizer step, which is not counted: "
-        f"the simulated script takes one every {takes / 1e6:.3g} ms; --host-time measured counts it"
+        f"the simulated host takes {takes / 1e6:.3g} ms for one; --host-time measured counts it"
     )
 
 

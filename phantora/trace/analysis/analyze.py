@@ -16,10 +16,10 @@ from phantora.trace.analysis.assumptions import assumptions
 from phantora.trace.analysis.collectives import Collectives
 from phantora.trace.analysis.communicators import groups
 from phantora.trace.analysis.critical_path import CriticalPaths
-from phantora.trace.analysis.delays import delays, losses, slower_kernels
+from phantora.trace.analysis.delays import delays, losses
 from phantora.trace.analysis.energy import EnergySums
 from phantora.trace.analysis.exposure import Exposures
-from phantora.trace.analysis.faults import FAULT, Faulty, faults
+from phantora.trace.analysis.faults import Faulty, faults
 from phantora.trace.analysis.findings import findings
 from phantora.trace.analysis.fold_imbalance import FoldImbalance
 from phantora.trace.analysis.garbage import collections
@@ -32,12 +32,13 @@ from phantora.trace.analysis.memory import memory, peak_and_growth
 from phantora.trace.analysis.memory_fit import fit_of
 from phantora.trace.analysis.mfu import MfuBasis
 from phantora.trace.analysis.occupancy import NextRow, first_row, idle_time, occupancy, times
-from phantora.trace.analysis.outlier_steps import WAITS
+from phantora.trace.analysis.outlier_steps import ONCE
 from phantora.trace.analysis.phases import phases
 from phantora.trace.analysis.races import races
 from phantora.trace.analysis.recompiles import recompiles
 from phantora.trace.analysis.report import (
     CAUSES,
+    UNEQUAL,
     Details,
     Exposure,
     Headline,
@@ -48,7 +49,7 @@ from phantora.trace.analysis.report import (
     StepTimes,
     Times,
 )
-from phantora.trace.analysis.settled_steps import SETTLING
+from phantora.trace.analysis.slower_ranks import SlowerRanks
 from phantora.trace.analysis.spread import spread_of
 from phantora.trace.analysis.steps import Step, Steps, find_steps
 from phantora.trace.analysis.stream_names import stream_names
@@ -218,6 +219,7 @@ class _Pass:
         self.unmeasured = UnmeasuredOperators(log, self.annotations)
         self.exposures = Exposures(log)
         self.host_waits = HostWaits(self.annotations)
+        self.slower = SlowerRanks(len(ranks))
         if details:
             self.collectives = Collectives(ranks)
             self.links = Links(log)
@@ -264,6 +266,7 @@ class _Pass:
         if window.span.steady:
             self.exposures.add(o)
             self.host_waits.add(position, idle)
+            self.slower.add(position, o)
 
     def _add_flops(self, window: Window) -> None:
         """Flops count where their kernel ends: in the step that its iteration's work makes up."""
@@ -286,7 +289,9 @@ class _Pass:
         if self.steps.predicted:
             steady = _settled(self.log, steady, peak)
         exposure = self._exposure(steady)
-        slower = slower_kernels(ranks, max(1, len(parts)))
+        slower = self.slower.report(ranks)
+        for rank in ranks:
+            rank.slower = slower.get(rank.rank, 0.0)
         report = Report(
             path=self.log.shown,
             complete=self.log.complete,
@@ -345,7 +350,8 @@ class _Pass:
             bar = self.uncertainty.report(steady, self._host_time(), on_hosts, uneven or 0.0)
         if bar is not None:
             bar = with_data(bar, float(self.log.trailer.get("data_slowdown") or 1.0))
-        throughput = self.volume.report(steady.time)
+        unequal = waits is None and times[-1] > UNEQUAL * times[0]
+        throughput = self.volume.report(steady.time, _middle_numbers(totals) if unequal else ())
         return Headline(
             step_time=steady.time,
             waits=waits,
@@ -436,7 +442,13 @@ class _Pass:
                     StepTimes(number=span.step, name=span.name, start=start, end=end, times=part, note=span.note)
                 )
         by_class, by_provenance = self.work.of_rank(position)
-        return RankReport(self.ranks[position], self._gpu(position, parts, peak), steps, by_class, by_provenance)
+        return RankReport(
+            self.ranks[position],
+            self._gpu(position, parts, peak),
+            steps=steps,
+            by_class=by_class,
+            by_provenance=by_provenance,
+        )
 
     def _gpu(self, position: int, parts: list[Times], peak: float | None) -> Times:
         """The sum of the parts from the first device row to the last."""
@@ -524,9 +536,13 @@ def _middle_half(parts: list[Times]) -> list[Times]:
 
 def steps_of_mean(report: Report) -> set[int]:
     """Numbers of the steps whose mean is the step of `report`."""
-    steady = {id(step.times): step.number for step in _steady(report.steps)}
-    parts = [step.times for step in _steady(report.steps)]
-    return {steady[id(times)] for times in (_middle_half(parts) if report.headline.waits is None else parts)}
+    return _middle_numbers(report.steps) if report.headline.waits is None else {s.number for s in _steady(report.steps)}
+
+
+def _middle_numbers(totals: list[StepTimes]) -> set[int]:
+    """Numbers of the steady steps between the quartiles."""
+    number = {id(step.times): step.number for step in _steady(totals)}
+    return {number[id(times)] for times in _middle_half([step.times for step in _steady(totals)])}
 
 
 def mean_times(parts: list[Times], peak: float | None) -> Times:
@@ -601,14 +617,10 @@ def host_bound_steps(report: Report) -> set[int]:
     return {step.number for step in own if id(step.times) in waiting}
 
 
-_ONCE = ("start-up", "recompile", "autotuning", WAITS, SETTLING, FAULT)
-"""Notes of steps that a longer run would not have more of."""
-
-
 def _mean(totals: list[StepTimes], steady: float) -> float:
     """ns of a step, with the work that only some steps have."""
-    recurring = [step.times.time for step in totals if step.note not in _ONCE]
-    others = [step.times.time for step in totals if step.note and step.note not in _ONCE]
+    recurring = [step.times.time for step in totals if step.note not in ONCE]
+    others = [step.times.time for step in totals if step.note and step.note not in ONCE]
     return (sum(others) + (len(recurring) - len(others)) * steady) / len(recurring) if others else steady
 
 

@@ -11,9 +11,10 @@ from statistics import median
 
 from phantora.trace.analysis.communicators import collective_kind
 from phantora.trace.analysis.report import Delay, Exposure, Loss, RankReport, Times
+from phantora.trace.analysis.slower_ranks import kernel_time
 
 _NAMES = {"copy": "copies", "dependency": "dependencies", "launch gap": "launch gaps"}
-_SLOWER = 0.01  # relative: less is no difference between ranks
+_LONGER_STAGE = 1.15  # times the median rank's kernels: such a stage makes others wait
 _MOST = 0.5  # of the lateness, for a rank to be named alone
 
 
@@ -26,7 +27,7 @@ def delays(
     gpu_of: Callable[[int], str] = lambda rank: "",
 ) -> list[Delay]:
     """The rows of a steady step, longest first; their sum is ``steady.time - steady.compute``. `late`: ns that ranks
-    came last, on any scale. `slower`: as :func:`slower_kernels` gives it. `waits`: the log does not tell when the last
+    came last, on any scale. `slower`: as :class:`SlowerRanks` gives it. `waits`: the log does not tell when the last
     rank arrived, so transfers include waits. `gpu_of`: the kind of a rank's GPU, where there are several."""
     found: list[Delay] = []
     for cause, time in steady.stalls.items():
@@ -70,21 +71,14 @@ def _late_ranks(
     return [alone, Delay("other late ranks", "late rank", time - own)]
 
 
-def slower_kernels(ranks: Sequence[RankReport], steps: int) -> dict[int, float]:
-    """ns of a step by which the kernels of a rank take longer than those of the median of the other ranks, where they
-    do."""
-    sums = {one.rank: kernel_time(one) for one in ranks}
-    found = {}
-    for rank, own in sums.items():
-        others = [time for other, time in sums.items() if other != rank]
-        if others and own > median(others) * (1 + _SLOWER):
-            found[rank] = (own - median(others)) / steps
-    return found
-
-
-def kernel_time(rank: RankReport) -> float:
-    """ns of a rank's device time in steady steps, communication left out."""
-    return sum(time for name, time in rank.by_class.items() if name != "communication")
+def longest_stage(ranks: Sequence[RankReport]) -> str:
+    """``rank 3 computes 2.5 times as long as others``, of a pipeline with one stage that all wait for; or ""."""
+    longest = max(ranks, key=kernel_time)
+    others = [kernel_time(one) for one in ranks if one is not longest]
+    usual = median(others) if others else 0.0
+    if not usual or kernel_time(longest) <= _LONGER_STAGE * usual:
+        return ""
+    return f"rank {longest.rank} computes {kernel_time(longest) / usual:.1f} times as long as others"
 
 
 def losses(steady: Times, classes: Mapping[str, tuple[float, float]], peak: float | None) -> list[Loss]:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from phantora.trace.analysis.communicators import collective_kind, ranges
-from phantora.trace.analysis.delays import kernel_time, slower_kernels
+from phantora.trace.analysis.delays import longest_stage
 from phantora.trace.analysis.faults import sentence as of_fault
 from phantora.trace.analysis.garbage import REMEDY
 from phantora.trace.analysis.garbage import sentence as collected
@@ -16,6 +16,7 @@ from phantora.trace.analysis.mfu import PRECISION
 from phantora.trace.analysis.recompiles import remedy, sentence
 from phantora.trace.analysis.report import Details, Report, StepTimes
 from phantora.trace.analysis.settled_steps import SETTLING
+from phantora.trace.analysis.slower_ranks import kernel_time
 from phantora.trace.analysis.summary import slow_products
 from phantora.trace.analysis.units import duration, percent, rate, size
 from phantora.trace.schema import REAL
@@ -62,7 +63,12 @@ def findings(report: Report, details: Details) -> list[str]:
         "synchronisation",
         "Synchronisation: for {time} of {step} ({share}) the GPU is idle because the host had waited for it.",
     )
-    emit("pipeline bubble", "Pipeline bubble: for {time} of {step} ({share}) ranks wait for their partners.")
+    stage = longest_stage(report.ranks)
+    emit(
+        "pipeline bubble",
+        "Pipeline bubble: for {time} of {step} ({share}) ranks wait for their partners{stage}.",
+        stage=f"; {stage}: give its stage fewer layers" if stage else "",
+    )
     emit("copy", "Copies: for {time} of {step} ({share}) the GPU only copies{most}.", most=_copies(details))
     emit("dependency", "Dependencies: for {time} of {step} ({share}) launched kernels wait for other streams' events.")
     worst = details.stragglers[0] if details.stragglers else None
@@ -118,14 +124,14 @@ def _grows(report: Report) -> list[str]:
 
 def _longer(rank: int, report: Report) -> str:
     """How much longer a rank's kernels take than those of the median rank; "" where they do not."""
-    steps = max(1, report.headline.steps)
-    slower = slower_kernels(report.ranks, steps).get(rank, 0.0)
+    own = next(one for one in report.ranks if one.rank == rank)
+    slower = own.slower
     if not slower:
         return ""
-    usual = next(kernel_time(one) for one in report.ranks if one.rank == rank) / steps - slower
+    usual = kernel_time(own) / max(1, report.headline.steps) - slower
     return (
         f"; its kernels take {percent(slower, usual)} longer than those of the median rank, {duration(slower)} a step "
-        f"({percent(slower, report.steady.time)}), as a rule the least that fixing it gains"
+        f"({percent(slower, report.steady.time)}), the least that fixing it gains"
     )
 
 

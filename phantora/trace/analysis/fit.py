@@ -66,8 +66,8 @@ class Fit:
         """The remedy as a sentence; "" without one."""
         return f"What would help: {self.remedy}." if self.remedy else ""
 
-    def short(self) -> str:
-        """``18.9 of 79.2 GiB (76 % left)``, or why it does not fit."""
+    def short(self, until: str = "") -> str:
+        """``18.9 of 79.2 GiB (76 % left)``, or why it does not fit. `until`: how long it fits."""
         taken, of = f"{self.taken / GIB:.1f}", f"of {self.capacity / GIB:.1f} GiB"
         if self._of_host():
             return f"no: the host runs out of memory, {self.host}"
@@ -78,7 +78,7 @@ class Fit:
         if self.in_some_runs:
             return f"in some runs only: {taken} {of} and up to {self.by_chance / GIB:.1f} GiB more"
         host = f"   host {self.host}" if self.host else ""
-        return f"{taken} {of} ({100 * self.left / self.capacity:.0f} % left){host}"
+        return f"{taken} {of} ({100 * self.left / self.capacity:.0f} % left){until}{host}"
 
     def sentence(self) -> str:
         """The verdict with all numbers that are known."""

@@ -40,14 +40,17 @@ def fit_of(
     failed = [m.rank for m in memory if m.out_of_memory]
     if failed and fatal:
         fullest = next(m for m in memory if m.rank == failed[0])
-    taken = fullest.peak_reserved + outside
+    cached = fullest.peak_reserved - fullest.peak_allocated
+    if failed and fatal:  # the allocator had given back what it could
+        cached = fullest.by_category.get("fragmentation", cached)
+    taken = fullest.peak_allocated + cached + outside
     found = Fit(
         fits=not (failed and fatal) and not (host is not None and host.short),
         rank=fullest.rank,
         taken=taken,
         capacity=fullest.capacity,
         allocated=fullest.peak_allocated,
-        cached=fullest.peak_reserved - fullest.peak_allocated,
+        cached=cached,
         outside=outside,
         shared=shared,
         left_by_rank={m.rank: m.capacity - (taken if shared else m.peak_reserved + outside) for m in memory},
@@ -102,9 +105,10 @@ _REMEDIES = {
 
 
 def grows(growth: Growth) -> str:
-    """``2.2 GiB an iteration, kept by leak.py:27 (outs)``."""
+    """``2.2 GiB an iteration, kept by leak.py:27 (outs)``; ``2.2 GiB every 5 iterations``."""
     how = f", {'kept by' if growth.kept else 'allocated at'} {growth.place}" if growth.place else ""
-    return f"{size(growth.bytes)} an iteration{how}"
+    per = "an iteration" if growth.every == 1 else f"every {growth.every} iterations"
+    return f"{size(growth.bytes)} {per}{how}"
 
 
 def keep_less(growth: Growth) -> str:

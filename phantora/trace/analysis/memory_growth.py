@@ -18,6 +18,7 @@ from phantora.wire.shared import GRAPH, KEPT, KEPT_LEAST
 _IN_A_ROW = 3  # iterations in a row that take more
 _LAST = 8  # that are looked at
 _EVEN = 4.0  # times the least growth: the most
+_EQUAL = 1.25  # the same, where only every second iteration or fewer take more
 _MOST_OF_IT = 0.3  # of what has grown: so much a container keeps itself; else the graphs of its tensors do
 _DECIDES = 0.2  # of what is allocated: so much must have grown where memory runs out
 _REPEATS = 0.8  # of the numbers of allocations between blocks
@@ -39,18 +40,33 @@ def growth(rank: int, rows: MemoryRows, ends: Sequence[int], words: Sequence[str
         return None
     at = np.searchsorted(rows.time, np.array(sorted(ends), np.int64), "right") - 1
     levels = rows.allocated[np.maximum(at, 0)]
+    every, grown = _rise(levels)
+    if not len(grown):
+        return None
+    each, counted = int(np.median(grown)), len(grown) + every - 1
+    if rows.oom.any() and each * len(ends) < _DECIDES * every * rows.allocated.max():
+        return None
+    full = len(ends) + every * (max(0, capacity - int(rows.reserved.max())) // each) + 1
+    place = _keeper(rows, words, each * counted // every)
+    made = "" if place else _made_at(rows, int(at[-counted - 1]), words)
+    return Growth(
+        rank=rank, bytes=each, every=every, place=place or made, kept=bool(place), full=int(full), larger=False
+    )
+
+
+def _rise(levels: Ints) -> tuple[int, Ints]:
+    """The fewest iterations after which more is allocated each time, and how much more than so many iterations before,
+    for the last iterations; empty where it does not rise."""
     grown = np.diff(levels)[-_LAST:]
     while len(grown) > _IN_A_ROW and grown[0] > _EVEN * np.median(grown):
         grown = grown[1:]  # state of the optimizer, buckets
-    if len(grown) < _IN_A_ROW or grown.min() < KEPT_LEAST or grown.max() > _EVEN * grown.min():
-        return None
-    each = int(np.median(grown))
-    if rows.oom.any() and each * len(ends) < _DECIDES * rows.allocated.max():
-        return None
-    full = len(ends) + max(0, capacity - int(rows.reserved.max())) // each + 1
-    place = _keeper(rows, words, each * len(grown))
-    made = "" if place else _made_at(rows, int(at[-len(grown) - 1]), words)
-    return Growth(rank=rank, bytes=each, place=place or made, kept=bool(place), full=int(full), larger=False)
+    if len(grown) >= _IN_A_ROW and grown.min() >= KEPT_LEAST and grown.max() <= _EVEN * grown.min():
+        return 1, grown
+    for every in range(2, len(levels) // (_IN_A_ROW + 1) + 1):
+        grown = (levels[every:] - levels[:-every])[-_IN_A_ROW * every :]
+        if grown.min() >= KEPT_LEAST and grown.max() <= _EQUAL * grown.min():
+            return every, grown
+    return 1, levels[:0]
 
 
 def _kept(blocks: Blocks, words: Sequence[str]) -> npt.NDArray[np.bool_]:
@@ -77,7 +93,7 @@ def _larger(rank: int, rows: MemoryRows, blocks: Blocks, words: Sequence[str], c
     each = int(np.median(added)) * len(held)
     full = len(sizes) + max(0, capacity - int(rows.reserved.max())) // each
     place = words[use].removeprefix(KEPT)
-    return Growth(rank=rank, bytes=each, place=place, kept=True, full=int(full), larger=True)
+    return Growth(rank=rank, bytes=each, every=1, place=place, kept=True, full=int(full), larger=True)
 
 
 def _kept_since(rows: MemoryRows, blocks: Blocks, words: Sequence[str]) -> list[int]:

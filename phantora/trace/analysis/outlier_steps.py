@@ -9,6 +9,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from phantora.trace.analysis.faults import FAULT
+from phantora.trace.analysis.settled_steps import SETTLING
+
 Floats = npt.NDArray[np.float64]
 
 _LONGER = 1.005  # than the typical step, or nothing in it is worth a note
@@ -16,12 +19,15 @@ _MORE, _FEWER = 1.02, 0.9  # kernels than the typical step's
 _CHECKPOINT = 1 << 20  # bytes to the host beyond the typical step's
 _HICCUP = 1.5  # times as long with the same work
 _USUAL = 1.05  # times the shortest or longest of the others: a first step within is like them
+_RISING = 4  # steps, of which each has more kernels than the one before
 MORE_WORK = "more work"
 _WORK = ("evaluation", MORE_WORK)
 CUT = "cut"
 """The note of a real trace's first or last step that the trace does not have as a whole."""
 WAITS = "waits"
 """The note of a step that takes longer with the same work."""
+ONCE = ("start-up", "recompile", "autotuning", WAITS, SETTLING, FAULT)
+"""Notes of steps that a longer run would not have more of."""
 
 
 @dataclass(kw_only=True)
@@ -64,6 +70,8 @@ def notes(
     numbers = sorted({number for own in steps.values() for number, _ in own})
     if len(numbers) < 2:
         return {}
+    if work_rises(contents):
+        return {} if real else {numbers[0]: "start-up"}
     place = {number: i for i, number in enumerate(numbers)}
     table = np.zeros((6, len(numbers)))  # time, kernels, backward, forward, bytes to the host; ranks
     for rank, own in steps.items():
@@ -91,6 +99,13 @@ def notes(
     if len(found) == len(numbers):  # then none of the notes means anything
         return {} if real else {numbers[0]: "start-up"}
     return found
+
+
+def work_rises(contents: Mapping[int, Sequence[Content]]) -> bool:
+    """Each step behind the first has more kernels than the one before, on every rank, as with a graph or a cache that
+    grows: no step is like the others."""
+    kernels = [[float(each.kernels[0]) for each in own[1:]] for own in contents.values()]
+    return all(len(own) >= _RISING and all(a < b for a, b in itertools.pairwise(own)) for own in kernels)
 
 
 def _first_runs(numbers: Sequence[int], found: Mapping[int, str]) -> list[int]:

@@ -8,7 +8,7 @@ where it comes from.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar
 
 import orjson
@@ -100,11 +100,14 @@ class RankReport:
 
     rank: int
     gpu: Times
+    _: KW_ONLY
     """Times from the rank's first device activity to its last, or the part that the filters leave."""
     steps: list[StepTimes] = field(default_factory=list)
     by_class: dict[str, Ns] = field(default_factory=dict)
     """Sum of device time by class of work in steady steps, waits for peers left out."""
     by_provenance: dict[str, Ns] = field(default_factory=dict)
+    slower: Ns = 0.0
+    """Time of a step by which its kernels take longer than those of the median rank; ns."""
 
 
 DECIDING_SHARE = 0.1
@@ -365,11 +368,13 @@ class MemoryReport:
 
 @dataclass(kw_only=True)
 class Growth:
-    """Memory that a rank has allocated more of after each iteration."""
+    """Memory that a rank has allocated more of after each iteration, or after each few."""
 
     rank: int
     bytes: Bytes
-    """An iteration."""
+    """In `every` iterations."""
+    every: int
+    """Iterations."""
     place: str
     """What keeps it: ``leak.py:27 (outs)``, then `GRAPH` if a graph is; where it is allocated, if that is unknown:
     ``train.py:9``; or ""."""
@@ -465,6 +470,10 @@ class Cost:
     dollars_per_step: float
     dollars_per_million_tokens: float | None
     """None where the log shows no tokens."""
+
+
+UNEQUAL = 1.3
+"""Times the shortest steady step that the longest takes: from here on steps are said to differ."""
 
 
 @dataclass(kw_only=True)

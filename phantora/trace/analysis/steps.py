@@ -29,7 +29,7 @@ from phantora.trace.analysis.iterations import (
     read_marks,
     repeated_annotations,
 )
-from phantora.trace.analysis.outlier_steps import MORE_WORK, WAITS, Content, notes
+from phantora.trace.analysis.outlier_steps import MORE_WORK, WAITS, Content, notes, work_rises
 from phantora.trace.analysis.repetition import by_repetition
 from phantora.trace.analysis.settled_steps import SETTLING, Settled, settle
 from phantora.trace.reader import Log
@@ -246,7 +246,7 @@ def _steps(log: Log, iterations: Iterations, marks: Marks) -> Steps | None:
         **_compiling(found, marks),
     }
     noted |= {number: why for number, why in special.items() if noted.get(number, WAITS) in (WAITS, MORE_WORK)}
-    settled = _settle(log, iterations.source, found, noted)
+    settled = Settled({}) if work_rises(contents) else _settle(log, iterations.source, found, noted)
     noted |= settled.notes
     of_rank = {rank: [replace(s, note=noted.get(s.number, "")) for s in own] for rank, own in found.items()}
     first = not any(work.content.busy[0] for work in launched.values())

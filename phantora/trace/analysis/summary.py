@@ -10,6 +10,7 @@ from math import ceil, log10
 from typing import Any
 
 from phantora.trace.analysis.communicators import ranges
+from phantora.trace.analysis.delays import longest_stage
 from phantora.trace.analysis.faults import sentence as of_fault
 from phantora.trace.analysis.fit import Fit
 from phantora.trace.analysis.garbage import sentence as collected
@@ -17,8 +18,9 @@ from phantora.trace.analysis.host_memory import host_memory
 from phantora.trace.analysis.host_waits import most_in
 from phantora.trace.analysis.memory_fit import grows
 from phantora.trace.analysis.mfu import differing, peak_name, slow_format
+from phantora.trace.analysis.outlier_steps import ONCE
 from phantora.trace.analysis.recompiles import sentence
-from phantora.trace.analysis.report import Delay, Headline, Report, Work
+from phantora.trace.analysis.report import UNEQUAL, Delay, Headline, Report, Work
 from phantora.trace.analysis.units import cut, percent
 from phantora.trace.schema import REAL
 
@@ -71,10 +73,10 @@ def _fits(report: Report) -> str:
             return ""
         by_chance = report.peak.highest - report.peak.allocated if report.peak is not None else 0
         fit = Fit(fits=fits, taken=taken, capacity=capacity, by_chance=by_chance, host=host)
-    text = fit.short() + (" (PEAK)" if fit.in_some_runs else "")
+    peak = " (PEAK)" if fit.in_some_runs else ""
     if fit.fits and report.growth is not None:
-        return f"in this run: {text}; not from iteration {report.growth.full:,} on (GROWS)"
-    return text
+        return f"in this run: {fit.short(f', not from iteration {report.growth.full:,} on (GROWS)')}{peak}"
+    return fit.short() + peak
 
 
 def _grows(report: Report) -> str:
@@ -113,7 +115,7 @@ def _step(report: Report) -> str:
         parts.append(f"MFU {100 * h.mfu:.1f} %")
     if h.waits is not None:
         return f"{parts[0]}, {host_bound(report)}" + "".join(f"   {part}" for part in parts[1:])
-    return "   ".join([*parts, *([STEPS_OR_LAYERS] if report.may_be_layers else _steps(h))])
+    return "   ".join([*parts, *([STEPS_OR_LAYERS] if report.may_be_layers else [*_steps(h), *_unequal(report)])])
 
 
 def spread(report: Report) -> str:
@@ -231,8 +233,23 @@ def _steps(h: Headline) -> list[str]:
         return [f"still settling: run {ceil(h.short / h.step_time)} more steps"]
     found = [f"{h.steps} steady step{'s' * (h.steps > 1)}"]
     if h.mean > _MORE * h.step_time:
-        found.append(f"{rounded(h.mean, h.error)} with rollouts, evaluations and other recurring work")
+        found.append(f"{rounded(h.mean, h.error)} with {' and '.join(_recurring(h))}")
     return found
+
+
+def _unequal(report: Report) -> list[str]:
+    """``steps differ: 10.0 to 33.8 ms``, and whether each takes longer than the one before."""
+    h, times = report.headline, [step.times.time for step in report.steps if not step.note]
+    if h.highest <= UNEQUAL * h.lowest:
+        return []
+    _, scale = _unit(h.highest)
+    rise = ", each longer than the last" if times == sorted(times) else ""
+    return [f"steps differ: {h.lowest / scale:.3g} to {rounded(h.highest, _SPREAD)}{rise}"]
+
+
+def _recurring(h: Headline) -> list[str]:
+    """What steps have that only the mean counts."""
+    return [note for note in h.apart if note not in ONCE]
 
 
 def energy(report: Report) -> str:
@@ -255,14 +272,25 @@ def held_up(report: Report) -> str:
     whole = report.steady.time
     named = [delay for delay in report.delays if delay.time >= _WORTH_NAMING * whole]
     text = ", ".join(
-        f"{cut(delay.name, 30)} {_share(delay.time, whole)}{_slower(delay, whole)}" for delay in named[:_MOST_CAUSES]
+        f"{cut(delay.name, 30)} {_share(delay.time, whole)}{_slower(delay, whole)}{_where(delay, report)}"
+        for delay in named[:_MOST_CAUSES]
     )
     return text or "nothing: the GPUs compute all the time"
 
 
 def _slower(delay: Delay, whole: float) -> str:
-    """`` (its kernels cost 17.6 %)``: the share in HELD UP is what ranks wait, not all that it costs."""
-    return f" (its slower kernels cost {_share(delay.slower, whole)})" if delay.slower > delay.time else ""
+    """`` (costs at least 17.6 %)``: the share in HELD UP is what ranks wait, not all that they lose."""
+    return f" (costs at least {_share(delay.slower, whole)})" if delay.slower > delay.time else ""
+
+
+def _where(delay: Delay, report: Report) -> str:
+    """`` (most in DataLoader)``, `` (rank 3 computes 2.5 times as long as others)``."""
+    where = ""
+    if delay.cause == "host":
+        where = most_in(report).removeprefix(", ")
+    elif delay.cause == "pipeline bubble":
+        where = longest_stage(report.ranks)
+    return f" ({where})" if where else ""
 
 
 def lost(report: Report) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -145,7 +145,7 @@ class Volume:
         self._from_host = np.array([word in from_host for word in log.words("name")] + [False])
         self._pulls = [word == COPY_NAMES["P2P"] for word in log.words("name")]
         self._backward = np.array(["_backward" in word for word in operators] + [False])
-        self._steps: list[tuple[float, float, float]] = []  # tokens, samples of the job; tokens of a rank
+        self._steps: dict[int | None, tuple[float, float, float]] = {}  # tokens, samples of the job; tokens of a rank
 
     def add(self, window: Window) -> None:
         """Adds the operators of one step that tell the tokens."""
@@ -169,12 +169,10 @@ class Volume:
             shared = self._shared(window, {r: s.elements for r, s in seen.items()})
             volumes = {r: s.volume() for r, s in seen.items()}
             shares = {r: self._weights[r] / shared.get(r, 1) for r in seen}
-            self._steps.append(
-                (
-                    sum(shares[r] * tokens for r, (tokens, _) in volumes.items()),
-                    sum(shares[r] * samples for r, (_, samples) in volumes.items()),
-                    max(tokens for tokens, _ in volumes.values()),
-                )
+            self._steps[window.span.step] = (
+                sum(shares[r] * tokens for r, (tokens, _) in volumes.items()),
+                sum(shares[r] * samples for r, (_, samples) in volumes.items()),
+                max(tokens for tokens, _ in volumes.values()),
             )
 
     def _shared(self, window: Window, elements: dict[int, int]) -> dict[int, int]:
@@ -201,11 +199,13 @@ class Volume:
                 found[rank] *= len(ranks)
         return found
 
-    def report(self, step_time: float) -> Throughput | None:
-        """`step_time` in ns."""
+    def report(self, step_time: float, mean_of: Collection[int] = ()) -> Throughput | None:
+        """`step_time` in ns. `mean_of`: the steps whose mean it is, where steps differ; else the median one counts."""
+        differ = [self._steps[number] for number in mean_of if number in self._steps]
         if not self._steps or not step_time:
             return None
-        tokens, samples, of_rank = np.median(np.array(self._steps), axis=0).tolist()
+        found = np.mean(differ, axis=0) if differ else np.median(list(self._steps.values()), axis=0)
+        tokens, samples, of_rank = found.tolist()
         if not tokens and not samples:
             return None
         return Throughput(tokens, tokens / step_time * 1e9, samples, samples / step_time * 1e9, of_rank)
