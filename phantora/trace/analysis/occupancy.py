@@ -16,7 +16,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _DEVICE, _COMMUNICATION, _COPY = (kind_mask(k) for k in (DEVICE_KINDS, COMMUNICATION_KINDS, COPY_KINDS))
-_READ = ("kind", "start", "end", "launch", "ready", "name", "op", "comm", "last_rank")  # of rows on GPUs, where read
+_READ = ("kind", "start", "end", "launch", "ready", "name", "op", "shape", "comm", "last_rank")  # of rows on GPUs
 _KERNEL, _COLLECTIVE, _SYNC = code("kernel"), code("collective"), code("sync")
 
 
