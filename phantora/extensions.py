@@ -10,6 +10,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -18,7 +21,9 @@ from phantora.errors import PhantoraError
 
 def extensions(group: str) -> list[Any]:
     """The objects of the entry points of `group`, by name. Raises PhantoraError for one that cannot be loaded."""
-    found = []
+    found: list[Any] = []
+    if group not in _groups(tuple((folder, _changed(folder)) for folder in sys.path)):
+        return found
     for point in sorted(entry_points(group=group), key=lambda point: point.name):
         try:
             found.append(point.load())
@@ -29,3 +34,33 @@ def extensions(group: str) -> list[Any]:
                 "repair or remove the package"
             ) from error
     return found
+
+
+@cache
+def _groups(folders: tuple[tuple[str, int], ...]) -> frozenset[str]:
+    """Our groups that installed packages name. ``entry_points`` parses the metadata of all of them: 0.1 s for 300."""
+    found: set[str] = set()
+    for folder, _ in folders:
+        for path in _metadata(folder or "."):
+            try:
+                with open(os.path.join(path, "entry_points.txt"), encoding="utf-8") as file:
+                    found.update(line.strip()[1:-1] for line in file if line.startswith(f"[{__package__}."))
+            except OSError:
+                continue
+    return frozenset(found)
+
+
+def _metadata(folder: str) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.path for entry in entries if entry.name.endswith((".dist-info", ".egg-info"))]
+    except OSError:
+        return []
+
+
+def _changed(folder: str) -> int:
+    """When an entry of a folder of ``sys.path`` was made or deleted."""
+    try:
+        return os.stat(folder or ".").st_mtime_ns
+    except OSError:
+        return 0

@@ -45,21 +45,22 @@ def sources_of(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix in (".c", ".cpp"))
 
 
-def _sources() -> list[tuple[str, Path]]:
+def _sources() -> list[tuple[str, str]]:
     """Every source with its path below the folder of the stubs or of the engine."""
-    return sorted(
-        (str(path.relative_to(root)), path)
-        for root in (source_directory(), engine_directory())
-        for path in root.rglob("*")
-        if path.suffix in (".c", ".cpp", ".h")
-    )
+    found: list[tuple[str, str]] = []
+    for root in (str(source_directory()), str(engine_directory())):
+        for folder, _, names in os.walk(root):
+            paths = (os.path.join(folder, name) for name in names if name.endswith((".c", ".cpp", ".h")))
+            found += ((path[len(root) + 1 :], path) for path in paths)
+    return sorted(found)
 
 
 def source_digest() -> str:
     """Names what is compiled, and how."""
     digest = hashlib.sha256()
     for name, path in _sources():
-        digest.update(name.encode() + b"\0" + path.read_bytes())
+        with open(path, "rb") as file:
+            digest.update(name.encode() + b"\0" + file.read())
     digest.update((layout.c_header() + engine_interface.c_header()).encode())
     folder = Path(__file__).parent
     for path in (folder / "build.py", folder / "imports.py", *sorted(imports.FOLDER.glob("*.txt"))):
