@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 from phantora.cache import cache_directory, make_folder
@@ -23,9 +24,12 @@ KEPT_SECONDS = 30 * 24 * 3600
 """A build that no run has used for this long is deleted when another is made."""
 
 
+installed = cache(build.installed)  # reads the 14,000 lines of torch's RECORD
+
+
 def cache_key(torch: Torch) -> str:
     """Names a build: by the content of torch, the versions of NVIDIA's libraries, the sources and the wire layout."""
-    facts = f"{build.installed(torch)} {' '.join(build.defines(torch))} {sources.source_digest()}"
+    facts = f"{installed(torch)} {' '.join(build.defines(torch))} {sources.source_digest()}"
     return f"torch-{torch.version}-{hashlib.sha256(facts.encode()).hexdigest()[:16]}"
 
 
@@ -37,8 +41,8 @@ def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
     compiler or space is missing.
     """
     torch = find_torch()
-    cache = cache_directory()
-    target = cache / cache_key(torch)
+    folder = cache_directory()
+    target = folder / cache_key(torch)
     if found := build.read_set(target):
         _mark_used(target)
         return found
@@ -50,31 +54,31 @@ def ensure(progress: Callable[[str], None] | None = None) -> StubSet:
             "install a compiler (Debian, Ubuntu: apt install gcc g++; Fedora: dnf install gcc gcc-c++)"
         )
     try:
-        make_folder(cache)
-        with open(cache / "build.lock", "w") as lock:
+        make_folder(folder)
+        with open(folder / "build.lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if found := build.read_set(target):
                 return found
-            for stale in cache.glob("building-*"):  # of builds that were killed: only one can be at work
+            for stale in folder.glob("building-*"):  # of builds that were killed: only one can be at work
                 shutil.rmtree(stale, ignore_errors=True)
             if progress and not prebuilt:
                 progress(f"compiling the stub libraries for torch {torch.version}, once; 20 s on two free cores")
-            work = Path(tempfile.mkdtemp(prefix="building-", dir=cache))
+            work = Path(tempfile.mkdtemp(prefix="building-", dir=folder))
             try:
                 if prebuilt:
                     unpack(prebuilt, work)
                 else:
-                    build.build(torch, work, _earlier(cache), _counted(progress))
+                    build.build(torch, work, _earlier(folder), _counted(progress))
                 _make_durable(work)
                 shutil.rmtree(target, ignore_errors=True)  # a build of which part was lost
                 work.rename(target)
                 _mark_used(target)
-                _delete_unused(cache)
+                _delete_unused(folder)
             finally:
                 shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
         raise PhantoraError(
-            f"cannot build the stub libraries in {cache}: {cause_of(error)}; make it writable or set XDG_CACHE_HOME"
+            f"cannot build the stub libraries in {folder}: {cause_of(error)}; make it writable or set XDG_CACHE_HOME"
         ) from error
     found = build.read_set(target)
     assert found is not None

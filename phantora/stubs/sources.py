@@ -63,8 +63,8 @@ def source_digest() -> str:
             digest.update(name.encode() + b"\0" + file.read())
     digest.update((layout.c_header() + engine_interface.c_header()).encode())
     folder = Path(__file__).parent
-    for path in (folder / "build.py", folder / "imports.py", *sorted(imports.FOLDER.glob("*.txt"))):
-        digest.update(path.read_bytes())
+    for other in (folder / "build.py", folder / "imports.py", *sorted(imports.FOLDER.glob("*.txt"))):
+        digest.update(other.read_bytes())
     digest.update(" ".join([*other_limits(), *sanitizers()]).encode())
     return digest.hexdigest()
 
