@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from phantora.errors import Reason
 from phantora.units import GIB, SIZE, TIME, Grammar
 
 if TYPE_CHECKING:
     from phantora.api import Run
+    from phantora.result import RunResult
+    from phantora.trace.analysis.report import Report
 
 MARK = "phantora"
 _BROKEN = pytest.StashKey[list[str]]()
@@ -65,7 +68,7 @@ def phantora_run(request: pytest.FixtureRequest, phantora_server: None, tmp_path
     try:
         found = run(*mark.args, **{"output": tmp_path / "run.arrow", **options})
     except RunFailed as error:
-        request.node.stash[_BROKEN] = [f"{mark.args[0]}: {error}"]
+        request.node.stash[_BROKEN] = [f"{mark.args[0]}: {error}{_full_of(error.result)}"]
         return error.result  # type: ignore[return-value]  # the test's own code does not run
     finally:
         if current is not None:
@@ -81,17 +84,34 @@ def pytest_runtest_call(item: pytest.Item) -> None:
         pytest.fail("\n".join(broken), pytrace=False)
 
 
+def _full_of(result: RunResult) -> str:
+    """What the memory is full of, for a run that ran out of it."""
+    from phantora.trace.analysis.analyze import analyze
+    from phantora.trace.reader import open_log
+
+    if result.reason != Reason.OUT_OF_MEMORY or result.log is None:
+        return ""
+    return f": {_memory(analyze(open_log(result.log)))}"
+
+
+def _memory(report: Report) -> str:
+    """The parts of the fullest rank's memory, and what grows."""
+    from phantora.trace.analysis.findings import memory_finding
+    from phantora.trace.analysis.summary import lines
+
+    grows = dict(lines(report)).get("GROWS")
+    return f"{memory_finding(report)}" + (f" GROWS {grows}." if grows else "")
+
+
 def _broken(found: Run, most_memory: float | None, most_step: float | None) -> list[str]:
     """The limits that a run breaks."""
-    from phantora.trace.analysis.findings import memory_finding
     from phantora.trace.analysis.summary import lines
 
     summary, broken = found.summary(), []
     memory, step = summary["peak_reserved_bytes"], summary["step_time_ns"]
     words = dict(lines(found.report))
     if most_memory is not None and memory > most_memory:
-        grows = f" GROWS {words['GROWS']}." if "GROWS" in words else ""
-        cause = f"{memory_finding(found.report)}{grows}"
+        cause = _memory(found.report)
         broken.append(_exceeds("memory that torch reserves", memory / GIB, most_memory / GIB, "GiB", cause))
     if most_step is not None and step > most_step:
         broken.append(

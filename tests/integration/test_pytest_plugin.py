@@ -14,6 +14,15 @@ for _ in range(3):
     layer(torch.zeros(8, 256, device="cuda")).sum().backward()
     optimizer.step()
 """
+LEAKS = """
+import torch
+layer, outs = torch.nn.Linear(256, 256, device="cuda"), []
+optimizer = torch.optim.SGD(layer.parameters())
+for _ in range(100):
+    outs.append(layer(torch.zeros(1 << 23, 256, device="cuda")))
+    outs[-1].sum().backward()
+    optimizer.step()
+"""
 TESTS = """
 import pytest
 
@@ -27,6 +36,9 @@ def test_too_large(phantora_run): pass
 @pytest.mark.phantora("fails.py")
 def test_fails(phantora_run): pass
 
+@pytest.mark.phantora("leaks.py")
+def test_leaks(phantora_run): pass
+
 @pytest.mark.phantora("train.py", max_step="1 parsec")
 def test_no_unit(phantora_run): pass
 
@@ -37,12 +49,14 @@ def test_no_mark(phantora_run): pass
 def test_marks_are_limits(pytester: pytest.Pytester) -> None:
     (pytester.path / "train.py").write_text(SCRIPT)
     (pytester.path / "fails.py").write_text("raise ValueError('no data')\n")
+    (pytester.path / "leaks.py").write_text(LEAKS)
     pytester.makepyfile(TESTS)
     result = pytester.runpytest_subprocess("-p", "phantora.pytest_plugin", "-n", "0", "-q")
-    result.assert_outcomes(passed=1, failed=2, errors=2)
+    result.assert_outcomes(passed=1, failed=3, errors=2)
     for text in (
         "memory that torch reserves takes * GiB, more than 0.0009766 GiB: Memory: rank 0 peaks at *parameters*",
         "a step takes * ms, more than 0.001 ms: HELD UP * %*",
+        "leaks.py: out of memory *: Memory: rank 0 peaks at * GROWS * an iteration, kept by leaks.py:6 (outs)*",
         "fails.py: rank 0 at fails.py:1: ValueError: no data",
         "'1 parsec': give a time such as 250ms",
         "phantora_run needs @pytest.mark.phantora(*",
