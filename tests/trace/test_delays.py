@@ -12,6 +12,7 @@ from rich.console import Console
 
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.assumptions import Assumption, relevant
+from phantora.trace.analysis.findings import findings
 from phantora.trace.analysis.render import render
 from phantora.trace.analysis.report import Report
 from phantora.trace.analysis.summary import lines
@@ -91,6 +92,15 @@ def test_each_delay_has_its_own_share(tmp_path: Path, late: int) -> None:
         f"all_gather 10.0 %, late rank {late} 10.0 % (costs at least 20.0 %), reduce_scatter 5.0 %"
     )
     assert sum(delay.time for delay in report.delays) == report.steady.time - report.steady.compute == 250 * US
+
+
+def test_a_rank_that_is_late_by_its_work(tmp_path: Path) -> None:
+    report = sharded(tmp_path, 1)
+    report.ranks[1].gpu.flops = 1.5 * report.ranks[0].gpu.flops
+    assert "late rank 1 10.0 % (costs at least 20.0 %, has 1.50 times the work)" in dict(lines(report))["HELD UP"]
+    assert report.details is not None
+    straggler = next(text for text in findings(report, report.details) if text.startswith("Straggler"))
+    assert straggler.endswith("; it has 1.50 times the flops of the median rank: share the data evenly.")
 
 
 def test_losses_and_delays_explain_the_mfu(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def _late_ranks(
         return [Delay(named, "late rank", time)]
     own = time * late[rank] / whole
     on = f" on {gpu}" if (gpu := gpu_of(rank)) else ""
-    alone = Delay(f"late rank {rank}{on}", "late rank", own, slower.get(rank, 0.0))
+    alone = Delay(f"late rank {rank}{on}", "late rank", own, slower.get(rank, 0.0), rank)
     return [alone, Delay("other late ranks", "late rank", time - own)]
 
 

@@ -10,19 +10,18 @@ from phantora.trace.analysis.delays import longest_stage
 from phantora.trace.analysis.faults import sentence as of_fault
 from phantora.trace.analysis.garbage import REMEDY
 from phantora.trace.analysis.garbage import sentence as collected
-from phantora.trace.analysis.host_waits import most_in
+from phantora.trace.analysis.host_waits import BOUND, most_in
 from phantora.trace.analysis.memory_fit import grows, keep_less
 from phantora.trace.analysis.mfu import PRECISION
 from phantora.trace.analysis.recompiles import remedy, sentence
 from phantora.trace.analysis.report import Details, Report, StepTimes
 from phantora.trace.analysis.settled_steps import SETTLING
-from phantora.trace.analysis.slower_ranks import kernel_time
+from phantora.trace.analysis.slower_ranks import kernel_time, times_the_work
 from phantora.trace.analysis.summary import slow_products
 from phantora.trace.analysis.units import duration, percent, rate, size
 from phantora.trace.schema import REAL
 
 _WORTH_SAYING = 0.01  # of a step
-_BOUND = 0.1  # of a step: less is no reason to call it bound by its host
 _GROWING = "Growing memory"
 _BEFORE = ("start-up", SETTLING)
 _SEEN = 0.0005  # of a step: a difference in the tables' digits
@@ -55,7 +54,7 @@ def findings(report: Report, details: Details) -> list[str]:
 
     emit(
         "host",
-        ("Host-bound" if stalls["host"] >= _BOUND * whole else "Host")
+        ("Host-bound" if stalls["host"] >= BOUND * whole else "Host")
         + ": for {time} of {step} ({share}) the GPU waits for the host to launch{where}.",
         where=most_in(report),
     )
@@ -131,8 +130,13 @@ def _longer(rank: int, report: Report) -> str:
     usual = kernel_time(own) / max(1, report.headline.steps) - slower
     return (
         f"; its kernels take {percent(slower, usual)} longer than those of the median rank, {duration(slower)} a step "
-        f"({percent(slower, report.steady.time)}), the least that fixing it gains"
+        f"({percent(slower, report.steady.time)}), the least that fixing it gains{_by_work(rank, report)}"
     )
+
+
+def _by_work(rank: int, report: Report) -> str:
+    more = times_the_work(report.ranks, rank)
+    return f"; it has {more:.2f} times the flops of the median rank: share the data evenly" if more > 1 else ""
 
 
 def _copies(details: Details) -> str:

@@ -13,6 +13,8 @@ from phantora.trace.analysis.report import HostWait, Report, Times
 
 Ints = npt.NDArray[np.int64]
 _WORTH_NAMING = 0.01  # of a step
+BOUND = 0.1
+"""Share of a step that the GPU waits for its host, from which on the step is called bound by it."""
 _DATALOADER = "enumerate(DataLoader)"
 
 

@@ -166,6 +166,8 @@ class Delay:
     slower: Ns = 0.0
     """ns by which the kernels of a late rank take longer than those of the median rank. `time` is what the ranks wait
     for it, on average; as a rule a step becomes shorter by more if it is fixed, as waiting collectives slow others."""
+    rank: int | None = None
+    """The late rank, of the row of one."""
 
 
 @dataclass

@@ -19,6 +19,7 @@ from phantora.trace.analysis.windows import code
 _KERNEL = code("kernel")
 _STEPS = 4  # of a rank, that are compared
 _SLOWER = 0.01  # relative: less is no difference between ranks
+_MORE_WORK = 1.05  # times the flops of others: then a rank is late by its work
 
 
 class SlowerRanks:
@@ -59,6 +60,14 @@ def _without_others(length: npt.NDArray[np.int64], place: npt.NDArray[np.int64],
     time, calls = np.bincount(place, length), np.bincount(place)
     time_alone, calls_alone = np.bincount(place, length * alone), np.bincount(place, alone)
     return float(np.where(calls_alone > 0, calls * time_alone / np.maximum(calls_alone, 1), time).sum())
+
+
+def times_the_work(ranks: Sequence[RankReport], rank: int) -> float:
+    """The flops of a rank over those of the median other rank, where it has more; else 1."""
+    flops = {one.rank: one.gpu.flops for one in ranks}
+    usual = median(own for other, own in flops.items() if other != rank) if len(flops) > 1 else 0.0
+    more = flops[rank] / usual if usual else 1.0
+    return more if more > _MORE_WORK else 1.0
 
 
 def kernel_time(rank: RankReport) -> float:

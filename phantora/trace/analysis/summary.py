@@ -15,12 +15,13 @@ from phantora.trace.analysis.faults import sentence as of_fault
 from phantora.trace.analysis.fit import Fit
 from phantora.trace.analysis.garbage import sentence as collected
 from phantora.trace.analysis.host_memory import host_memory
-from phantora.trace.analysis.host_waits import most_in
+from phantora.trace.analysis.host_waits import BOUND, most_in
 from phantora.trace.analysis.memory_fit import grows
 from phantora.trace.analysis.mfu import differing, peak_name, slow_format
 from phantora.trace.analysis.outlier_steps import ONCE
 from phantora.trace.analysis.recompiles import sentence
 from phantora.trace.analysis.report import UNEQUAL, Delay, Headline, Report, Work
+from phantora.trace.analysis.slower_ranks import times_the_work
 from phantora.trace.analysis.units import cut, percent
 from phantora.trace.schema import REAL
 
@@ -272,25 +273,25 @@ def held_up(report: Report) -> str:
     whole = report.steady.time
     named = [delay for delay in report.delays if delay.time >= _WORTH_NAMING * whole]
     text = ", ".join(
-        f"{cut(delay.name, 30)} {_share(delay.time, whole)}{_slower(delay, whole)}{_where(delay, report)}"
-        for delay in named[:_MOST_CAUSES]
+        f"{cut(delay.name, 30)} {_share(delay.time, whole)}{_because(delay, report)}" for delay in named[:_MOST_CAUSES]
     )
     return text or "nothing: the GPUs compute all the time"
 
 
-def _slower(delay: Delay, whole: float) -> str:
-    """`` (costs at least 17.6 %)``: the share in HELD UP is what ranks wait, not all that they lose."""
-    return f" (costs at least {_share(delay.slower, whole)})" if delay.slower > delay.time else ""
-
-
-def _where(delay: Delay, report: Report) -> str:
-    """`` (most in DataLoader)``, `` (rank 3 computes 2.5 times as long as others)``."""
-    where = ""
-    if delay.cause == "host":
-        where = most_in(report).removeprefix(", ")
-    elif delay.cause == "pipeline bubble":
-        where = longest_stage(report.ranks)
-    return f" ({where})" if where else ""
+def _because(delay: Delay, report: Report) -> str:
+    """`` (most in DataLoader)``, `` (rank 3 computes 2.5 times as long as others)``; of a late rank `` (costs at least
+    17.6 %)``, where it costs more than the waits."""
+    whole, parts = report.steady.time, []
+    if delay.slower > delay.time:
+        parts.append(f"costs at least {_share(delay.slower, whole)}")
+    if delay.cause == "host" and delay.time >= BOUND * whole:
+        parts.append(most_in(report).removeprefix(", "))
+    if delay.cause == "pipeline bubble":
+        parts.append(longest_stage(report.ranks))
+    if delay.rank is not None and (more := times_the_work(report.ranks, delay.rank)) > 1:
+        parts.append(f"has {more:.2f} times the work")
+    text = ", ".join(part for part in parts if part)
+    return f" ({text})" if text else ""
 
 
 def lost(report: Report) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from phantora.trace.analysis.slower_ranks import times_the_work
 from phantora.trace.analysis.units import duration, short_name
 from phantora.trace.diff.compare import Cause, Difference, Side, WorkChange, rank_compute
 from phantora.trace.diff.surroundings import memory_causes, with_surroundings
@@ -131,7 +132,9 @@ def _straggler(a: Side, b: Side) -> list[Cause]:
     if abs(share) < 0.01 or abs(share) < alone * max(others):
         return []
     slower, longer = ("slower", "longer") if share > 0 else ("faster", "less")
-    text = f"rank {rank} is {slower} than the others: it computes {100 * abs(share):.1f} % {longer}"
+    more = times_the_work(b.report.ranks, rank) / times_the_work(a.report.ranks, rank)
+    what = f"has {more:.2f} times the work of before" if more != 1 else f"is {slower} than the others"
+    text = f"rank {rank} {what}: it computes {100 * abs(share):.1f} % {longer}"
     return [Cause("straggler", text, y[rank] - x[rank])]
 
 
