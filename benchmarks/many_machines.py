@@ -16,12 +16,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.resources import children, descendants
@@ -32,7 +33,7 @@ from tests.support.agents import TRAFFIC
 ROOT = Path(__file__).resolve().parents[1]
 SAMPLE = ROOT / "samples" / "llama_fsdp2.py"
 COLUMNS = (
-    *("ranks", "nodes", "delay, ms", "wall", "ratio", "ratio of a step"),
+    *("ranks", "nodes", "delay, ms", "wall", "ratio", "ratio of a step", "CPU"),
     *("memory of a rank", "of a node", "messages", "bytes"),
 )
 LOOK_SHARE = 0.05  # of a core, for looks at the memory
@@ -42,7 +43,8 @@ LOOK_SHARE = 0.05  # of a core, for looks at the memory
 class Made:
     """One run."""
 
-    wall: float
+    wall: float = 0.0
+    cpu: float = 0.0
     memory: int = 0
     """Most bytes of all its processes."""
     of_node: int = 0
@@ -62,6 +64,11 @@ def _watch(process: int, made: Made, stop: threading.Event) -> None:
         pause = max(1.0, (time.thread_time() - began) / LOOK_SHARE)
 
 
+def _cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def run(ranks: int, ray: str, layers: int, steps: int) -> Made:
     """Runs the sample; a failure ends this program."""
     hosts = max(4, ranks // 8)
@@ -71,6 +78,7 @@ def run(ranks: int, ray: str, layers: int, steps: int) -> Made:
     with tempfile.TemporaryDirectory(prefix="phantora-nodes-") as folder:
         traffic = Path(folder, "traffic.json")
         paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        before = _cpu()
         began = time.monotonic()
         process = subprocess.Popen(
             [*command, f"--layers={layers}", f"--steps={steps}", "--warmup=0"],
@@ -80,11 +88,11 @@ def run(ranks: int, ray: str, layers: int, steps: int) -> Made:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        made, stop = Made(wall=0.0), threading.Event()
+        made, stop = Made(), threading.Event()
         watcher = threading.Thread(target=_watch, args=(process.pid, made, stop))
         watcher.start()
         output, _ = process.communicate()
-        made.wall = time.monotonic() - began
+        made.wall, made.cpu = time.monotonic() - began, _cpu() - before
         stop.set()
         watcher.join()
         if process.returncode:
@@ -99,7 +107,7 @@ def run(ranks: int, ray: str, layers: int, steps: int) -> Made:
 def line(name: str, made: Made, local: Made, ranks: int, step: str) -> str:
     """A row of the table."""
     return (
-        f"| {name} | {made.wall:.1f} s | {made.wall / local.wall:.2f} | {step} | "
+        f"| {name} | {made.wall:.1f} s | {made.wall / local.wall:.2f} | {step} | {made.cpu:.0f} s | "
         f"{made.memory / ranks / 2**20:.0f} MiB | {made.of_node / 2**30:.2f} GiB | "
         f"{made.messages:,} | {made.carried / 2**20:.1f} MiB |"
     )
@@ -107,22 +115,22 @@ def line(name: str, made: Made, local: Made, ranks: int, step: str) -> str:
 
 def compare(ranks: int, given: argparse.Namespace) -> None:
     """Prints the rows of one number of ranks."""
-    rays = [f"{nodes}@{delay:g}" for nodes in given.nodes for delay in given.delay]
     lengths = [given.steps] if given.no_steps else [given.steps, 1]
-    made: dict[str, list[Made]] = {}
-    first = [run(ranks, "", given.layers, steps) for steps in lengths]
-    for ray in rays:
-        made[ray] = [run(ranks, ray, given.layers, steps) for steps in lengths]
-        print(
-            f"{ranks} ranks, {ray}: {', '.join(f'{one.wall:.1f} s' for one in made[ray])}", file=sys.stderr, flush=True
-        )
-    again = first if given.no_steps else [run(ranks, "", given.layers, steps) for steps in lengths]
-    local = [
-        Made(wall=(a.wall + b.wall) / 2, memory=a.memory, of_node=a.of_node) for a, b in zip(first, again, strict=True)
-    ]
-    walls = " and ".join(f"{one.wall:.1f} s" for one in (first[0], again[0]))
-    print(f"{ranks} ranks, local: {walls}", file=sys.stderr, flush=True)
-    for name, runs in {"": local, **made}.items():
+
+    def made(ray: str) -> list[Made]:
+        runs = []
+        for steps in lengths:
+            runs.append(one := run(ranks, ray, given.layers, steps))
+            about = f"{ranks} ranks, {ray or 'local'}, {steps} steps"
+            print(f"{about}: {one.wall:.1f} s, {one.cpu:.0f} s CPU, {one.memory / 2**30:.1f} GiB", file=sys.stderr)
+            sys.stderr.flush()
+        return runs
+
+    first = made("")
+    others = {ray: made(ray) for ray in (f"{nodes}@{delay:g}" for nodes in given.nodes for delay in given.delay)}
+    again = first if given.no_steps else made("")
+    local = [replace(a, wall=(a.wall + b.wall) / 2, cpu=(a.cpu + b.cpu) / 2) for a, b in zip(first, again, strict=True)]
+    for name, runs in {"": local, **others}.items():
         nodes, _, delay = name.partition("@")
         step = "" if given.no_steps else f"{(runs[0].wall - runs[1].wall) / (local[0].wall - local[1].wall):.2f}"
         print(line(f"{ranks} | {nodes or 'local'} | {delay}", runs[0], local[0], ranks, step), flush=True)

@@ -116,6 +116,8 @@ class PlanOptions(TypedDict, total=False):
     background: Sequence[str]
     fault: Sequence[str]
     power_cap: float | None
+    ray: str
+    working_dir: str
 
 
 class CompareOptions(TypedDict, total=False):
@@ -144,6 +146,8 @@ class CompareOptions(TypedDict, total=False):
     background: Sequence[str]
     fault: Sequence[str]
     power_cap: float | None
+    ray: str
+    working_dir: str
 
 
 class SweepOptions(TypedDict, total=False):

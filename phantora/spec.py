@@ -13,7 +13,7 @@ import json
 import os
 import typing
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, Field, asdict, dataclass, field, fields, is_dataclass
+from dataclasses import KW_ONLY, Field, asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from phantora.errors import PhantoraError
@@ -88,6 +88,7 @@ RUNS = (TRACE, FITS, PLAN, COMPARE, SWEEP, CALIBRATE)
 """Commands that run a script."""
 _ONE_LAYOUT = (TRACE, FITS, PLAN, COMPARE, CALIBRATE)
 _OTHER_HARDWARE = (TRACE, FITS, PLAN, COMPARE, SWEEP)
+_EVERY_RANK = (TRACE, FITS, PLAN, COMPARE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -355,7 +356,7 @@ class LaunchSpec(_Json):
         _CLUSTER,
         metavar="ADDRESS",
         unset="this machine",
-        commands=(TRACE, FITS),
+        commands=_EVERY_RANK,
     )
     working_dir: str = option(
         "",
@@ -363,7 +364,7 @@ class LaunchSpec(_Json):
         _CLUSTER,
         metavar="DIR",
         unset="none: the nodes share the current folder",
-        commands=(TRACE, FITS),
+        commands=_EVERY_RANK,
     )
     role: str = option("default", "Role of the ranks.", _LAUNCH, hidden=True, commands=(TRACE,))
     run_id: str = option(
@@ -529,3 +530,8 @@ class RunSpec(_Json):
     fold: FoldSpec = field(default_factory=FoldSpec)
     what_if: WhatIfSpec = field(default_factory=WhatIfSpec)
     launch: LaunchSpec = field(default_factory=LaunchSpec)
+
+
+def unfolded_elsewhere(spec: RunSpec) -> RunSpec:
+    """The run, of which every rank is a process if they run on other nodes. A fold that the user names stays."""
+    return replace(spec, fold=FoldSpec(OFF)) if spec.launch.ray and spec.fold.axes in FOUND else spec

@@ -140,6 +140,8 @@ def _environments(run: RunSpec, question: Question, options: dict[str, Any]) -> 
     from phantora.sweeps.environments import changed, environment, run_in
 
     machines = clusters(question.gpus, question.counts)
+    if run.launch.ray:
+        raise PhantoraError("--python names interpreters of this machine: leave out --ray")
     if len(options["pythons"]) < 2 or len(machines) > 1 or question.vary:
         raise PhantoraError("give --python twice or more, with one GPU model, one --count and no --vary")
     found = [environment(path) for path in options["pythons"]]

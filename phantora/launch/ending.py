@@ -70,6 +70,9 @@ class Elsewhere(Protocol):
     def link(self) -> socket.socket:
         """The supervisor's end of a link on which they speak as a fork server does."""
 
+    def node_of(self, rank: int) -> str:
+        """Name of the node on which `rank` runs; "" if it is no rank."""
+
     def poll(self) -> int | None:
         """None while an agent runs."""
 
@@ -81,6 +84,10 @@ class Elsewhere(Protocol):
 
     def signal(self, pid: int, number: int) -> None:
         """Sends a signal to a rank's process, by the number that its start reported."""
+
+
+def _no_node(rank: int) -> str:
+    return ""
 
 
 @dataclass(kw_only=True)
@@ -102,6 +109,9 @@ class Outcome:
     wall_seconds: float = 0.0
     printed_mfu: tuple[float, float] | None = None
     """The MFU that the script prints, a share, and half of its last digit."""
+
+    node_of: Callable[[int], str] = field(default=_no_node)
+    """Name of the node on which a rank runs; "" where all run here."""
 
     def fail(self, status: int, reason: Reason, message: str, rank: int | None = None) -> None:
         """Keeps the first failure."""
@@ -127,7 +137,8 @@ class Outcome:
             return replace(self, message=self.message + output)
         own = next((one for one in failures if one.rank == self.failed_rank), failures[0])
         log = f"; its log is {self.log_path}" if self.log_path else ""
-        return replace(self, reason=own.reason, message=str(own) + log)
+        node = f" (node {name})" if (name := self.node_of(own.rank)) else ""
+        return replace(self, reason=own.reason, message=str(own) + node + log)
 
 
 def start_thread(thread: threading.Thread) -> None:

@@ -75,7 +75,7 @@ class RankSupervisor:
         self._status_line = status_line
         self._outputs = Outputs(plan)
         self._outputs.check()
-        self._outcome = Outcome()
+        self._outcome = Outcome() if elsewhere is None else Outcome(node_of=elsewhere.node_of)
         self._ending = Ending()
         self._selector = selectors.DefaultSelector()
         self._streams: dict[int, list[Stream]] = {}
@@ -330,7 +330,8 @@ class RankSupervisor:
     def _describe_failure(self, rank: int, code: int) -> str:
         plan = self._plan
         host, local = divmod(rank, plan.ranks_per_host)
-        where = f" (host {host}, GPU {local})" if plan.world_size > 1 else ""
+        node = f", node {name}" if (name := self._outcome.node_of(rank)) else ""
+        where = f" (host {host}, GPU {local}{node})" if plan.world_size > 1 else ""
         log = self._outputs.log_path(rank, STDERR)
         return f"rank {rank}{where} {process.describe_exit(code)}" + (f"; its log is {log}" if log else "")
 

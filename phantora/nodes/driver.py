@@ -143,6 +143,11 @@ class Agents:
         self._session, self._engine = session, engine
         self._wake()
 
+    def node_of(self, rank: int) -> str:
+        """Name of the node on which `rank` runs; "" if it is no rank."""
+        agent = self._agent_of.get(rank)
+        return "" if agent is None else self._agents[agent].name
+
     def signal(self, pid: int, number: int) -> None:
         """Sends a signal to a process of a node."""
         agent, own = self.process(pid)

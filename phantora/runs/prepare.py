@@ -21,7 +21,7 @@ from phantora.runs.outputs import Outputs
 from phantora.runs.preflight import preflight
 from phantora.runs.setup import Setup, capped
 from phantora.sim.whatif import parse_what_if
-from phantora.spec import COMMAND, COUNTED, FOUND, OFF, SCRIPT, FoldSpec, LaunchSpec, RunSpec
+from phantora.spec import COMMAND, COUNTED, FOUND, OFF, SCRIPT, FoldSpec, LaunchSpec, RunSpec, unfolded_elsewhere
 from phantora.units import GIB
 from phantora.wire.layout import MAX_DEVICES
 
@@ -133,7 +133,7 @@ def _elsewhere(spec: RunSpec) -> RunSpec:
         )
     if spec.fold.axes not in (*FOUND, OFF):
         raise PhantoraError(f"--ray runs every rank as a process: leave out --fold {spec.fold.axes}, or --ray")
-    return replace(spec, fold=FoldSpec(OFF))
+    return unfolded_elsewhere(spec)
 
 
 def _not_folded(spec: RunSpec) -> RunSpec:

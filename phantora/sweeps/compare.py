@@ -15,7 +15,7 @@ from phantora.hardware import load_cluster, load_gpu, system_names
 from phantora.hardware.prices import RentalPrice, rate_of
 from phantora.jobs.job import CHECKPOINT, HOUR, RESTART, Machines, best_interval, expected_time
 from phantora.json_data import Seconds
-from phantora.spec import RunSpec
+from phantora.spec import RunSpec, unfolded_elsewhere
 from phantora.sweeps.answer import Row
 from phantora.sweeps.expressions import Value
 from phantora.sweeps.fold import ONE
@@ -182,7 +182,8 @@ def compare(run: RunSpec, folder: Path, question: Question, on_result: OnResult 
     arguments: dict[str, Spelling] = {}
     if question.vary:
         axes[question.vary], arguments[question.vary] = question.values, f"--{question.vary}"
-    space = Space(where="compare", run=replace(run, cluster=names[0]), axes=axes, arguments=arguments)
+    run = unfolded_elsewhere(replace(run, cluster=names[0]))
+    space = Space(where="compare", run=run, axes=axes, arguments=arguments)
     objective = Objective("speed", _prices(names, question), question.job.margin)
     request = Request(space=space, folder=folder, objective=objective, again=True, fold=ONE)
     found = run_sweep(request, on_result).answer

@@ -12,7 +12,7 @@ from pathlib import Path
 from phantora.errors import PhantoraError
 from phantora.hardware.prices import Rate, rate_of, rental_prices
 from phantora.json_data import Bytes
-from phantora.spec import RunSpec
+from phantora.spec import RunSpec, unfolded_elsewhere
 from phantora.sweeps.answer import Row
 from phantora.sweeps.expressions import Value
 from phantora.sweeps.fold import ENDS
@@ -345,5 +345,5 @@ def one_run(run: RunSpec, folder: Path, where: str, largest: str | None = None) 
     arguments: dict[str, Spelling] = {}
     if largest:
         axes[largest], arguments[largest] = (1,), largest
-    space = Space(where=where, run=run, axes=axes, arguments=arguments)
+    space = Space(where=where, run=unfolded_elsewhere(run), axes=axes, arguments=arguments)
     return Request(space=space, folder=folder, again=True, fold=ENDS)  # what failed may be fixed since

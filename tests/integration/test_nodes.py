@@ -16,7 +16,6 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # More records than a ring has places; a rank that sleeps in a store until another one has an answer; large replies.
 PROGRAM = """
-import json
 import os
 import torch
 import torch.distributed as dist
@@ -39,9 +38,6 @@ for sender in range(4):
     else:
         store.wait([f"sent{sender}"])
         x = x * 2
-if rank == 1 and "DIES" in os.environ:
-    agent = json.loads(os.environ["PHANTORA_RANK"])["session"].split("/")[2]
-    os.kill(int(agent), 9)
 gathered = [None] * 2
 dist.all_gather_object(gathered, "x" * 70000 + str(rank))
 assert [len(text) for text in gathered] == [70001, 70001]
@@ -93,23 +89,8 @@ def test_the_log_is_that_of_the_local_run(place: Path) -> None:
     assert difference(rows(place / "agents.arrow"), rows(local.log)) == ""
 
 
-@pytest.mark.parametrize(
-    ("how", "message"),
-    [
-        ("FAILS=1", "rank 1 at program.py:11: ValueError: no such layer"),
-        ("DIES=1", "node n1 (ranks 1): the connection to its agent has ended"),
-    ],
-)
-def test_a_failure_names_its_place_and_keeps_the_log(place: Path, how: str, message: str) -> None:
-    done = trace(place, how)
-    assert done.status == 1 and message in done.err, done.err
+def test_a_failure_names_its_place_and_keeps_the_log(place: Path) -> None:
+    done = trace(place, "FAILS=1")
+    assert done.status == 1 and "rank 1 at program.py:10: ValueError: no such layer (node n1)" in done.err, done.err
     assert "Traceback" not in done.err.replace("[rank1]: Traceback", "")
     assert "phantora: partial log " in done.err
-    assert not [pid for pid in Path("/proc").glob("[0-9]*") if b"phantora.nodes.agent import" in _command(pid)]
-
-
-def _command(process: Path) -> bytes:
-    try:
-        return (process / "cmdline").read_bytes()
-    except OSError:
-        return b""

@@ -3,7 +3,8 @@
     python -m tests.robustness.node_logs [--only fsdp2,megatron,moe] [--nodes 2,4] [--delay 0.1] [--ranks 8]
 
 Nodes are agents as plain processes of this machine (``tests.support.agents``). Every row and column is compared. Exit
-status 1 if any differs. `megatron` and `moe` need megatron-core.
+status 1 if any differs. The first of two local runs fills caches of compiled code; what it differs in is only printed.
+`megatron` and `moe` need megatron-core.
 """
 
 from __future__ import annotations
@@ -18,10 +19,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from phantora.launch.daemon import VARIABLE
 from tests.robustness.sample_logs import SAMPLES, difference, rows
 
 ROOT = SAMPLES.parent
+SHOWN = 5
 MEGATRON = ("--seq-length", "1024", "--train-iters", "2", "--attention", "sdpa")
 
 
@@ -56,7 +60,7 @@ def run(case: Case, ranks: int, ray: str, log: Path) -> str:
     hosts = max(4, ranks // 8)
     where = ("--ray", ray) if ray else ("--fold", "off")
     command = [sys.executable, "-m", "tests.support.agents", "trace", *where, "-o", str(log), *case.options]
-    command += ["--no-summary", "--no-recording", "--cluster", f"{hosts}x{ranks // hosts}xH100"]
+    command += ["--no-summary", "--no-recording", "--force", "--cluster", f"{hosts}x{ranks // hosts}xH100"]
     began = time.monotonic()
     done = subprocess.run(
         [*command, str(SAMPLES / case.script), *case.arguments(ranks)],
@@ -75,6 +79,20 @@ def _path() -> list[str]:
     return [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
 
 
+def differences(expected: pa.Table, found: pa.Table) -> str:
+    """What differs, with the first rows that do; "equal" if nothing does."""
+    what = difference(expected, found)
+    lines = [what or "equal"]
+    for place in range(min(len(expected), len(found)) if what else 0):
+        a, b = (table.slice(place, 1).to_pylist()[0] for table in (expected, found))
+        if repr(a) != repr(b):
+            named = ", ".join(f"{name} {a[name]} and {b[name]}" for name in a if repr(a[name]) != repr(b[name]))
+            lines.append(f"    row {place}, {a['kind']} {a['name']} of rank {a['rank']}: {named}")
+        if len(lines) > SHOWN:
+            break
+    return "\n".join(lines)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(CASES))
@@ -82,24 +100,24 @@ def main() -> int:
     parser.add_argument("--delay", type=float, default=0.0, metavar="MS", help="each way")
     parser.add_argument("--ranks", type=int, help="instead of each case's own")
     given = parser.parse_args()
-    different = 0
+    unequal = 0
     for name in given.only.split(","):
         case = CASES[name]
         ranks = given.ranks or case.ranks
+        about = f"{name:9} {ranks} ranks,"
         with tempfile.TemporaryDirectory(prefix="phantora-nodes-") as folder:
-            local = Path(folder, "local.arrow")
-            print(f"{name:9} {ranks} ranks, local: {run(case, ranks, '', local)}", flush=True)
-            expected = rows(local)
+            log = Path(folder, "run.arrow")
+            print(f"{about} local: {run(case, ranks, '', log)}", flush=True)
+            first = rows(log)
+            wall = run(case, ranks, "", log)
+            expected = rows(log)
+            print(f"{about} local again: {wall}, {differences(first, expected)}", flush=True)
             for nodes in given.nodes.split(","):
-                log = Path(folder, f"{nodes}.arrow")
                 wall = run(case, ranks, f"{nodes}@{given.delay}", log)
-                found = difference(expected, rows(log))
-                different += found != ""
-                print(
-                    f"{name:9} {ranks} ranks, {nodes} nodes: {wall}, {len(expected):,} rows  {found or 'equal'}",
-                    flush=True,
-                )
-    return 1 if different else 0
+                found = differences(expected, rows(log))
+                unequal += found != "equal"
+                print(f"{about} {nodes} nodes: {wall}, {len(expected):,} rows  {found}", flush=True)
+    return 1 if unequal else 0
 
 
 if __name__ == "__main__":

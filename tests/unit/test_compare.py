@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from phantora.errors import PhantoraError
-from phantora.sweeps.compare import Job, clusters, decide, duration_of, parse_values, widest
+from phantora.spec import AUTO, OFF, FoldSpec, LaunchSpec, RunSpec, unfolded_elsewhere
+from phantora.sweeps.compare import Job, Question, clusters, compare, decide, duration_of, parse_values, widest
+from phantora.sweeps.questions import one_run
+from phantora.sweeps.run import Request
 from tests.support.sweeps import choice, measured
 
 
@@ -109,3 +113,23 @@ def test_the_limiting_part() -> None:
     result = replace(H100.row.entry.result, measured=found) if H100.row.entry.result else None
     one = replace(H100, row=replace(H100.row, entry=replace(H100.row.entry, result=result)))
     assert one.limited_by == "products 40 %" and H100.limited_by == ""
+
+
+def test_ranks_on_other_nodes_are_all_processes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[Request] = []
+
+    def note(request: Request, *_: object) -> None:
+        asked.append(request)
+        raise PhantoraError("enough")
+
+    monkeypatch.setattr("phantora.sweeps.compare.run_sweep", note)
+    for launch, axes in ((LaunchSpec(), AUTO), (LaunchSpec(ray="auto"), OFF)):
+        run = RunSpec("train.py", launch=launch)
+        with pytest.raises(PhantoraError, match="enough"):
+            compare(run, tmp_path, Question(gpus=("H100",), counts=(16,)))
+        assert [one.space.run.fold.axes for one in (asked.pop(), one_run(run, tmp_path, "plan"))] == [axes, axes]
+
+
+def test_a_fold_that_is_named_stays_to_be_refused() -> None:
+    run = RunSpec("train.py", launch=LaunchSpec(ray="auto"), fold=FoldSpec("dp=16"))
+    assert unfolded_elsewhere(run) == run

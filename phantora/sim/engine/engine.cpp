@@ -62,12 +62,14 @@ bool Engine::all_wait() {
 }
 
 int Engine::run(int waiting_us, int resting_us) {
+  if (!quick_) prefer_short_slices();
+  quick_ = true;
   timespec now;
   int64_t until = 0;
   int moved = PHE_IDLE;
   for (;;) {
     int reason = iterate();
-    if (reason != PHE_IDLE) wake_relay();
+    if (progress_.to_relay) wake_relay();
     if (reason & ~PHE_MOVED) return reason | moved;
     moved |= reason;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
@@ -122,6 +124,8 @@ bool Engine::sleep(int timeout_us) {
 
 // Of the answers to ranks on other nodes (relay/mirror.h).
 void Engine::wake_relay() {
+  progress_.to_relay = false;
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);  // the relay sets its flag, then looks for news
   if (!load(&header_->relay_sleeping)) return;
   __atomic_fetch_add(&header_->relay_bell, 1, __ATOMIC_SEQ_CST);
   futex(&header_->relay_bell, FUTEX_WAKE, 1, nullptr);
@@ -187,6 +191,7 @@ bool Engine::release_sleepers(const int32_t *sleepers, int count) {
                 by < 0 ? 0 : rank_table_[static_cast<size_t>(by)].answered};
     r->host = until;
     store(&r->control->floor, until);
+    progress_.to_relay = true;
   }
   waits_.let_go();
   releases_ += moved;

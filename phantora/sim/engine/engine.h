@@ -108,6 +108,7 @@ class Engine {
   std::string diagnosis_;
   int64_t releases_ = 0;
   bool open_ = false;
+  bool quick_ = false;  // the thread of run() has short slices
 };
 
 }  // namespace phe

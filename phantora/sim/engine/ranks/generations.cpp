@@ -78,6 +78,7 @@ void Ingest::vacate(Rank &rank, int64_t time) {
   rank.failed = -1;
   rank.host = time;
   store(&control.floor, time);
+  progress_.to_relay = true;
   for (auto &context : rank.contexts) {
     context->device.revive(*context);
     context->device.touch();

@@ -113,6 +113,7 @@ bool Ingest::consume(Rank &rank) {
   }
   if (from.tail == begin) return false;
   hand_back(rank);
+  progress_.to_relay |= begin / ROOM != from.tail / ROOM;
   if (end == head && clock > rank.host && !rank.exited) rank.host = clock;
   touch();
   return moved;
@@ -123,6 +124,7 @@ void Ingest::hand_back(Rank &rank) {
   store(&rank.control->tail, source(rank).tail);
   __atomic_thread_fence(__ATOMIC_SEQ_CST);  // the rank sets its flag, then looks at the tail
   if (!load(&rank.control->producer_waiting)) return;
+  progress_.to_relay = true;
   __atomic_fetch_add(&rank.control->tail_futex, 1, __ATOMIC_SEQ_CST);
   futex(&rank.control->tail_futex, FUTEX_WAKE, 1, nullptr);
 }

@@ -48,6 +48,7 @@ void Waits::let_go() {
     store<uint32_t>(&r->futex, 1);
     futex(&r->futex, FUTEX_WAKE, 1, nullptr);
   }
+  progress_.to_relay |= !held_.empty();
   held_.clear();
   holding_ = false;
 }

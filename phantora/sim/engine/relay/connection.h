@@ -11,6 +11,8 @@ namespace phr {
 
 using phe::futex;
 using phe::load;
+using phe::prefer_short_slices;
+using phe::ROOM;
 using phe::store;
 
 enum Kind : uint32_t {

@@ -8,7 +8,6 @@ namespace phr {
 
 namespace {
 constexpr int64_t SLEEP_US = 20000;               // the header's fields change without a ring
-constexpr uint64_t ROOM = PH_RING_RECORDS / 8;  // records that are reported to their rank together
 }  // namespace
 
 Mirror::~Mirror() {
@@ -43,6 +42,7 @@ Traffic Mirror::traffic() const {
 
 // ---------------------------------------------------------------- from the nodes
 void Mirror::listen(Peer &peer) {
+  prefer_short_slices();
   Frame frame;
   while (peer.connection.read(&frame, sizeof frame) && apply(peer, frame))
     if (peer.connection.drained()) wake_engine();
@@ -60,6 +60,7 @@ bool Mirror::apply(Peer &peer, const Frame &frame) {
 #define X(field) store(&control.field, said.field);
     PH_SAID_FIELDS(X)
 #undef X
+    if (said.producer_waiting) ring(&area_.header().relay_bell);  // the room that it waits for may be here
   } else if (frame.kind == APPLIED && !frame.length) {
     peer.applied = frame.place;
     ring(&area_.header().relay_bell);
@@ -96,6 +97,7 @@ void Mirror::wake_engine() {
 
 // ---------------------------------------------------------------- to the nodes
 void Mirror::speak() {
+  prefer_short_slices();
   ph_header &header = area_.header();
   while (!ended_) {
     sleep_on(&header.relay_bell, &header.relay_sleeping, SLEEP_US, [this] { return has_news(); });

@@ -24,6 +24,7 @@ Node::~Node() {
 
 // ---------------------------------------------------------------- to the mirror
 void Node::speak() {
+  prefer_short_slices();
   ph_header &header = area_.header();
   int64_t pause = SHORT_SLEEP_US;
   while (!connection_.ended()) {
@@ -87,6 +88,7 @@ ph_said Node::said_by(int32_t rank) const {
 
 // ---------------------------------------------------------------- to the ranks
 void Node::listen() {
+  prefer_short_slices();
   Frame frame;
   while (connection_.read(&frame, sizeof frame) && apply(frame)) {}
   connection_.end();
