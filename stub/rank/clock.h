@@ -29,7 +29,7 @@ void ph_charge_bytes(enum ph_api api, size_t bytes);  // api's cost is per GiB
 int64_t ph_bytes_ns(enum ph_api api, size_t bytes);  // that cost; 0 in other modes
 int64_t ph_times_ns(enum ph_api api, size_t times);  // the cost of `times` calls; 0 in other modes
 // An operator of the host's CPU that moves `bytes`, of which `fresh` are new memory, on `threads` threads;
-// 0: this rank's share of 24.
+// 0: the vCPUs for each GPU
 void ph_charge_memory(size_t moved, size_t fresh, int threads);
 // Work of the host takes `first` times as long until `planned`, and `then` times until `until`. Factors are at least 1.
 void ph_contend(int64_t planned, double first, int64_t until, double then);

@@ -43,8 +43,8 @@ CONFIG = {
     "tie_word_embeddings": False,
 }
 """Of the model; longer positions than its own, which no kernel depends on."""
-THREADS = "3"
-"""OMP_NUM_THREADS of a rank. DeepSpeed's launcher sets none, so eight ranks share the 24 threads of the host model."""
+THREADS = "16"
+"""OMP_NUM_THREADS of a rank. DeepSpeed's launcher sets none; these are what the host model then has."""
 STEP = re.compile(
     r'"exec_time_ms": "([0-9.]+)".*"peak_mem_gib": "([0-9.]+)"|wall step=([0-9.]+) ms +peak_mem=([0-9.]+)'
 )

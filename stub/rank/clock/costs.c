@@ -177,13 +177,15 @@ static double shared_ns(enum ph_api alone, enum ph_api limit, size_t bytes, doub
   return (double)ph_bytes_ns(alone, bytes) / threads + (double)ph_bytes_ns(limit, bytes) * (rivals - 1 / threads);
 }
 
-#define HOST_THREADS 24.0  // where the program gives no number
+// Of hosts with 1, 2 and 4 GPUs (validation/probes/host_ranks.py). Their memory is that of one socket; 8 GPUs have two.
+#define RANK_THREADS 16.0  // where the program gives no number: the vCPUs for each GPU
+#define SOCKET_RANKS 4.0
 
 void ph_charge_memory(size_t moved, size_t fresh, int threads) {
   if (!ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
   double ranks = ph_rt.header ? ph_rt.header->ranks_per_host : 1;
-  double mine = threads ? threads : ranks < HOST_THREADS ? HOST_THREADS / ranks : 1;
-  double ns = shared_ns(PH_API_HOST_MOVE_GIB, PH_API_HOST_SATURATED_GIB, moved, mine, ranks);
+  double mine = threads ? threads : RANK_THREADS, rivals = ranks < SOCKET_RANKS ? ranks : SOCKET_RANKS;
+  double ns = shared_ns(PH_API_HOST_MOVE_GIB, PH_API_HOST_SATURATED_GIB, moved, mine, rivals);
   ns += shared_ns(PH_API_HOST_FAULT_GIB, PH_API_HOST_FAULT_SATURATED_GIB, fresh, mine,
                   1);  // a process has its own page table
   ph_advance((int64_t)ns);
