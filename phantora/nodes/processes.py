@@ -40,8 +40,8 @@ class NodeProcesses:
             come = self._agents.has_come(answer["heads"])
             for place, values in zip(places[node], answer["found"], strict=True):
                 if values is not None:
-                    asleep, switches, ran = values["asleep"], values["switches"], values["ran"]
-                    found[place] = Activity(asleep and come, tuple(switches), ran)
+                    asleep, switches = values["asleep"] and come, tuple(values["switches"])
+                    found[place] = Activity(asleep, switches, values["ran"], values["disk"])
         return found
 
     def stopped(self, pid: int) -> bool:

@@ -12,6 +12,7 @@ from phantora.wire import stacks
 from phantora.wire.names import ASIDE
 
 _PIECE_BYTES = 1 << 16
+_ROUNDS = 10
 _ASKING_SHARE = 0.05  # of its time, for a thread that only asks whether the interpreter is free: 200 times a second
 
 
@@ -23,6 +24,8 @@ class Activity:
     switches: tuple[str, ...]
     ran: int = 0
     """Nanoseconds for which the threads have run, if the kernel reports it."""
+    disk: bool = False
+    """A thread waits for the disk."""
 
 
 def _children(pid: int) -> list[int]:
@@ -86,7 +89,7 @@ def snapshot(pid: int, only_clock_threads: bool = True, children: bool = True) -
     Watchdog and heartbeat threads of torch wake several times a second and decide nothing, so
     they don't count. A child (a DataLoader worker) that computes keeps its parent awake.
     """
-    asleep = True
+    asleep, disk = True, False
     switches: list[str] = []
     ran = 0
     try:
@@ -98,7 +101,8 @@ def snapshot(pid: int, only_clock_threads: bool = True, children: bool = True) -
         name = text[text.find(b"(") + 1 : text.rfind(b")")].decode("ascii", "replace")
         if not text or (only_clock_threads and not _works(task, pid, name)):
             continue
-        asleep = asleep and text[text.rindex(b")") + 2 :].split()[0] == b"S"
+        state = text[text.rindex(b")") + 2 :].split()[0]
+        asleep, disk = asleep and state == b"S", disk or state == b"D"
         switches.append(times := _times_run(pid, task))
         ran += int(times.split()[0]) if times[:1].isdigit() else 0
     if not switches:
@@ -106,10 +110,10 @@ def snapshot(pid: int, only_clock_threads: bool = True, children: bool = True) -
     for child in _children(pid) if children else ():
         activity = snapshot(child, only_clock_threads=False)
         if activity is not None:
-            asleep = asleep and activity.asleep
+            asleep, disk = asleep and activity.asleep, disk or activity.disk
             switches += activity.switches
             ran += activity.ran
-    return Activity(asleep, tuple(switches), ran)
+    return Activity(asleep, tuple(switches), ran, disk)
 
 
 @dataclass(frozen=True)
@@ -231,6 +235,20 @@ class IdleDetector:
             time.sleep(at_least)
             quiet, idle = look()
         return idle and quiet
+
+    def other_threads_work(self, pids: Collection[int]) -> bool:
+        """True if a thread of `pids` that moves no clock works, as one that writes a checkpoint: for a second, in which
+        it runs for a twentieth or mostly waits for the disk. Watchdogs wake more often, for less."""
+        asked = [Asked(pid, only_clock_threads=False) for pid in pids]
+        began, first = time.monotonic(), self._processes.activities(asked)
+        waited = [0] * len(asked)
+        for _ in range(_ROUNDS):
+            time.sleep(1 / _ROUNDS)
+            last = self._processes.activities(asked)
+            waited = [n + (one is not None and one.disk) for n, one in zip(waited, last, strict=True)]
+        least = _ASKING_SHARE * (time.monotonic() - began) * 1e9
+        ran = [a is not None and b is not None and b.ran - a.ran > least for a, b in zip(first, last, strict=True)]
+        return any(ran) or any(2 * n > _ROUNDS for n in waited)
 
     def any_runs(self, pids: Iterable[int]) -> bool:
         """True if one of `pids` ran at the last poll."""

@@ -265,6 +265,9 @@ class Simulator:
             if self._engine.give_room():
                 idle.restart()
                 return False
+            if since < _START_FACTOR * self._config.hang_timeout and idle.other_threads_work(pids.values()):
+                idle.restart()
+                return False
             raise PhantoraError(describe(self._engine.diagnose(), self.processes.places(self._pids())), Reason.HANG)
         return False
 

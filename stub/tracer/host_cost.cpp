@@ -88,9 +88,8 @@ bool charge_memory(const Frame &f, Values outputs) {
     read = written;
   if (read + written < LEAST_MOVED) return false;
   if ((!given_threads || of_torchrun) && read + written >= NOTED && ph_connected() && ph_moves_clock())
-    note_assumption(of_torchrun
-                        ? "CPU operators run on 1 thread, as torchrun sets OMP_NUM_THREADS"
-                        : "CPU operators run on 16 threads of each rank (OMP_NUM_THREADS sets them)");
+    note_assumption(of_torchrun ? "CPU operators run on 1 thread, as torchrun sets OMP_NUM_THREADS"
+                                : "CPU operators run on 16 threads of each rank (OMP_NUM_THREADS sets them)");
   bool serial = f.op->name == "aten::linalg_vector_norm" && outputs.size() == 1 && outputs[0].isTensor() &&
                 outputs[0].toTensor().numel() == 1;
   ph_charge_memory(read + written + filled, fresh,

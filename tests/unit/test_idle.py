@@ -37,6 +37,7 @@ def test_threads_that_count(how: str, awake: bool) -> None:
                 time.sleep(0.02)
             assert looks[-1] is not awake
             assert not looks[0], "one look proves nothing"
+            assert detector.other_threads_work([child.pid]), "it spins"
         finally:
             child.kill()
     assert idle.snapshot(child.pid) is None
@@ -85,6 +86,7 @@ def test_a_store_that_is_asked_all_the_time_hides_no_sleepers() -> None:
             found.append(detector.all_asleep([rank], [store], 0.004))
             time.sleep(0.1)
         assert any(found) and not detector.all_asleep([rank], [store], 1.0), "it must be quiet for as long as is asked"
+        assert not detector.other_threads_work([store, rank]), "questions are no work"
     finally:
         for child in children:
             child.kill()
