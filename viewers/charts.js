@@ -6,7 +6,7 @@ const SMALL = 0.005; // of a whole: less is drawn with the rest
 // From the GPU's peak to MFU: the losses of kernels and the time without compute, as the terminal lists them.
 function showLost(report) {
   const { mfu } = report.headline, all = report.steady.time;
-  if (mfu === null || !report.losses.length || !all) return;
+  if (mfu === null || !report.losses.length || !all || report.details?.fit?.fits === false) return;
   document.getElementById("lost").hidden = false;
   const parts = [
     ...report.losses.map((loss) => [`${loss.name}, ${loss.flops ? "below peak" : "no flops"}`, loss.share, loss.name]),

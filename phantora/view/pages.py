@@ -20,6 +20,7 @@ from phantora.outputs import open_output
 from phantora.trace.analysis import summary
 from phantora.trace.analysis.analyze import steps_of_mean
 from phantora.trace.analysis.report import CAUSES, Report
+from phantora.trace.analysis.why import answer
 from phantora.trace.diff.compare import SETTINGS, Difference
 from phantora.trace.diff.render import headline
 
@@ -51,12 +52,11 @@ def report_page(report: Report, served: dict[str, Any] | None = None) -> str:
 
 
 def _next(report: Report) -> str:
-    """The command that finds out more: what would make a run fit, or what another machine changes."""
-    log = shlex.quote(Path(report.path).name)
-    if report.details is not None and report.details.fit is not None and not report.details.fit.fits:
-        return f"phantora analyze {log}   (what takes the memory)"
-    gpu = "H100" if "H200" in str(report.metadata.get("gpu")) else "H200"
-    return f"phantora replay {log} --gpu {gpu} -o other.arrow, then phantora view {log} other.arrow"
+    """What makes a run fit, or the largest stall smaller."""
+    fit = report.details.fit if report.details is not None else None
+    if fit is not None and not fit.fits:
+        return fit.remedy or f"phantora analyze {shlex.quote(report.path)} shows what takes the memory"
+    return dict(answer(report))["NEXT"]
 
 
 def diff_page(difference: Difference, served: dict[str, Any] | None = None) -> str:

@@ -16,6 +16,7 @@ from phantora.trace.analysis.findings import findings
 from phantora.trace.analysis.render import render
 from phantora.trace.analysis.report import Report
 from phantora.trace.analysis.summary import lines
+from phantora.trace.analysis.why import answer
 from phantora.trace.reader import open_log
 from phantora.trace.schema import REAL
 from tests.support.fakelog import METADATA, PEAK, FakeRun, Kind
@@ -99,6 +100,10 @@ def test_a_rank_that_is_late_by_its_work(tmp_path: Path) -> None:
     report.ranks[1].gpu.flops = 1.5 * report.ranks[0].gpu.flops
     assert "late rank 1 10.0 % (costs at least 20.0 %, has 1.50 times the work)" in dict(lines(report))["HELD UP"]
     assert report.details is not None
+    assert "give rank 1 an equal share of the data; " in dict(answer(report))["NEXT"]
+    report.ranks[1].gpu.flops = report.ranks[0].gpu.flops
+    assert "check clocks, temperature and other processes of rank 1's GPU; " in dict(answer(report))["NEXT"]
+    report.ranks[1].gpu.flops = 1.5 * report.ranks[0].gpu.flops
     straggler = next(text for text in findings(report, report.details) if text.startswith("Straggler"))
     assert straggler.endswith("; it has 1.50 times the flops of the median rank: share the data evenly.")
 

@@ -71,6 +71,11 @@ def _late_ranks(
     return [alone, Delay("other late ranks", "late rank", time - own)]
 
 
+def lost_by(delay: Delay) -> float:
+    """ns of a step that a delay costs: of a late rank not the waits alone."""
+    return max(delay.time, delay.slower)
+
+
 def longest_stage(ranks: Sequence[RankReport]) -> str:
     """``rank 3 computes 2.5 times as long as others``, of a pipeline with one stage that all wait for; or ""."""
     longest = max(ranks, key=kernel_time)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from phantora.trace.analysis.communicators import collective_kind, ranges
-from phantora.trace.analysis.delays import longest_stage
+from phantora.trace.analysis.delays import longest_stage, lost_by
 from phantora.trace.analysis.faults import sentence as of_fault
 from phantora.trace.analysis.garbage import REMEDY
 from phantora.trace.analysis.garbage import sentence as collected
@@ -39,8 +39,8 @@ def findings(report: Report, details: Details) -> list[str]:
     found: list[tuple[float, str]] = []
 
     largest: dict[str, float] = {}  # rows of the table of time without compute, which decide the order
-    for delay in reversed(report.delays):
-        largest[delay.cause] = delay.time
+    for delay in sorted(report.delays, key=lost_by):
+        largest[delay.cause] = lost_by(delay)
 
     def emit(cause: str, text: str, **more: str) -> None:
         time = stalls[cause]

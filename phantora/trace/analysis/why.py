@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from phantora.trace.analysis.delays import longest_stage, lost_by
 from phantora.trace.analysis.findings import of_time
-from phantora.trace.analysis.report import Report
+from phantora.trace.analysis.host_waits import most_in
+from phantora.trace.analysis.report import Delay, Report
+from phantora.trace.analysis.slower_ranks import times_the_work
 from phantora.trace.analysis.summary import lines
 from phantora.trace.analysis.units import duration
 
@@ -25,15 +28,16 @@ def answer(report: Report) -> list[tuple[str, str]]:
     return [*found, ("NEXT", f"{_place(report)}{_experiment(report)}")]
 
 
-def _cause(report: Report) -> str:
-    """The cause of the first delay of HELD UP; "" where kernels decide the step."""
-    first = report.delays[0] if report.delays else None
-    return first.cause if first is not None and first.time >= _DECIDES * report.steady.time else ""
+def _first(report: Report) -> Delay | None:
+    """The delay that costs most; None where kernels decide the step."""
+    first = max(report.delays, key=lost_by, default=None)
+    return first if first is not None and lost_by(first) >= _DECIDES * report.steady.time else None
 
 
 def _place(report: Report) -> str:
     """The rank and step of which the largest stall takes most."""
-    cause = _cause(report)
+    first = _first(report)
+    cause = first.cause if first is not None else ""
     steps = [
         (step.times.stalls.get(cause, 0.0), rank.rank, step)
         for rank in report.ranks
@@ -46,20 +50,33 @@ def _place(report: Report) -> str:
     return f"see it on rank {rank} in step {step.number}, from {duration(step.start)} on; "
 
 
+def _equal(late: Delay, report: Report) -> str:
+    """What makes one late rank as fast as the others."""
+    if late.rank is None:
+        return ""
+    if times_the_work(report.ranks, late.rank) > 1:
+        return f"give rank {late.rank} an equal share of the data; "
+    return f"check clocks, temperature and other processes of rank {late.rank}'s GPU; " if late.slower else ""
+
+
 def _is_real(report: Report) -> bool:
     return bool(report.metadata.get("extra", {}).get("imported"))
 
 
 def _experiment(report: Report) -> str:
-    """A command that simulates the run without its largest stall."""
-    cause, log = _cause(report), report.path
+    """What makes the largest stall smaller, and a command that simulates the run without it."""
+    first, log = _first(report), report.path
+    cause = first.cause if first is not None else ""
     if report.metadata.get("extra", {}).get("imported", {}).get("no_replay"):
         return f"phantora analyze {log} lists the kernels and what is open meanwhile; phantora view {log} shows them"
     if cause in ("host", "synchronisation"):
-        return f"phantora replay {log} --host-scale 0.5 has half of the host time"
-    if cause == "late rank":
+        loads = "try more workers (num_workers) or cheaper transforms; " if "DataLoader" in most_in(report) else ""
+        return f"{loads}phantora replay {log} --host-scale 0.5 has half of the host time"
+    if first is not None and cause == "late rank":
         real = "phantora replay {0} --stragglers none has equal ranks; " if _is_real(report) else ""
-        return f"{real.format(log)}phantora analyze {log} compares the ranks' work"
+        return f"{_equal(first, report)}{real.format(log)}phantora analyze {log} compares the ranks' work"
+    if cause == "pipeline bubble" and longest_stage(report.ranks):
+        return f"give the rank that computes longest fewer layers; phantora analyze {log} compares the ranks"
     if cause in ("transfer", "pipeline bubble"):
         return f"phantora replay {log} --cluster with faster links, or another layout by phantora sweep"
     return f"the kernels decide: phantora analyze {log} lists them, phantora replay {log} --gpu B200 has another GPU's"
