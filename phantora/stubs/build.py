@@ -232,9 +232,7 @@ def build(
                 built(len(compiled) - len(left), len(compiled))
         coverage.update({file: task.result() for file, task in tasks.items()})
     stubs = [item for part in parts if (item := coverage[part.file])]
-    for item in stubs:
-        if file_name(item.soname) != item.soname:
-            (work / item.soname).symlink_to(file_name(item.soname))
+    link_names(work, stubs)
     (work / "build.json").write_text(
         json.dumps(
             {
@@ -246,6 +244,15 @@ def build(
             }
         )
     )
+
+
+def link_names(folder: Path, stubs: Iterable[Coverage]) -> None:
+    """Links sonames that differ from their files', and the driver's name for linkers, which Triton uses up to 3.5."""
+    names = {item.soname: file_name(item.soname) for item in stubs}
+    for name, file in (names | {"libcuda.so": "libcuda.so.1"}).items():
+        if name != file:
+            (folder / name).unlink(missing_ok=True)
+            (folder / name).symlink_to(file)
 
 
 def _parts(torch: Torch, work: Path) -> list[_Part]:

@@ -11,7 +11,7 @@ import json
 import shutil
 from pathlib import Path
 
-from phantora.stubs.build import StubSet, defines, file_name, read_set
+from phantora.stubs.build import StubSet, defines, link_names, read_set
 from phantora.stubs.find import Torch, find_torch
 from phantora.stubs.sources import source_digest
 
@@ -33,13 +33,9 @@ def find_prebuilt(torch: Torch) -> StubSet | None:
 
 
 def unpack(found: StubSet, target: Path) -> None:
-    """Copies a set to `target`, with the links that a wheel cannot hold (:func:`file_name`)."""
+    """Copies a set to `target`, with the links that a wheel cannot hold (:func:`link_names`)."""
     shutil.copytree(found.directory, target, dirs_exist_ok=True)
-    for item in found.coverage:
-        name = file_name(item.soname)
-        if name != item.soname:
-            (target / item.soname).unlink(missing_ok=True)
-            (target / item.soname).symlink_to(name)
+    link_names(target, found.coverage)
 
 
 def prebuild(built: StubSet, into: Path = FOLDER) -> Path:

@@ -117,7 +117,9 @@ except RuntimeError as error:
 ATTENTION_3 = """
 import torch
 import flash_attn_3._C
+from flash_attn_config import CONFIG
 
+assert CONFIG["build_flags"]["FLASHATTENTION_DISABLE_HDIM128"] is False
 op = torch.ops.flash_attn_3
 q = torch.randn(2, 4096, 16, 128, device="cuda", dtype=torch.bfloat16)
 k = torch.randn(2, 4096, 4, 128, device="cuda", dtype=torch.bfloat16)

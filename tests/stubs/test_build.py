@@ -425,3 +425,12 @@ def test_libraries_opened_by_their_path_are_the_stubs(stub_set: stubs.StubSet, t
         f"print(ctypes.CDLL({str(real)!r})._name, ctypes.CDLL('libc.so.6')._name, sep='\\n')"
     )
     assert result.stdout.splitlines() == [str(stub_set.directory / real.name), "libc.so.6"], result.stderr
+
+
+def test_a_linker_finds_the_driver(stub_set: stubs.StubSet, tmp_path: Path) -> None:
+    """Triton up to 3.5, of torch 2.9, links its launchers with -lcuda."""
+    (tmp_path / "libcuda.so.1").symlink_to(stub_set.directory / "libcuda.so.1")
+    build.link_names(tmp_path, stub_set.coverage)
+    (tmp_path / "launcher.c").write_text("int cuInit(unsigned); int start(void) { return cuInit(0); }")
+    command = ["gcc", "-shared", "-fPIC", "-Wl,-z,defs", "launcher.c", "-o", "launcher.so", "-L.", "-lcuda"]
+    subprocess.run([*command, f"-Wl,-rpath-link,{stub_set.directory}"], cwd=tmp_path, check=True)

@@ -88,7 +88,8 @@ def simulated(row: Mapping[str, Any], clone: Path, out: Path, number: int) -> Va
     script = str(source / f"src/prime_rl/trainer/{row['type']}/train.py")
     log = out / f"row{number}.arrow"
     words = [*PHANTORA, "trace", "--no-daemon", "-o", str(log), "--cluster", f"1x{row['gpus']}x{GPUS[row['gpu']]}"]
-    words += ["--fold", f"dp={row['gpus']}"] if row["gpus"] > 1 else []
+    words += ["--fold", f"dp={row['gpus']}:first"] if row["gpus"] > 1 else []
+    words += ["--moe-routing", "framework"]  # experts are balanced by the workload
     with tempfile.TemporaryDirectory() as folder:
         model = prime_rl_models.write(Path(folder) / "model", row["model"])
         result = Path(folder) / "result.json"

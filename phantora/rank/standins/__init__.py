@@ -41,6 +41,8 @@ class Standin:
     """The Python half, where other packages import the compiled one as well if it is there."""
     interface: str = ""
     """A module of the Python half next to the package, where the package has the compiled half alone."""
+    constants: tuple[str, ...] = ()
+    """Names in the source, where the module is what a build writes: they are all that it has."""
 
 
 def _apex(module: str, *names: str, source: str = "apex", given: Mapping[str, str] | None = None) -> Standin:
@@ -66,6 +68,13 @@ STANDINS = (
         source="flash_attn_3",
         namespace="flash_attn_3",
         interface="flash_attn_interface",
+    ),
+    Standin(
+        module="flash_attn_config",
+        package="flash-attn 3",
+        source="flash_attn_3",
+        constants=("CONFIG",),
+        half="flash_attn_interface",
     ),
     Standin(
         module="causal_conv1d_cuda",
@@ -104,6 +113,9 @@ class _Loader(importlib.abc.Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
+        if self._standin.constants:
+            vars(module).update({name: getattr(source_of(self._standin), name) for name in self._standin.constants})
+            return
         made = functions(self._standin)
         if self._standin.namespace:
             vars(module)["library"] = defined(self._standin, made)

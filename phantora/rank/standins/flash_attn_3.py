@@ -12,6 +12,8 @@ from phantora.rank.standins.flash_attn_2 import ROWS
 from phantora.rank.standins.kernels import check, launch
 
 HEADS = (64, 96, 128, 192, 256)  # sizes that are compiled
+CONFIG = {"build_flags": {f"FLASHATTENTION_DISABLE_HDIM{head}": False for head in HEADS}}
+"""What a build writes into ``flash_attn_config``."""
 SPLITS = 256
 _LENGTHS = (
     "Tensor? cu_seqlens_q = None, Tensor? cu_seqlens_k = None, {new}Tensor? seqused_q = None, Tensor? seqused_k = None,"
