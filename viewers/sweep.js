@@ -151,8 +151,8 @@ if (ran.length) {
   const slower = ran.filter((row) => row.surely).length;
   const notes = [best.label];
   if (tied > 1) notes.push(`The first ${tied} differ by less than the error bar: any of them may be the best`);
-  if (slower) notes.push(`${slower} are worse by more than the error bars of both, on slower hosts too`);
-  fill("ties", `${notes.join(". ")}.`);
+  if (slower) notes.push(`${slower} ${slower > 1 ? "are" : "is"} worse by more than the error bars of both, on slower hosts too`);
+  fill("ties", [`${notes.join(". ")}.`, ...data.passed_over].join(" "));
   choose(best);
 }
 options(document.getElementById("against"), numbers.slice(1).map(([name], i) => [String(i), name]));

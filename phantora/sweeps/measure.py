@@ -17,7 +17,7 @@ from phantora.sweeps.result import Measured
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.findings import of_time
 from phantora.trace.analysis.fit import Fit
-from phantora.trace.analysis.memory_fit import grows
+from phantora.trace.analysis.memory_fit import grows, keep_less
 from phantora.trace.analysis.report import Report
 from phantora.trace.reader import open_log
 from phantora.without_pandas import block_pandas
@@ -56,7 +56,7 @@ def measured_of(report: Report) -> Measured:
         peak_allocated=max((rank.gpu.peak_allocated for rank in report.ranks), default=0),
         peak_reserved=max((rank.gpu.peak_reserved for rank in report.ranks), default=0),
         holds_up=of_time(details.findings),
-        remedy=fit.remedy if fit else "",
+        remedy=keep_less(report.growth) if report.growth is not None else fit.remedy if fit else "",
         watts=head.energy.watts if head.energy else None,
         parts=parts_of(report),
         roles=", ".join(f"{role.name} {role.idle / role.time:.0%}" for role in report.phases if role.time),

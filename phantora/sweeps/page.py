@@ -9,7 +9,7 @@ from typing import Any
 from phantora.hardware.prices import SHIPPED, rate_of, rental_prices
 from phantora.jobs.job import HOUR
 from phantora.sweeps.answer import Answer, Row
-from phantora.sweeps.render import why
+from phantora.sweeps.render import passed_over, why
 from phantora.sweeps.space import text_of
 from phantora.view.pages import assemble
 
@@ -22,6 +22,7 @@ def sweep_page(found: Answer) -> str:
         "unit": found.unit,
         "by": found.objective.by,
         "public": public,
+        "passed_over": passed_over(found),
         "rows": [_row(row, found) | ({"cost": _public_cost(row)} if public else {}) for row in found.rows],
     }
     return assemble("sweep.html", f"Sweep {found.folder.name}", data)

@@ -69,12 +69,13 @@ class Tried:
     def says(self, capacity: int) -> list[str]:
         """The verdict, and what would help."""
         measured = self.result.measured
-        remedy = measured.remedy if measured and not self.fits else ""
+        remedy = measured.remedy if measured and (measured.grows or not self.fits) else ""
         fit = Fit(fits=self.fits, taken=self.bytes or 0, capacity=capacity, remedy=remedy, margin=self.margin)
         says = [text for text in (fit.sentence(), fit.advice) if text]
         if measured is not None and measured.grows:
             end = f"Out of memory in iteration {measured.full:,}" if self.fits else "Memory does not last"
-            says = [f"{end}: it grows by {measured.grows}.", f"In the iterations that ran: {says[0]}", *says[1:]]
+            ran = [f"In the iterations that ran: {fit.sentence()}"] if self.fits else []  # more of them need more
+            says = [text for text in (f"{end}: it grows by {measured.grows}.", *ran, fit.advice) if text]
         return says
 
 

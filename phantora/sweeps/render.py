@@ -31,7 +31,8 @@ def render(found: Answer, console: Console) -> None:
     if not ran:
         console.print("No point ran to its end.", style="bold")
         return
-    _report_passed_over(found, console)
+    for text in passed_over(found):
+        _line(console, text)
     _report_ties(found, console)
     _report_front(found, ran, console)
     _report_folds(found, ran, console)
@@ -98,17 +99,17 @@ def why(row: Row) -> str:
     return f"does not fit: needs more than {capacity}"
 
 
-def _report_passed_over(found: Answer, console: Console) -> None:
+def passed_over(found: Answer) -> list[str]:
+    """Sentences about points that are better than the best, but leave too little memory."""
     best, margin = found.best, f"{found.objective.margin:.0%}"
     if best is not None and not best.room:
-        _line(console, f"No point leaves {margin} of its memory (--margin): other shapes or a longer run may not fit.")
-    for row in found.passed_over[:3] if best is not None and best.room else ():
-        assert row.measured is not None
-        _line(
-            console,
-            f"{row.rank} is {-row.behind:.1%} better than 1 and passed over: it leaves {row.measured.left:.1%} of its "
-            f"memory, less than {margin} (--margin).",
-        )
+        return [f"No point leaves {margin} of its memory (--margin): other shapes or a longer run may not fit."]
+    return [
+        f"{row.rank} is {-row.behind:.1%} better than 1 and passed over: it leaves {row.measured.left:.1%} of its "
+        f"memory, less than {margin} (--margin)."
+        for row in found.passed_over[:3]
+        if row.measured is not None
+    ]
 
 
 def _report_ties(found: Answer, console: Console) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,12 @@ from phantora.rank.patches.remedies import layers_of
 from phantora.rank.patches.worst_batch import change, length
 from phantora.sweeps.answer import answer
 from phantora.sweeps.objective import Objective
+from phantora.sweeps.page import sweep_page
 from phantora.sweeps.plan import make_plan
 from phantora.sweeps.questions import Tried
 from phantora.sweeps.remedies import Remedied, smaller_batch
 from phantora.sweeps.render import render
-from phantora.sweeps.result import RAN, Result
+from phantora.sweeps.result import OUT_OF_MEMORY, RAN, Result
 from phantora.sweeps.runner import Entry
 from phantora.sweeps.space import space_of
 from phantora.sweeps.task import Shared, Task
@@ -78,11 +80,13 @@ def test_a_run_that_leaves_little_or_grows_is_not_safe() -> None:
         return Tried("train.py", 1, Result("key", {}, RAN, measured=measured(1, **changes)), 0.04)
 
     assert tried(memory=76).safe and not tried(memory=77).safe and tried(memory=77).fits
-    growing = tried(grows="1.00 GiB an iteration, kept by leak.py:3 (outs)", full=41)
+    growing = tried(grows="1.00 GiB an iteration, kept by leak.py:3 (outs)", full=41, remedy="`.detach()`")
     assert not growing.safe
-    assert growing.says(80 * GIB)[0] == (
-        "Out of memory in iteration 41: it grows by 1.00 GiB an iteration, kept by leak.py:3 (outs)."
-    )
+    says = growing.says(80 * GIB)
+    assert says[0] == "Out of memory in iteration 41: it grows by 1.00 GiB an iteration, kept by leak.py:3 (outs)."
+    assert says[1].startswith("In the iterations that ran: Fits") and says[2] == "What would help: `.detach()`."
+    ended = replace(growing, result=replace(growing.result, status=OUT_OF_MEMORY, needs=105 * GIB))
+    assert [text.partition(":")[0] for text in ended.says(80 * GIB)] == ["Memory does not last", "What would help"]
 
 
 def test_the_sentence_of_a_remedy() -> None:
@@ -105,6 +109,7 @@ def test_a_faster_point_without_room_is_passed_over(tmp_path: Path) -> None:
     console = Console(width=100, file=(text := StringIO()))
     render(found_answer, console)
     said = " ".join(text.getvalue().split())
-    assert "3 is 50.0% better than 1 and passed over: it leaves 1.2% of its memory, less than 4% (--margin)." in said
+    sentence = "3 is 50.0% better than 1 and passed over: it leaves 1.2% of its memory, less than 4% (--margin)."
+    assert sentence in said and sentence in sweep_page(found_answer)
     loose = answer(entries, Objective(margin=0.01), ["tp"], tmp_path)
     assert loose.best is not None and loose.best.entry.point.number == 1 and not loose.passed_over
