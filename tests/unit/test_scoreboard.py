@@ -25,6 +25,10 @@ def test_only_a_row_that_was_right_and_is_wrong_is_a_regression() -> None:
     now = [Row("t", "was right", WRONG), Row("t", "was wrong", WRONG), Row("t", "new", WRONG)]
     assert [row.name for row in table.regressions(now, before)] == ["was right"]
     assert not table.regressions([absent("t", "was right", "no data")], before)
+    step = Row("t", "program: step", RIGHT, 1.0)
+    failed = Row("t", "program", WRONG, note="it broke")
+    assert table.regressions([failed], {step.key: step}) == [failed]
+    assert table.merged([step], {failed.key: failed}) == [step]
 
 
 def test_what_was_not_computed_keeps_its_row() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from phantora.hardware import toml
@@ -14,6 +16,8 @@ from validation.scoreboard.simulate import Ran, error_of, trace
 
 FILE = Path(__file__).with_name("reports.toml")
 HANG_S = "20"
+_ALONE: defaultdict[str, Lock] = defaultdict(Lock)
+"""By script: several of one write the same files."""
 
 
 def cases(folder: Path | None) -> list[Case]:
@@ -28,7 +32,8 @@ def _rows(entry: Mapping[str, Any], cases: Path | None, folder: Path) -> list[Ro
     if cwd is None or not (cwd / entry["words"][0]).exists():
         return [absent("reports", name, f"--cases has no reports/{entry['words'][0]}")]
     cluster = f"1x{entry.get('ranks', 2)}xH200"
-    ran = trace(folder, cluster, "--hang-timeout", HANG_S, *entry["words"], cwd=cwd)
+    with _ALONE[entry["words"][0]]:
+        ran = trace(folder, cluster, "--hang-timeout", HANG_S, *entry["words"], cwd=cwd)
     why = _unlike(entry, ran)
     rows = [Row("reports", name, WRONG if why else RIGHT, note=why)]
     for label, pattern, real, most in entry.get("figures", ()):

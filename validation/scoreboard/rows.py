@@ -89,14 +89,22 @@ def _parse(text: str) -> dict[Key, Row]:
 
 
 def regressions(rows: Iterable[Row], before: Mapping[Key, Row]) -> list[Row]:
-    """Rows that are wrong now and were right."""
-    return [row for row in rows if row.verdict == WRONG and row.key in before and before[row.key].verdict == RIGHT]
+    """Rows that are wrong now and were right. A case that fails has one row, for all that it had before."""
+    right = {key for key, row in before.items() if row.verdict == RIGHT}
+    return [
+        row
+        for row in rows
+        if row.verdict == WRONG
+        and (row.key in right or any(g == row.group and name.startswith(f"{row.name}:") for g, name in right))
+    ]
 
 
 def merged(rows: Iterable[Row], before: Mapping[Key, Row]) -> list[Row]:
-    """The table: `rows`, and the rows of `before` that were not computed this time."""
+    """The table: `rows`, and the rows of `before` that were not computed this time, but for failures of cases that
+    have rows now."""
     new = {row.key: row for row in rows}
-    kept = {key: row for key, row in before.items() if key not in new or new[key].verdict == ABSENT}
+    done = {(group, name.partition(": ")[0]) for group, name in new if ": " in name}
+    kept = {k: row for k, row in before.items() if k not in done and (k not in new or new[k].verdict == ABSENT)}
     return sorted({**new, **kept}.values(), key=lambda row: row.key)
 
 

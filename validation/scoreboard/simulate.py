@@ -63,9 +63,8 @@ def trace(
 
 def run(command: Sequence[str], log: Path, cwd: Path = ROOT, environment: Mapping[str, str] | None = None) -> Ran:
     """Runs a command to its end. Raises subprocess.TimeoutExpired if no seconds are left."""
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    ours = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), VARIABLE: "0"}  # a daemon's CPU would not be counted
-    variables = {**os.environ, **ours, **(environment or {})}
+    variables = {**os.environ, **(environment or {}), VARIABLE: "0"}  # a daemon's CPU would not be counted
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), variables.get("PYTHONPATH", ""))))
     timed = ["/bin/bash", "-c", 'TIMEFORMAT="CPU %U %S"; time "$@"', "timed", *command]
     process = subprocess.Popen(
         timed, cwd=cwd, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
