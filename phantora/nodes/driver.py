@@ -426,9 +426,11 @@ class Agents:
         if not data:
             self._close_output(rank, stream)
             return
+        room = select.poll()  # its descriptors may have any number
+        room.register(descriptor, select.POLLOUT)
         with suppress(BrokenPipeError):
             while data and not self._stopping:  # then nobody reads any more
-                if select.select([], [descriptor], [], _TICK_SECONDS)[1]:
+                if room.poll(_TICK_SECONDS * 1000):
                     data = data[os.write(descriptor, data[: select.PIPE_BUF]) :]
 
     def _when_noted(self, agent: _Agent, data: bytes) -> None:

@@ -7,6 +7,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
+from phantora import process
 from phantora.errors import PhantoraError
 from phantora.launch.output import Console
 from phantora.launch.plan import Plan
@@ -33,6 +34,11 @@ CHECK_SECONDS = 60.0
 """Seconds in which a node must answer."""
 
 
+def folder_of_ranks(working_dir: str) -> str:
+    """The current folder on a node: its own path, or its place in the `working_dir` that an agent starts in."""
+    return os.path.relpath(os.getcwd(), working_dir) if working_dir else os.getcwd()
+
+
 class RayNodes:
     """The living nodes of a cluster, the driver's first. Implements ``phantora.nodes.driver.Nodes``."""
 
@@ -40,8 +46,7 @@ class RayNodes:
         self._of_rank = of_rank
         self._ray = join(address, working_dir)
         self.host = str(self._ray.util.get_node_ip_address())
-        # An agent starts in the folder that was shipped.
-        self.folder = os.path.relpath(os.getcwd(), working_dir) if working_dir else os.getcwd()
+        self.folder = folder_of_ranks(working_dir)
         found = [node for node in self._ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
         if not found:
             self.stop()
@@ -127,6 +132,7 @@ class _Agent:
 
     def run(self, order: str) -> str:
         """Until it has ended: the last line that it printed, or its status."""
+        process.die_with_parent(os.getppid())  # Ray leaves a busy actor alone when the node's raylet is killed
         agent = start_agent(order)
         assert agent.stderr is not None
         lines = [line for line in agent.stderr.read().splitlines() if line.strip()]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,7 @@ import torch.distributed as dist
 
 dist.init_process_group("nccl")
 rank = dist.get_rank()
-print("rank", rank, "of", dist.get_world_size(), flush=True)
+print("rank", rank, "of", dist.get_world_size(), "in", os.getcwd(), flush=True)
 if rank == 1 and "FAILS" in os.environ:
     raise ValueError("no such layer")
 torch.cuda.set_device(0)
@@ -46,7 +48,7 @@ dist.destroy_process_group()
 """
 
 
-def trace(folder: Path, *more: str) -> runs.Run:
+def trace(folder: Path, *more: str, options: Sequence[str] = ()) -> runs.Run:
     command = [
         sys.executable,
         "-m",
@@ -60,7 +62,7 @@ def trace(folder: Path, *more: str) -> runs.Run:
     ]
     own = {**runs.environment(shared=True), "PYTHONPATH": str(ROOT), **dict(one.split("=") for one in more)}
     done = subprocess.run(
-        [*command, "--no-recording", "--cluster", "2x1xH100", "program.py"],
+        [*command, *options, "--no-recording", "--cluster", "2x1xH100", "program.py"],
         cwd=folder,
         env=own,
         capture_output=True,
@@ -81,12 +83,25 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_log_is_that_of_the_local_run(place: Path) -> None:
     done = trace(place)
     assert done.status == 0, done.err
-    assert sorted(line for line in done.out.splitlines() if "of 2" in line) == [
-        "[rank0]: rank 0 of 2",
-        "[rank1]: rank 1 of 2",
-    ]
+    assert folders(done) == {0: str(place), 1: str(place)}
     local = runs.trace(place, "--cluster", "2x1xH100", "program.py")
     assert difference(rows(place / "agents.arrow"), rows(local.log)) == ""
+
+
+def folders(done: runs.Run) -> dict[int, str]:
+    """Folder of each rank."""
+    return {int(rank): where for rank, where in re.findall(r"rank (\d) of 2 in (.*)", done.out)}
+
+
+def test_the_folder_is_shipped(place: Path) -> None:
+    (place / "inner").mkdir()
+    (place / "inner" / "program.py").write_text(
+        PROGRAM.partition("torch.cuda.set_device")[0] + 'torch.ones(8, device="cuda").sum()\n'
+    )
+    done = trace(place / "inner", options=("--working-dir", ".."))
+    assert done.status == 0, done.err
+    found = folders(done)
+    assert sorted(found) == [0, 1] and all(re.search(r"phantora-shipped-\w+/inner$", one) for one in found.values())
 
 
 def test_a_failure_names_its_place_and_keeps_the_log(place: Path) -> None:

@@ -1,7 +1,7 @@
 """The `phantora` command with agents as plain processes where --ray places them on nodes.
 
 ``--ray 2`` starts two; ``--ray 2@0.1`` delays what passes between them and the terminal, and between their ranks and
-the store, by 0.1 ms each way.
+the store, by 0.1 ms each way. ``--working-dir`` is copied to a folder in which the agents start.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -69,8 +71,13 @@ class Processes:
 
     host = "127.0.0.1"
 
-    def __init__(self, delay: Delay | None) -> None:
-        self.folder = os.getcwd()
+    def __init__(self, working_dir: str, delay: Delay | None) -> None:
+        self.folder = on_ray.folder_of_ranks(working_dir)
+        self._begin = os.getcwd()
+        if working_dir:
+            self._begin = tempfile.mkdtemp(prefix="phantora-shipped-")
+            shutil.copytree(working_dir, self._begin, dirs_exist_ok=True)
+        self._shipped = bool(working_dir)
         self._delay = delay
         self._agents: dict[int, subprocess.Popen[str]] = {}
 
@@ -83,7 +90,10 @@ class Processes:
         if self._delay is not None:
             given = json.loads(order)
             order = json.dumps({**given, "port": self._delay.to(given["port"])})
+        here = os.getcwd()
+        os.chdir(self._begin)
         self._agents[node] = start_agent(order)
+        os.chdir(here)
 
     def failure(self, node: int) -> str:
         """Its exit status."""
@@ -95,6 +105,8 @@ class Processes:
         for agent in self._agents.values():
             agent.kill()
             agent.wait()
+        if self._shipped:
+            shutil.rmtree(self._begin)
         if self._delay is not None:
             self._delay.close()
 
@@ -123,7 +135,8 @@ def start_agents(plan: Plan, console: Console, of_rank: int) -> Agents:
     nodes, _, milliseconds = plan.spec.launch.ray.partition("@")
     rooms = [plan.world_size] * int(nodes)
     delay = Delay(float(milliseconds)) if float(milliseconds or 0) else None
-    agents = _DelayedStore(Processes(delay), share_out(plan.hosts, plan.ranks_per_host, rooms), plan, console)
+    processes = Processes(plan.spec.launch.working_dir, delay)
+    agents = _DelayedStore(processes, share_out(plan.hosts, plan.ranks_per_host, rooms), plan, console)
     agents.delay = delay
     return agents
 

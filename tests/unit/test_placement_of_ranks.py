@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 from dataclasses import replace
 
 import pytest
@@ -10,8 +12,10 @@ from click.testing import CliRunner
 from phantora.cli.doctor import doctor
 from phantora.errors import PhantoraError
 from phantora.nodes import on_ray
+from phantora.nodes.driver import Agents
 from phantora.nodes.identity import Identity, compare
 from phantora.nodes.placement import share_out
+from phantora.process import raise_descriptor_limit
 from phantora.wire import layout, relayed
 
 pytestmark = pytest.mark.unit
@@ -75,3 +79,16 @@ def test_doctor_checks_a_cluster(problem: str, status: int, result: str, monkeyp
         f"result     {result}",
     ]
     assert shown.exit_code == status
+
+
+def test_output_of_many_ranks_has_high_descriptors() -> None:
+    raise_descriptor_limit()
+    read, write = os.pipe()
+    high = fcntl.fcntl(write, fcntl.F_DUPFD, 1500)  # select() takes those below 1,024
+    agents = object.__new__(Agents)
+    agents._outputs, agents._stopping = {(7, 1): high}, False
+    agents._when_output(None, rank=7, stream=1, data=b"step 1\n")  # type: ignore[arg-type]
+    agents._when_output(None, rank=7, stream=1, data=b"")  # type: ignore[arg-type]
+    os.close(write)
+    with os.fdopen(read, "rb") as file:
+        assert file.read() == b"step 1\n"
