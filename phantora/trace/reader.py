@@ -41,7 +41,7 @@ _MAGIC = b"ARROW1\x00\x00"
 _OPERATOR = frozenset(("signature", "operator", "shape", "provenance", "error", "ns"))  # of phantora.cost.wanted.Wanted
 _RENAMED = {"modelled": "fitted", "roofline": "analytic"}  # provenances of earlier logs
 _BROKEN = (pa.ArrowException, OSError, ValueError, IndexError, KeyError)  # what Arrow raises for damaged data
-_MOST_KEPT = 128 << 20  # bytes of columns that are kept unpacked
+_MOST_KEPT = 384 << 20  # bytes of columns that are kept unpacked
 _MOST_RANKS = 1 << 24  # tables of ranks shall not take all memory
 Array = npt.NDArray[Any]
 
