@@ -70,7 +70,7 @@ static std::string shortened(const std::string &file) {
 static bool is_library(const char *file) { return strstr(file, "-packages/"); }
 
 static bool is_program(const char *file) {  // not what stands between the program and its operators
-  if (strstr(file, "/lib/python3.") && !is_library(file)) return false;  // Python's own: copy.py, contextlib.py
+  if (strstr(file, "/lib/python3.") && !is_library(file)) return false;  // Python's own: copy.py and others
   for (const char *other : {"-packages/torch/", "-packages/triton/", "/phantora/rank/", "/phantora/launch/"})
     if (strstr(file, other)) return false;
   return file[0] != '<';

@@ -68,7 +68,7 @@ def _delays(report: Report, said: dict[str, str], printed: str) -> None:
     missing = whole - report.steady.compute
     assert sum(delay.time for delay in report.delays) == pytest.approx(missing, abs=1e-3 * whole + 1)
     rows = _rows(printed, "Time without compute")
-    held_up = re.sub(r" \(its .*?\)", "", said.get("HELD UP", ""))
+    held_up = re.sub(r" \([^()]*\)", "", said.get("HELD UP", ""))
     for name, share in re.findall(r"([^,]+?) ([\d.]+) %(?:, |$)", held_up):
         assert any(row.startswith(name) and f" {share}%" in row for row in rows), (name, share, rows)
 
@@ -95,7 +95,7 @@ def _page(report: Report, said: dict[str, str], printed: str) -> None:
     assert shown["steady"] == encode(report.steady, units=False)
     delays = {delay["name"]: f"{100 * delay['time'] / whole:.1f}" for delay in shown["delays"]} if whole else {}
     losses = {loss["name"]: f"{100 * loss['share']:.1f}" for loss in shown["losses"]}
-    held_up = re.sub(r" \(its .*?\)", "", said.get("HELD UP", ""))
+    held_up = re.sub(r" \([^()]*\)", "", said.get("HELD UP", ""))
     for name, share in re.findall(r"([^,]+?) ([\d.]+) %(?:, |$)", held_up):
         assert delays[name.strip()] == share
     for kind in re.findall(r"\((.*?)\)", said.get("LOST", "")):

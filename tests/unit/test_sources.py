@@ -108,6 +108,7 @@ EXAMPLES = {
     "run.toml",
     "spawn.py",
     "leak.py",
+    "leaks.py",
     "requirements.txt",
     "groups.json",
     "compare/compare.html",

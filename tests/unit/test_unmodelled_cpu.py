@@ -34,4 +34,4 @@ def test_nothing_to_say(steps: list[tuple[int, int]]) -> None:
 def test_what_steps_take(steps: list[tuple[int, int]], spent: str, takes: str) -> None:
     text = note(steps)
     assert text is not None
-    assert f"takes {spent} " in text and f"one every {takes};" in text
+    assert f"takes {spent} " in text and f"takes {takes} for one;" in text
