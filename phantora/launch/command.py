@@ -125,7 +125,9 @@ class _Run:
         self._look_at_simulator()
         self._look_at_child()
         for stream in self._streams:  # what lies in the pipes still
-            while select.select([stream.fd], [], [], 0)[0] and stream.pump(self._console):
+            pipe = select.poll()  # its descriptor may have any number
+            pipe.register(stream.fd, select.POLLIN)
+            while pipe.poll(0) and stream.pump(self._console):
                 pass
 
     def _fail(self, status: int, message: str, reason: Reason) -> None:

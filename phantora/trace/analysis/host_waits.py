@@ -14,7 +14,7 @@ from phantora.trace.analysis.report import HostWait, Report, Times
 Ints = npt.NDArray[np.int64]
 _WORTH_NAMING = 0.01  # of a step
 BOUND = 0.1
-"""Share of a step that the GPU waits for its host, from which on the step is called bound by it."""
+"""Least share of a step in which the GPU idles for the host that makes the step host-bound."""
 _DATALOADER = "enumerate(DataLoader)"
 
 

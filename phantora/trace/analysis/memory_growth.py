@@ -55,8 +55,8 @@ def growth(rank: int, rows: MemoryRows, ends: Sequence[int], words: Sequence[str
 
 
 def _rise(levels: Ints) -> tuple[int, Ints]:
-    """The fewest iterations after which more is allocated each time, and how much more than so many iterations before,
-    for the last iterations; empty where it does not rise."""
+    """The period N of the growth, in iterations (the smallest that fits), and the bytes by which each of the last
+    iterations exceeds the one N before it; empty where memory does not grow."""
     grown = np.diff(levels)[-_LAST:]
     while len(grown) > _IN_A_ROW and grown[0] > _EVEN * np.median(grown):
         grown = grown[1:]  # state of the optimizer, buckets
