@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from phantora.run_process import PHANTORA
+from tests.integration.test_nodes_lost import END_SECONDS
 from tests.integration.test_nodes_lost import PROGRAM as ENDLESS
 from tests.robustness.sample_logs import difference, rows
 from tests.support import runs
@@ -132,4 +134,7 @@ def test_a_killed_raylet(cluster: Any, folder: Path) -> None:
         r"FAILED: node \S+ \(ranks [01]\): the connection to its agent has ended", err
     ), err
     assert "partial log lost.arrow" in err and "Traceback" not in err
-    assert not any(Path(f"/proc/{pid}").exists() for pid in ranks.values())
+    deadline = time.monotonic() + END_SECONDS  # Ray's worker notices by itself that its raylet has gone
+    while left := [pid for pid in ranks.values() if Path(f"/proc/{pid}").exists()]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)
