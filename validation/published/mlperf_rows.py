@@ -134,8 +134,10 @@ def _whole_graph(env: Mapping[str, str], row: Mapping[str, Any]) -> bool:
 
 def _attention(row: Mapping[str, Any], precision: str) -> list[str]:
     env = row.get("config_env") or {}
-    words = ["--heads-apart"] if env.get("CP_COMM_TYPE") == "a2a" and (row["parallelism"]["cp"] or 1) > 1 else []
-    given = env.get("FP8_DPA", "1" if row["benchmark"] == "llama2_70b_lora" else "0")
+    lora = row["benchmark"] == "llama2_70b_lora"
+    exchange = env.get("CP_COMM_TYPE", "a2a" if lora and row["round"] >= "v5.0" else "p2p")  # its default since then
+    words = ["--heads-apart"] if exchange == "a2a" and (row["parallelism"]["cp"] or 1) > 1 else []
+    given = env.get("FP8_DPA", "1" if lora else "0")
     if given not in ("1", "True") or env.get("NVTE_DPA_FP8_RECIPE") == "F16":
         return words
     recipes = {"DelayedScaling": "delayed", "Float8CurrentScaling": "fp8"}
