@@ -95,7 +95,7 @@ def spec(config: TransformerConfig, vp_stage: int | None, sdpa: bool) -> Transfo
 
 
 def _adapt(parts: Any, config: TransformerConfig) -> None:
-    attends, mlp = parts.self_attention.submodules, parts.mlp.submodules
+    attends, mlp = parts.self_attention.submodules, _submodules(parts.mlp)
     parts.input_layernorm = parts.pre_mlp_layernorm = narrow_layers.Norm
     for name in vars(attends):
         if name.startswith("linear"):
@@ -104,9 +104,15 @@ def _adapt(parts: Any, config: TransformerConfig) -> None:
             setattr(attends, name, narrow_layers.Norm)
     attends.linear_proj = narrow_layers.NarrowRow
     if hasattr(mlp, "experts"):
-        mlp.experts = ModuleSpec(module=narrow_experts.NarrowExperts)
-        mlp = mlp.shared_experts.submodules
+        experts = narrow_experts.NarrowExperts
+        mlp.experts = ModuleSpec(module=experts) if isinstance(parts.mlp, ModuleSpec) else experts
+        mlp = _submodules(mlp.shared_experts)
     mlp.linear_fc1, mlp.linear_fc2 = narrow_layers.NarrowColumn, narrow_layers.NarrowRow
+
+
+def _submodules(part: Any) -> Any:
+    """Of a layer's part: a ModuleSpec in Megatron-Core 0.16, a partial call of its class in 0.19."""
+    return part.submodules if isinstance(part, ModuleSpec) else part.keywords["submodules"]
 
 
 def model(**given: Any) -> GPTModel:

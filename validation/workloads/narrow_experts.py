@@ -175,7 +175,7 @@ class NarrowExperts(MegatronModule):
 
     def __init__(
         self, num_local_experts: int, config: TransformerConfig, submodules: MLPSubmodules | None = None,
-        pg_collection: Any = None,
+        pg_collection: Any = None, **_: Any,
     ) -> None:
         super().__init__(config=config)
         self.how, hidden, width = recipe_of(config), config.hidden_size, config.moe_ffn_hidden_size
