@@ -1,7 +1,7 @@
 "use strict";
 // Memory of a rank over time: a typical step between the least and the most of all steady steps, or the whole run.
 
-const CATEGORIES = ["parameters", "optimizer", "gradients", "activations", "communication", "workspaces", "preconditioners", "buffers", "data", "kept", "other", "fragmentation"];
+const CATEGORIES = ["parameters", "optimizer", "gradients", "activations", "checkpoints", "communication", "workspaces", "preconditioners", "buffers", "data", "kept", "other", "fragmentation"];
 const memoryColors = { ...colorsOf(CATEGORIES), reserved: "var(--text)", peak: "var(--worse)", "all steady steps": "var(--soft)" };
 const PLACES = 120; // places of a step at which the steady steps are compared
 

@@ -60,8 +60,10 @@ class Failure:
     def _out_of_memory(self, who: str, where: str) -> str:
         asked = _TORCH_OOM.search(self.message)
         text = f"{asked[1]} asked, {asked[2]} free" if asked else self.message
-        forward = f", {self.allocation}" if self.allocation.startswith("backward of ") else ""
-        return f"out of memory on {who}{where}{forward}: {text}"
+        backward, _, of = self.allocation.partition("backward of ")
+        if of and not backward:
+            where = f" in the backward of {of}" if of == self.place else f"{where}, in the backward of {of}"
+        return f"out of memory on {who}{where}: {text}"
 
 
 _library: list[ctypes.CDLL] = []

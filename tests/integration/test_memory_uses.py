@@ -133,10 +133,40 @@ def test_a_backward_pass_without_room_names_its_forward_line(tmp_path: Path) -> 
     (tmp_path / "train.py").write_text(text)
     found = runs.trace(tmp_path, "--summary", "--gpu-memory", "3", "train.py", check=False)
     last = found.err.strip().splitlines()[-1]
-    assert last.startswith(f"FAILED: out of memory on rank 0 at train.py:{line_of(text, 'loss.backward')}, backward of")
+    assert last.startswith(
+        f"FAILED: out of memory on rank 0 at train.py:{line_of(text, 'loss.backward')}, in the backward of"
+    )
     assert "MiB free; phantora fits says what it needs" in last
     assert "STEP" not in found.err and "HELD UP" not in found.err
     assert found.err.count("run.arrow") == 2  # the title, the end
+
+
+CHECKPOINTED = """
+from torch.utils.checkpoint import checkpoint
+h = data.repeat(8, 1).requires_grad_()
+for _ in range(60):
+    h = checkpoint(model, h, use_reentrant={reentrant})
+"""
+NO_GRADIENTS = "with torch.no_grad():\n    torch.stack([model(data.repeat(8, 1)) for _ in range(60)])\n"
+EVALUATED = "model.eval()\nx = data.repeat(8, 1)\nfor _ in range(60):\n    x = x + model(x).relu()\n"
+LOSS = "logits = (data.repeat(8, 1) @ model[0].weight).repeat(1, 10)\nloss = logits.log_softmax(1).square().exp()\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "holds", "remedy"),
+    [
+        (CHECKPOINTED.format(reentrant=True), "checkpoints", "torch.autograd.graph.save_on_cpu"),
+        (CHECKPOINTED.format(reentrant=False), "checkpoints", "torch.autograd.graph.save_on_cpu"),
+        (NO_GRADIENTS, "activations", "a smaller batch"),
+        (EVALUATED, "activations", "torch.no_grad()"),
+        (LOSS, "activations", "the loss in parts"),
+    ],
+)
+def test_a_remedy_is_one_that_the_run_does_not_have(tmp_path: Path, text: str, holds: str, remedy: str) -> None:
+    found = report(tmp_path, MODEL + text, "--gpu-memory", "3", check=False)
+    assert found.details is not None and found.details.fit is not None
+    assert found.details.memory[0].by_category[holds] > 1 << 30
+    assert f"try {remedy}" in found.details.fit.remedy and "activation checkpointing" not in found.details.fit.remedy
 
 
 def test_remedies_take_less_memory(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_failure_for_want_of_memory_names_line_and_bytes() -> None:
     failure = Failure(rank=0, kind="OutOfMemoryError", message=OOM, place="train.py:28", reason=Reason.OUT_OF_MEMORY)
     assert str(failure) == "out of memory on rank 0 at train.py:28: 1.00 GiB asked, 921.19 MiB free"
     failure = replace(failure, allocation="backward of train.py:12")
-    assert str(failure).startswith("out of memory on rank 0 at train.py:28, backward of train.py:12: 1.00 GiB")
+    assert str(failure).startswith("out of memory on rank 0 at train.py:28, in the backward of train.py:12: 1.00")
     failure = replace(failure, message="CUDA error: out of memory", allocation="")
     assert str(failure) == "out of memory on rank 0 at train.py:28: CUDA error: out of memory"
 

@@ -19,7 +19,7 @@ from typing import Any
 from phantora.rank.patch import Patch, Rank, When
 from phantora.rank.patches.keepers import keepers
 from phantora.rank.patches.object_tensors import blocks, tensors_in
-from phantora.wire.shared import GRAPH, KEPT, USE_LEAST
+from phantora.wire.shared import CHECKPOINTS, EVALUATED, GRAPH, KEPT, NO_GRADIENTS, USE_LEAST
 
 _MOST_STEPS = 8  # in which another optimizer may make its first one
 _DEPTH = 8  # of objects in an optimizer
@@ -50,7 +50,7 @@ def note_uses(error: BaseException) -> None:
         traceback = traceback.tb_next
     with suppress(Exception):  # objects of a program may raise anything where they are looked at
         for uses in _installed:
-            uses.note(frames)
+            uses.note(frames, failed=True)
 
 
 class _Uses:
@@ -66,8 +66,9 @@ class _Uses:
         optimizers = self.note(_frames(sys._getframe()) if grows else ())
         return step < _MOST_STEPS and any(not optimizer.state for optimizer in optimizers)
 
-    def note(self, frames: Iterable[FrameType]) -> list[Any]:
-        """Rows for the blocks of all objects, and of what `frames` keep; the program's optimizers."""
+    def note(self, frames: Iterable[FrameType], failed: bool = False) -> list[Any]:
+        """Rows for the blocks of all objects, and of what `frames` keep; if an allocation has `failed`, of what forward
+        passes keep. The program's optimizers."""
         from torch import _C
 
         objects = gc.get_objects()
@@ -75,9 +76,14 @@ class _Uses:
             found, optimizers = _uses(objects)
             for address in sorted(found):
                 self._emit(address, found[address])
+            held = set(found)
             for kept in keepers(frames, objects):
+                held |= kept.blocks
                 for address in sorted(kept.blocks - found.keys()):
                     self._emit(address, f"{KEPT}{kept.place}{GRAPH if kept.nodes else ''}")
+            for address, use in sorted(_of_forward_passes(objects).items()) if failed else ():
+                if address not in held:
+                    self._emit(address, use)
         return optimizers
 
     def _emit(self, address: int, use: str) -> None:
@@ -124,6 +130,35 @@ def _uses(objects: list[Any]) -> tuple[dict[int, str], list[Any]]:
         if type(o) in kinds[Parameter] or (type(o) in kinds[Tensor] and "_is_param" in vars(o)):
             note(o, "parameters")
     return found, optimizers
+
+
+def _of_forward_passes(objects: list[Any]) -> dict[int, str]:
+    """The use of blocks that forward passes keep, by their address: of checkpoints, or of passes without a backward."""
+    from torch import Tensor
+    from torch.nn import Module
+    from torch.optim import Optimizer
+
+    types = set(map(type, objects))
+    modules = {t for t in types if issubclass(t, Module)}
+    alive = [o for o in objects if issubclass(type(o), Tensor)]
+    trained = any(issubclass(t, Optimizer) for t in types) or any(o.training for o in objects if type(o) in modules)
+    use = "" if trained else EVALUATED
+    if not any(tensor.grad_fn is not None or (tensor.is_leaf and tensor.grad is not None) for tensor in alive):
+        use = NO_GRADIENTS
+    found = {address: use for tensor in alive if use for address in blocks(tensor, USE_LEAST)}
+    for o in objects:
+        node: Any
+        if type(o).__name__ == "_CheckpointFrame":
+            node = getattr(o.input_saver, "grad_fn", None)
+        elif type(o).__name__ == "CheckpointFunctionBackward":  # torch's, Megatron's, DeepSpeed's
+            node = o
+        else:
+            continue
+        with suppress(RuntimeError, AttributeError):  # freed, or not saved yet
+            kept = [saved.data for saved in node._raw_saved_tensors]  # a checkpoint in another has no tensors
+            tensors = [tensor for tensor in kept if issubclass(type(tensor), Tensor)]
+            found.update(dict.fromkeys((a for tensor in tensors for a in blocks(tensor, USE_LEAST)), CHECKPOINTS))
+    return found
 
 
 def _is_preconditioner(path: str, tensor: Any, shapes: set[tuple[int, ...]]) -> bool:

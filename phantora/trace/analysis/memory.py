@@ -29,7 +29,7 @@ from phantora.trace.analysis.steps import Step, Steps
 from phantora.trace.analysis.watchdog_uncertainty import peak_range, uncertain_blocks
 from phantora.trace.reader import Log
 from phantora.trace.schema import OPTIMIZER_STEP
-from phantora.wire.shared import GRAPH, KEPT, USE_LEAST
+from phantora.wire.shared import CHECKPOINTS, EVALUATED, GRAPH, KEPT, NO_GRADIENTS, USE_LEAST
 
 Ints = npt.NDArray[np.int64]
 POINTS = 500  # of the timeline
@@ -44,6 +44,7 @@ CATEGORIES = (
     "gradients",
     "optimizer",
     "activations",
+    "checkpoints",
     "communication",
     "workspaces",
     "preconditioners",
@@ -101,6 +102,7 @@ def memory(
                 retries=rows.retries,
                 by_module=_by_module(blocks[i], alive, words, modules),
                 kept_by=_kept_by(blocks[i], alive, words),
+                passes=_passes(blocks[i], alive, words),
             )
         )
     return found
@@ -229,7 +231,7 @@ def _apply_uses(kind: Ints, rows: MemoryRows, blocks: Blocks, words: Sequence[st
     """Changes `kind` by what the program has blocks for. What only lives as long as parameters is none of them, where
     these are known: data if it is older than the model's first product."""
     used = blocks.use >= 0
-    codes = np.array([_CODE["kept"] if word.startswith(KEPT) else _CODE.get(word, -1) for word in words] + [-1])
+    codes = np.array([_use_code(word) for word in words] + [-1])
     code = codes[blocks.use]
     if bool((used & (code != _CODE["workspaces"])).any()):  # the program's objects were read
         unnamed = ~used & (kind == _CODE["parameters"]) & (blocks.size >= USE_LEAST)
@@ -245,6 +247,12 @@ def _apply_uses(kind: Ints, rows: MemoryRows, blocks: Blocks, words: Sequence[st
         kind[other & (blocks.end > end_of_work(rows))] = _CODE["kept"]  # the graph's
     like = other & np.isin(blocks.size, blocks.size[kept])  # of later iterations, whose containers were not read
     kind[like & (blocks.start > blocks.start[kept].min())] = _CODE["kept"]
+
+
+def _use_code(word: str) -> int:
+    """Index of CATEGORIES of the use `word`; -1 if it is none."""
+    name = "kept" if word.startswith(KEPT) else "activations" if word in (NO_GRADIENTS, EVALUATED) else word
+    return _CODE.get(name, -1)
 
 
 def _buckets(blocks: Blocks, forwards: Sequence[tuple[int, int, int]], optimizers: Ints) -> npt.NDArray[np.bool_]:
@@ -363,6 +371,12 @@ def _kept_by(blocks: Blocks, alive: Ints, words: list[str]) -> str:
     """What keeps most bytes of the blocks `alive`; "" where nothing is kept."""
     kept = alive[np.array([word.startswith(KEPT) for word in words] + [False])[blocks.use[alive]]]
     return words[int(np.bincount(blocks.use[kept], blocks.size[kept]).argmax())].removeprefix(KEPT) if len(kept) else ""
+
+
+def _passes(blocks: Blocks, alive: Ints, words: list[str]) -> str:
+    """:attr:`MemoryReport.passes` from the uses of the blocks `alive`."""
+    uses = {words[use] for use in np.unique(blocks.use[alive]).tolist() if use >= 0}
+    return next((use for use in (NO_GRADIENTS, EVALUATED, CHECKPOINTS) if use in uses), "")
 
 
 def _enqueued(log: Log, ranks: Sequence[int], read: Sequence[MemoryRows]) -> list[Ints]:

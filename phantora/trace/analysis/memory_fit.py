@@ -11,7 +11,7 @@ from phantora.trace.analysis.host_memory import HostMemory
 from phantora.trace.analysis.report import Growth, MemoryReport
 from phantora.trace.analysis.units import duration, size
 from phantora.units import GIB
-from phantora.wire.shared import GRAPH
+from phantora.wire.shared import CHECKPOINTS, EVALUATED, GRAPH, NO_GRADIENTS
 
 _IDENTICAL = 0.01  # of the GPU: ranks that differ by less are not distinguished
 _MOST_SHOWN = 8
@@ -94,8 +94,17 @@ def other_ranks(found: Fit) -> str:
 
 
 _ROOM = 4  # times the memory of the GPU that is too small
+_LARGE = 0.04  # of the GPU: blocks that a remedy may be for
+_NOT_REPEATED = 3  # blocks of one operator that are not one for each layer
+_LOSS = ("log_softmax", "nll_loss", "cross_entropy")
+_SMALLER = "a smaller batch or shorter sequences, or tensor or context parallelism"
+_OF_CHECKPOINTS = f"torch.autograd.graph.save_on_cpu around the forward pass, {_SMALLER}"
+_OF_PASSES = {
+    NO_GRADIENTS: "a smaller batch or shorter sequences, or tensor parallelism (nothing is kept for a backward pass)",
+    EVALUATED: "torch.no_grad(), as a model in evaluation keeps them for a backward pass",
+}
 _REMEDIES = {
-    "activations": "activation checkpointing, a smaller batch or shorter sequences, or tensor or context parallelism",
+    "activations": f"activation checkpointing, {_SMALLER}",
     "optimizer": "sharding (FSDP, ZeRO) over more ranks, or an optimizer with less state",
     "parameters": "sharding (FSDP, ZeRO) over more ranks, or tensor or pipeline parallelism",
     "gradients": "sharding of gradients (FSDP, ZeRO-2), or accumulating them in fewer bits",
@@ -157,7 +166,34 @@ def _remedy(memory: MemoryReport) -> str:
         at = f" at {failed.site}" if failed.site else ""
         return f"a smaller allocation{at}: it asks for more than all others take"
     known = {name: taken for name, taken in memory.by_category.items() if name in _REMEDIES}
+    if checkpoints := memory.by_category.get(CHECKPOINTS, 0):
+        known["activations"] = known.get("activations", 0) + checkpoints
     if not known or sum(known.values()) < 0.5 * memory.peak_allocated:
         return "a smaller part of what is allocated before the model runs; the largest blocks are listed below"
     most = max(known, key=lambda name: (known[name], name))
-    return f"the largest part is {most} ({size(known[most])}): try {_REMEDIES[most]}"
+    part = f"the largest part is {most} ({size(known[most])})"
+    return f"{part}{_of_activations(memory)}" if most == "activations" else f"{part}: try {_REMEDIES[most]}"
+
+
+def _of_activations(memory: MemoryReport) -> str:
+    """What would make the activations smaller: by how the forward pass ran, and by blocks that layers do not repeat."""
+    if memory.passes in _OF_PASSES:
+        return f": try {_OF_PASSES[memory.passes]}"
+    own, checkpoints = (memory.by_category.get(name, 0) for name in ("activations", CHECKPOINTS))
+    if checkpoints > own:
+        return f", most of them inputs of checkpointed layers ({size(checkpoints)}): try {_OF_CHECKPOINTS}"
+    least = _LARGE * memory.capacity
+    activations = [block for block in memory.largest if block.category == "activations"]
+    alone = [block for block in activations if block.count <= _NOT_REPEATED and block.bytes >= least * block.count]
+    failed = memory.failed
+    asked = failed.bytes if failed is not None and failed.bytes >= least else 0
+    taken = sum(block.bytes for block in alone) + asked
+    more = _SMALLER if memory.passes else _REMEDIES["activations"]
+    if taken < 0.5 * (own + asked):
+        return f": try {more}"
+    sites = [(block.bytes, block.site) for block in alone if ":" in block.site]
+    _, site = max(sites, default=(0, failed.site if failed is not None else ""))
+    at = f" at {site}" if site else ""
+    if any(word in block.operator for block in alone for word in _LOSS):
+        return f", most for the loss{at} ({size(taken)} with what was asked for): try the loss in parts, {_SMALLER}"
+    return f", most in a few large blocks{at} ({size(taken)} with what was asked for): try these in parts, {more}"

@@ -346,7 +346,7 @@ class MemoryReport:
     peak_reserved: Bytes
     capacity: Bytes
     by_category: dict[str, Bytes]
-    """Bytes alive at the peak: parameters, gradients, optimizer, activations, communication, workspaces,
+    """Bytes alive at the peak: parameters, gradients, optimizer, activations, checkpoints, communication, workspaces,
     other; and, reserved by the allocator without being allocated then, fragmentation."""
     timeline: list[tuple[IntNs, Bytes, Bytes]]
     """(time, allocated, reserved): the highest of each of at most 500 stretches of time."""
@@ -366,6 +366,9 @@ class MemoryReport:
     """Bytes alive at the peak by the nn.Module that allocated them; empty without `phantora trace --modules`."""
     kept_by: str
     """What keeps most of the bytes of "kept": ``leak.py:27 (outs)``; "" where nothing is kept."""
+    passes: str = ""
+    """Where memory ran out: ``checkpoints`` if torch.utils.checkpoint is in use, ``activations without gradients``,
+    ``activations of an evaluation``; else ""."""
 
 
 @dataclass(kw_only=True)
