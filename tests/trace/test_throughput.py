@@ -125,6 +125,16 @@ LABELS = ("aten::index_select", "bf16[1001,1152], 0, i64[16]")
 PATCHES = ("aten::cudnn_convolution", "bf16[16,4,64,64], bf16[1152,4,2,2], 0")
 
 
+COMPILED = (
+    "inductor::triton_red_fused__fused_rms_norm_embedding_0",
+    ("fp32[8,2048,1], i64[8,2048], bf16[32000,1024], bf16[1024], bf16[8,2048,1024], bf16[8,2048,1024]"),
+)
+COMPILED_BACKWARD = (
+    "inductor::triton_per_fused_add_embedding_dense_backward_6",
+    ("bf16[8,2048,1024], bf16[16384,1024], i64[8,2048], fp32[32000,1024]"),
+)
+
+
 @pytest.mark.parametrize(
     ("kernels", "expected"),
     [
@@ -152,6 +162,8 @@ PATCHES = ("aten::cudnn_convolution", "bf16[16,4,64,64], bf16[1152,4,2,2], 0")
         # Stages of one vocabulary, each with a table of its own width.
         ([ROWS, ("aten::embedding_dense_backward", "f32[4,512,32], i64[4,512], 256, -1, False")], (2048, 4)),
         ([(PAGEABLE, f"{16 * 3 * 128 * 128 * 4}"), *[CRITIC] * 3], (0, 16)),  # real, generated and mixed images
+        ([COMPILED], (16384, 8)),  # torch.compile
+        ([*[COMPILED, COMPILED_BACKWARD] * 2], (32768, 16)),  # two batches
         ([PATCHES, LABELS], (0, 16)),  # one evaluation of a model with classes
     ],
 )

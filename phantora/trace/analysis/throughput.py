@@ -1,11 +1,13 @@
 """Tokens and samples of the job, if the log shows them.
 
 Tokens are the indices that the largest embedding table of a rank is asked for; the forward operator is logged as the
-index_select or the gather that it becomes, the backward one names the table, and is read where there is one. Samples
-are their first dimension, or that of the images of convolutions with at most four channels: the fewest that any network
-takes, since others take an image more than once (a GAN's discriminator, a perceptual loss). Passes of a sampler without
-a backward pass give no samples. A batch that the host copies to the GPU counts as often as it is copied, however often
-networks run on it.
+index_select or the gather that it becomes, the backward one names the table, and is read where there is one. A kernel
+of torch.compile with "embedding" in its name takes the indices, the table and the rows that it reads or adds to.
+
+Samples are their first dimension, or that of the images of convolutions with at most four channels: the fewest that any
+network takes, since others take an image more than once (a GAN's discriminator, a perceptual loss). Passes of a sampler
+without a backward pass give no samples. A batch that the host copies to the GPU counts as often as it is copied,
+however often networks run on it.
 
 Every rank's count, unless ranks share a batch: those of a group that sums activations of the embedding's size in the
 forward pass are tensor-parallel, and count once. In the backward pass gradients of weights may have that size.
@@ -37,6 +39,8 @@ _FORWARD_CONVOLUTIONS = ("aten::cudnn_convolution", "aten::convolution", "aten::
 _ARGUMENTS = re.compile(r"\w+\[[\d,]*\], \w+\[([\d,]+)\], (\d+)")
 _LOOKUP = re.compile(r"\w+\[(\d+),(\d+)\], (?:0, )?i(?:64|32)\[([\d,]+)\]")
 _GATHERED = re.compile(r"\w+\[(\d+),(\d+)\], 0, i64\[(\d+),\2\]")
+_COMPILED = "inductor::triton_"
+_TENSORS = re.compile(r"(\w+)\[([\d,]+)\]")
 _IMAGES = re.compile(r"\w+\[((\d+),[1-4],\d+,\d+)\], (\w+\[\d+,[1-4],\d+,\d+\])")
 _WIDTH = re.compile(r"\w+\[(?:[\d,]+,)?(\d+)\]")
 _INTEGERS, _PIXELS = (4, 8), (1, 2, 4)  # bytes of an index and of a pixel on the host
@@ -137,7 +141,7 @@ class Volume:
         }
         readers.update(dict.fromkeys(_FORWARD, _lookup))
         readers.update(dict.fromkeys(_FORWARD_CONVOLUTIONS, _images_forward))
-        self._readers = [readers.get(word) for word in operators]
+        self._readers = [readers.get(word) or _compiled_reader(word) for word in operators]
         self._wanted = np.array([reader is not None for reader in self._readers] + [False])
         self._shapes = shapes
         self._kinds = [collective_kind(word) for word in log.words("name")]
@@ -235,6 +239,27 @@ def _gathered(shape: str) -> _Lookup | None:
     if match is None or int(match[3]) > int(match[1]):
         return None
     return _Lookup((int(match[1]), int(match[2])), int(match[3]), 0, False)
+
+
+def _compiled_reader(operator: str) -> Callable[[str], _Lookup | None] | None:
+    """The reader of a kernel that torch.compile made of an embedding's lookup or of its backward pass."""
+    if not operator.startswith(_COMPILED) or "_embedding" not in operator:
+        return None
+    backward = EMBEDDING.removeprefix("aten::") in operator
+    return lambda shape: _compiled_lookup(shape, backward)
+
+
+def _compiled_lookup(shape: str, backward: bool) -> _Lookup | None:
+    """``i64[8,2048], bf16[32000,4096], bf16[8,2048,4096]``: the table is as wide as what it has for each index."""
+    found = [(dtype, tuple(int(n) for n in sizes.split(","))) for dtype, sizes in _TENSORS.findall(shape)]
+    indices = max((sizes for dtype, sizes in found if dtype in ("i64", "i32")), key=prod, default=())
+    others = [sizes for dtype, sizes in found if dtype not in ("i64", "i32")]
+    tokens, whole = prod(indices), {prod(sizes) for sizes in others}
+    tables = [s for s in others if len(s) == 2 and s[0] != tokens and tokens * s[1] in whole]
+    if not indices or not tables:
+        return None
+    rows, width = max(tables)
+    return _Lookup((rows, width), tokens, indices[0] if len(indices) > 1 else 0, backward, tokens * width)
 
 
 def _images(shape: str) -> _Images | None:
