@@ -11,7 +11,7 @@ import os
 import resource
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -150,9 +150,14 @@ def children_by_parent() -> dict[int, list[int]]:
 
 def descendants(pid: int) -> list[int]:
     """All living descendants of `pid`, children before grandchildren."""
+    return with_descendants([pid])[1:]
+
+
+def with_descendants(pids: Iterable[int]) -> list[int]:
+    """`pids` and all living descendants of theirs, children before grandchildren."""
     table = children_by_parent()
-    found: list[int] = []
-    front = [pid]
+    front = list(pids)
+    found = [*front]
     while front:
         front = [child for parent in front for child in table.get(parent, [])]
         found += front

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import selectors
+import signal
 import subprocess
 import threading
 import time
@@ -25,6 +26,7 @@ from phantora.launch.ending import (
     signals_received,
     start_thread,
 )
+from phantora.launch.machine_memory import SECONDS, MachineMemory
 from phantora.launch.output import Console, Stream, of_command
 from phantora.launch.plan import STDERR, STDOUT
 from phantora.launch.printed_mfu import PrintedMfu
@@ -97,6 +99,8 @@ class _Run:
         self._child = child
         self._session = session
         self._ending = Ending()
+        self._memory = MachineMemory()
+        self._next_look = time.monotonic()
         self._simulator: SimulatorThread | None = None
         self._reported = False
 
@@ -111,7 +115,7 @@ class _Run:
             for stream in self._streams:
                 selector.register(stream.fd, selectors.EVENT_READ, stream)
             while self._child.poll() is None or not (self._simulator is None or self._simulator.done):
-                for key, _ in selector.select(self._ending.timeout()):
+                for key, _ in selector.select(self._timeout()):
                     if isinstance(key.data, Stream) and not key.data.pump(self._console):
                         selector.unregister(key.fd)
                 drain(signals.read)
@@ -121,6 +125,7 @@ class _Run:
                     self._fail(128 + number, f"interrupted by {process.signal_name(number)}", Reason.INTERRUPTED)
                 self._look_at_simulator()
                 self._look_at_child()
+                self._look_at_memory()
                 self._end_if_due()
         self._look_at_simulator()
         self._look_at_child()
@@ -133,6 +138,25 @@ class _Run:
     def _fail(self, status: int, message: str, reason: Reason) -> None:
         self.outcome.fail(status, reason, message)
         self._ending.begin(0.0)
+
+    def _timeout(self) -> float:
+        ending = self._ending.timeout()
+        return SECONDS if ending is None else min(SECONDS, ending)
+
+    def _look_at_memory(self) -> None:
+        """Ends the run before the machine is out of memory."""
+        now = time.monotonic()
+        if self._ending.stage or now < self._next_look:
+            return
+        self._next_look = now + SECONDS
+        text, ends = self._memory.look(lambda: process.with_descendants([self._child.pid]))
+        if ends:
+            self._fail(1, text, Reason.REFUSED)
+            for pid in process.descendants(os.getpid()):  # at once: SIGTERM gives time to take the rest
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        elif text:
+            self._console.message(f"phantora: note: {text}")
 
     def _look_at_simulator(self) -> None:
         thread = self._simulator

@@ -37,6 +37,7 @@ from phantora.launch.ending import (
 )
 from phantora.launch.environment import follower_environment
 from phantora.launch.forkserver import received
+from phantora.launch.machine_memory import SECONDS, MachineMemory
 from phantora.launch.output import Console, Outputs, Stream
 from phantora.launch.plan import MASTER_ADDRESS, STDERR, Plan, rank_environment
 from phantora.launch.shared_forkserver import VARIABLE, ForkedServer, connected_to, open_server, send
@@ -86,6 +87,8 @@ class RankSupervisor:
         self._shared = True
         self._store = MASTER_ADDRESS, 0
         self._begin = time.monotonic()
+        self._memory = MachineMemory() if elsewhere is None else None
+        self._next_look = self._begin
         self._session: SharedArea | None = None
         self._simulator: SimulatorThread | None = None
         process.raise_descriptor_limit()
@@ -163,6 +166,7 @@ class RankSupervisor:
             self._outcome.interrupted = self._outcome.interrupted or number
             self._fail(128 + number, f"interrupted by {process.signal_name(number)}", reason=Reason.INTERRUPTED)
         self._look_at_simulator()
+        self._look_at_memory()
         number = self._ending.due()
         if number:
             self._signal_ranks(number)
@@ -183,8 +187,23 @@ class RankSupervisor:
         status, reason = getattr(simulator.error, "exit_status", 1), reason_of(simulator.error)
         self._fail(status, error_message(simulator.error), reason=reason)
 
+    def _look_at_memory(self) -> None:
+        """Ends the run before the machine is out of memory."""
+        now = time.monotonic()
+        if self._memory is None or self._ending.stage or now < self._next_look:
+            return
+        self._next_look = now + SECONDS
+        text, ends = self._memory.look(lambda: process.with_descendants(filter(None, self._alive.values())))
+        if ends:
+            self._fail(1, text, reason=Reason.REFUSED)
+            self._signal_ranks(signal.SIGKILL)  # at once: SIGTERM gives time to take the rest
+        elif text:
+            self._console.message(f"phantora: note: {text}")
+
     def _timeout(self) -> float | None:
         timeouts = [t for t in (self._ending.timeout(),) if t is not None]
+        if self._memory is not None and self._alive:
+            timeouts.append(SECONDS)
         if self._status_line is not None:
             timeouts.append(0.25)
         if any(rank in self._ended for rank in self._streams):

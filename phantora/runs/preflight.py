@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import resource
-from pathlib import Path
 
 from phantora.errors import PhantoraError
+from phantora.launch.machine_memory import memory_information, number_in
 
 LEAST_OF_RANK = 6 << 20
 """Bytes of its own that a rank takes at least (a small model)."""
@@ -60,29 +60,18 @@ def preflight(ranks: int) -> str:
 
 def free_memory() -> int:
     """Bytes that processes can still take, swap included; the control group's limit where there is one."""
-    found = {}
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        name, _, value = line.partition(":")
-        found[name] = int(value.split()[0]) << 10
+    found = memory_information()
     free = found.get("MemAvailable", 0) + found.get("SwapFree", 0)
-    limit, used = (_number(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
+    limit, used = (number_in(f"/sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
     return min(free, limit - used) if limit and used is not None else free
 
 
 def _processes() -> int:
     """Threads that this user may still start at most."""
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    known = [_number("/sys/fs/cgroup/pids.max"), _number("/proc/sys/kernel/threads-max")]
+    known = [number_in("/sys/fs/cgroup/pids.max"), number_in("/proc/sys/kernel/threads-max")]
     known.append(None if limit == resource.RLIM_INFINITY else limit)
     return min((n for n in known if n), default=0)
-
-
-def _number(path: str) -> int | None:
-    try:
-        text = Path(path).read_text(encoding="ascii").strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
 
 
 def _shared_memory() -> int | None:
