@@ -478,7 +478,8 @@ def _indices(column: pa.Array) -> Array:
     known, values = column.buffers()
     bits = np.frombuffer(known, np.uint8, (column.offset + len(column) + 7) // 8)
     valid = np.unpackbits(bits, bitorder="little")[column.offset : column.offset + len(column)]
-    numbers = np.frombuffer(values, column.type.to_pandas_dtype())[column.offset : column.offset + len(column)]
+    kind = np.dtype(f"{'int' if pa.types.is_signed_integer(column.type) else 'uint'}{column.type.bit_width}")
+    numbers = np.frombuffer(values, kind)[column.offset : column.offset + len(column)]
     return np.where(valid, numbers, numbers.dtype.type(-1))
 
 
