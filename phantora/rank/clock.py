@@ -89,8 +89,18 @@ class Runtime:
     """ns of a cost per GiB (a place in ``wire.layout.Api``) and bytes; 0 where the host clock is not modelled."""
     times_ns: Callable[[int, int], int]
     """ns of a cost (a place in ``wire.layout.Api``) and how often it occurs; 0 where the host clock is not modelled."""
-    contend: Callable[[int, float, int, float], None]
-    """Until the first moment (ns) the host's work takes the first factor longer, then until the second the other."""
+    contend: Callable[[int, int, float, int, float], None]
+    """From the first moment (ns) to the second the host's work takes the first factor longer, then until the third the
+    other."""
+    apart_begin: Callable[[bool], None]
+    """From now on this thread, if it does not move the clock, waits for no GPU, and has a time of its own if that is
+    charged."""
+    apart_end: Callable[[], int]
+    """The end of that, and its ns."""
+    apart_from: Callable[[int, int], None]
+    """That work begins at the first (ns) and takes the second. The rank's own waits for its locks."""
+    asking: Callable[[], bool]
+    """Does a thread of this rank wait for an answer of the simulator?"""
     hold: Callable[[int, bool], None]
     """The rank takes this many bytes of the host's memory; are they pinned?"""
     data: Callable[[int, int, int], None]
@@ -121,8 +131,12 @@ class Runtime:
             cost.argtypes, cost.restype = [ctypes.c_int, ctypes.c_size_t], ctypes.c_int64
         library.ph_host_memory.argtypes, library.ph_host_memory.restype = [ctypes.c_int64, ctypes.c_bool], None
         library.ph_data.argtypes, library.ph_data.restype = [ctypes.c_int64] * 3, None
-        library.ph_contend.argtypes = [ctypes.c_int64, ctypes.c_double] * 2
+        library.ph_contend.argtypes = [ctypes.c_int64, *(ctypes.c_int64, ctypes.c_double) * 2]
         library.ph_contend.restype = None
+        library.ph_apart_begin.argtypes = [ctypes.c_bool]
+        library.ph_apart_begin.restype, library.ph_apart_end.restype = None, ctypes.c_int64
+        library.ph_apart_from.argtypes, library.ph_apart_from.restype = [ctypes.c_int64] * 2, None
+        library.ph_asking.restype = ctypes.c_bool
         library.ph_latest_clock.restype = ctypes.c_int64
         return cls(
             connected=library.ph_connected,
@@ -134,6 +148,10 @@ class Runtime:
             bytes_ns=library.ph_bytes_ns,
             times_ns=library.ph_times_ns,
             contend=library.ph_contend,
+            apart_begin=library.ph_apart_begin,
+            apart_end=library.ph_apart_end,
+            apart_from=library.ph_apart_from,
+            asking=library.ph_asking,
             hold=library.ph_host_memory,
             data=library.ph_data,
             follows=library.ph_follows,

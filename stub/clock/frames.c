@@ -218,7 +218,7 @@ static ph_code *look_at(ph_pyobject *code) {
 }
 
 static ph_pyobject *counted(void *thread, void *frame, int exception) {
-  if (exception || !ph_moves_clock()) return evaluate(thread, frame, exception);
+  if (exception || !ph_pays()) return evaluate(thread, frame, exception);
   ph_pyobject *code = frame_code ? frame_code(frame) : ((ph_pyobject **)frame)[F_CODE_311];
   ph_code *entry = codes ? entry_of(code) : NULL;
   if (!entry || !entry->code) entry = look_at(code);

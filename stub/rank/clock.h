@@ -31,12 +31,24 @@ int64_t ph_times_ns(enum ph_api api, size_t times);  // the cost of `times` call
 // An operator of the host's CPU that moves `bytes`, of which `fresh` are new memory, on `threads` threads;
 // 0: the vCPUs for each GPU
 void ph_charge_memory(size_t moved, size_t fresh, int threads);
-// Work of the host takes `first` times as long until `planned`, and `then` times until `until`. Factors are at least 1.
-void ph_contend(int64_t planned, double first, int64_t until, double then);
+// From `from` on work of the host takes `first` times as long until `planned`, and `then` times until `until`. Factors
+// are at least 1.
+void ph_contend(int64_t from, int64_t planned, double first, int64_t until, double then);
 // Every stub entry point is bracketed. CPU time between brackets is the program's: the measured mode counts it, the
 // modelled one notes what it does not count.
 void ph_enter(void);
 void ph_leave(void);
+
+// ---- apart.c
+// What this thread is `charged` until ph_apart_end() moves a time of its own, which that returns: the thread that moves
+// the clock sleeps meanwhile. Waits for the GPU return at once.
+void ph_apart_begin(bool charged);
+int64_t ph_apart_end(void);
+void ph_apart_from(int64_t at, int64_t length);  // that work begins at this time of the clock and takes `length`
+// ph_charge_bytes in a `call`, which is charged at its end: all of it has the driver's lock.
+void ph_charge_locked(enum ph_api call, enum ph_api api, size_t bytes);
+void ph_await_driver(void);  // the end of a call that has the driver's lock
+void ph_await_interpreter(void);  // a moment at which no other thread runs Python
 
 // ---- unmodelled_cpu.c
 void ph_unmodelled_exclude(bool begins);  // what this thread does until it ends is counted elsewhere

@@ -48,12 +48,14 @@ void ph_launch(ph_record *record) {
     wait_for_room(record->stream);
     ph_watchdog_polls();
   }
+  ph_await_driver();
   attribute(record);
   ph_emit(record);
 }
 
 void ph_launch_blob(ph_record *record, const void *data, size_t length) {
   if (kept(record, data, length)) return;
+  ph_await_driver();
   attribute(record);
   ph_emit_blob(record, data, length);
 }

@@ -31,6 +31,7 @@ int ph_of_host(int device);  // what ph_see() gave, by default `device`
 int ph_current_device(void);  // of this thread
 void ph_set_current_device(int device);
 bool ph_moves_clock(void);  // does this thread move it?
+bool ph_pays(void);  // does it move the clock, or a time of its own (clock.h)?
 // Gets every record that a thread of the program makes, with the emit lock held, and requests once more when they have
 // been answered. Returns the number by which the profiler knows the call; 0: not at all. ph_profile() sets it.
 typedef uint32_t ph_listener(const ph_record *record, bool answered);
@@ -168,6 +169,7 @@ typedef struct ph_answer {
   int64_t value;
 } ph_answer;
 ph_answer ph_request(ph_record *record, const void *blob, size_t length);
+bool ph_asking(void);  // does a thread wait for an answer?
 // EXCHANGE: blocks until all `members` have called with the same key. out: malloc'ed, members
 // consecutive (uint32 length, bytes). The caller frees.
 int ph_exchange(uint64_t key_hi, uint64_t key_lo, int members, int index, const void *mine, size_t length,

@@ -31,9 +31,13 @@ int64_t ph_bytes_ns(enum ph_api api, size_t bytes) { (void)api; return (int64_t)
 int64_t ph_times_ns(enum ph_api api, size_t times) { (void)api; return (int64_t)times; }
 void ph_host_memory(int64_t bytes, bool pinned) { (void)bytes; (void)pinned; }
 void ph_data(int64_t cpu, int64_t counted, int64_t apart) { (void)cpu; (void)counted; (void)apart; }
-void ph_contend(int64_t planned, double first, int64_t until, double then) {
-  (void)planned, (void)first, (void)until, (void)then;
+void ph_contend(int64_t from, int64_t planned, double first, int64_t until, double then) {
+  (void)from, (void)planned, (void)first, (void)until, (void)then;
 }
+bool ph_asking(void) { return false; }
+void ph_apart_begin(bool charged) { (void)charged; }
+int64_t ph_apart_end(void) { return 0; }
+void ph_apart_from(int64_t at, int64_t length) { (void)at, (void)length; }
 void ph_enter(void) { fake_now += 1000; }
 void ph_leave(void) {}
 enum ph_front ph_follows(void) { return PH_FRONT_REAL; }

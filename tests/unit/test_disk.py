@@ -70,5 +70,5 @@ def test_a_save_in_the_background_slows_its_rank_down() -> None:
     future: Future[None] = Future()
     future.set_result(None)
     files._in_background(future, WRITTEN, "folder", True)
-    assert asked == [(WRITTEN // 2, NEXT_TO_PYTHON, WRITTEN // 2 + WRITTEN, 2.0)]
+    assert asked == [(0, WRITTEN // 2, NEXT_TO_PYTHON, WRITTEN // 2 + WRITTEN, 2.0)]
     assert not future.done(), "the disk needs as long again"

@@ -199,6 +199,52 @@ def test_charging(rank: Any, mode: str, expected: int) -> None:
     assert run(body, rank, api_ns={"LAUNCH": 2500}, host_mode=mode_number).value == expected
 
 
+def test_launches_wait_for_a_thread_that_pins_memory(rank: Any) -> None:
+    """A thread runs Python for 2,500 ns, pins memory for 6,000 and runs Python for 2,500."""
+    names = layout.Api.names()
+    launch, alloc, per_gib = (names.index(name) for name in ("LAUNCH", "HOST_ALLOC", "HOST_ALLOC_GIB"))
+
+    def body(library: CDLL) -> list[int]:
+        took, times = [], []
+        library.ph_apart_begin.argtypes, library.ph_apart_end.restype = [ctypes.c_bool], ctypes.c_int64
+        library.ph_apart_from.argtypes = [ctypes.c_int64] * 2
+
+        def stage() -> None:
+            library.ph_apart_begin(True)
+            library.ph_charge(launch)
+            library.ph_charge_locked(alloc, per_gib, ctypes.c_size_t(1 << 30))
+            library.ph_charge(alloc)
+            library.ph_charge(launch)
+            took.append(int(library.ph_apart_end()))
+
+        thread = threading.Thread(target=stage)
+        thread.start()
+        thread.join()
+        times.append(int(library.ph_now()))
+        library.ph_apart_from(10_000, took[0])
+        waits = (
+            ("driver", 9_000),
+            ("interpreter", 11_000),
+            ("driver", 11_500),
+            ("interpreter", 13_000),
+            ("driver", 13_000),
+        )
+        for wait, at in (*waits, ("interpreter", 20_000), ("driver", 30_000)):
+            library.ph_advance(ctypes.c_int64(at - int(library.ph_now())))
+            getattr(library, f"ph_await_{wait}")()
+            times.append(int(library.ph_now()))
+        return took + times
+
+    found = run(
+        body, rank, api_ns={"LAUNCH": 2500, "HOST_ALLOC": 1000, "HOST_ALLOC_GIB": 5000, "BACKWARD_WAKE": 200}
+    ).value
+    assert found[:2] == [11_000, 0], "it moves a time of its own"
+    assert found[2:5] == [9_000, 12_500, 18_600], (
+        "before it, until the thread leaves Python, and until its memory is pinned"
+    )
+    assert found[5:] == [21_000, 21_000, 21_000, 30_000], "until it is done, and not after it"
+
+
 def test_measured_mode_counts_the_program_and_not_the_brackets(rank: Any) -> None:
     def burn(library: CDLL, ns: int) -> None:
         import time

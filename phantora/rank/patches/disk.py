@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,7 @@ from phantora.errors import PhantoraError
 from phantora.rank.clock import NEXT_TO_PYTHON, Runtime
 from phantora.rank.importhook import on_import
 from phantora.rank.patch import Patch, Rank, When
+from phantora.rank.patches.staging import Staging, await_awake
 from phantora.rank.patches.tensor_files import timed_class
 from phantora.spec import RankSpec, rank_spec
 from phantora.units import RATE
@@ -41,6 +42,7 @@ OPTION = "--disk"
 NO_TIME = "free"
 _SHARED = ",shared"
 _SAVER = "torch.distributed.checkpoint.state_dict_saver"
+_STAGING = "torch.distributed.checkpoint.staging"
 _WRITER = "torch.distributed.checkpoint.filesystem"
 _SAFETENSORS = "safetensors"
 _TENSORS = "safetensors.torch"
@@ -88,6 +90,7 @@ class Checkpoints:
         self._runtime = runtime
         self._say = say
         self._inside = threading.local()
+        self._staging = Staging(runtime)
         self._tensors = 0
         """Written to distributed checkpoints since the last save in the background began."""
         self._sizes: dict[str, int] = {}
@@ -107,6 +110,8 @@ class Checkpoints:
                 for user in (module, sys.modules.get("torch.distributed.checkpoint")):
                     if user is not None:
                         setattr(user, name, changed)
+        elif module.__name__ == _STAGING:
+            self._staging.meet(module)
         elif module.__name__ == _WRITER:
             writer, reader = module._FileSystemWriter, module.FileSystemReader
             writer.write_data = self._distributed(writer.write_data)
@@ -255,8 +260,14 @@ class Checkpoints:
     def _sync(self, save: Any) -> Any:
         @functools.wraps(save)
         def timed(*args: Any, **kwargs: Any) -> Any:
-            with self._span(CHECKPOINT):
+            if self._runtime.moves_clock():
+                with self._span(CHECKPOINT):
+                    return save(*args, **kwargs)
+            self._runtime.apart_begin(False)  # in the background: _in_background has its timeline
+            try:
                 return save(*args, **kwargs)
+            finally:
+                self._runtime.apart_end()
 
         return timed
 
@@ -271,9 +282,10 @@ class Checkpoints:
                 folder = kwargs.get("checkpoint_id") or getattr(writer, "path", None)
                 future = getattr(answer, "upload_completion", answer)
                 self._say()
-                with suppress(Exception):  # the script gets it with the result
-                    future.result()  # when the thread is done on this machine is chance, and must not show
+                await_awake(future, self._runtime)  # when it is done on this machine is chance, and must not show
                 size = _own_files(Path(folder) if folder else None)
+                if staged := getattr(answer, "staging_completion", None):
+                    self._late(staged, self._staging.ends)
                 self._in_background(future, size, folder, writer is None or _synchronises(writer))
             return answer
 
@@ -288,19 +300,23 @@ class Checkpoints:
         return counted
 
     def _in_background(self, future: Any, size: int, folder: Any, synchronised: bool) -> None:
-        """The timeline of a save of `size` bytes to `folder`, from now on. Who waits for `future` waits for its end."""
+        """The timeline of a save of `size` bytes to `folder`, from the end of its copy on. Who waits for `future` waits
+        for its end."""
         from phantora.wire.layout import Api
 
-        began = self._runtime.now()
-        result = future.result
+        began = max(self._runtime.now(), self._staging.ends)
         python = 0 if self._disk.free else self._runtime.times_ns(Api.FILE_TENSOR, self._tensors)
         in_memory = began + python + self._to_memory(size, folder)
         locked = 0 if self._disk.free else self._runtime.bytes_ns(Api.FILE_LOCKED_GIB, size)
         if python or locked:
             planned, written = began + python, in_memory - began - python
-            self._runtime.contend(planned, NEXT_TO_PYTHON, in_memory, written / max(1, written - locked))
+            self._runtime.contend(began, planned, NEXT_TO_PYTHON, in_memory, written / max(1, written - locked))
         on_disk = self._to_disk(size, self._ranks, in_memory)
-        ends = on_disk if synchronised or self._disk.shared else in_memory
+        self._late(future, on_disk if synchronised or self._disk.shared else in_memory)
+
+    def _late(self, future: Any, ends: int) -> None:
+        """`future` is done at the time `ends`, and not before."""
+        result = future.result
 
         def timed_result(timeout: float | None = None) -> Any:
             if self._moves() and (missing := ends - self._runtime.now()) > 0:
@@ -384,7 +400,7 @@ def install(rank: Rank) -> None:
         tensors.phantora_filled_since(latest)
 
     saves = Checkpoints(parse(text), Runtime.of(rank.runtime), say, filling)
-    on_import((_SAVER, _WRITER, _SAFETENSORS, _TENSORS, "torch.serialization"), saves.meet)
+    on_import((_SAVER, _STAGING, _WRITER, _SAFETENSORS, _TENSORS, "torch.serialization"), saves.meet)
 
 
 PATCH = Patch("disk", When.AFTER_TORCH, install)

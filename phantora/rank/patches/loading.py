@@ -268,7 +268,7 @@ class Loading:
 
         if self._cost.counts and getattr(iterator, "_pin_memory", False):
             until = self._runtime.now() + self._runtime.bytes_ns(Api.PIN_BATCH_GIB, _bytes(data))
-            self._runtime.contend(until, NEXT_TO_PYTHON, until, 1.0)
+            self._runtime.contend(0, until, NEXT_TO_PYTHON, until, 1.0)
 
     def _uncounted(self) -> dict[tuple[str, int], Uncounted]:
         """By dataset and number of workers, the most used first; empty where the time of batches counts."""

@@ -13,6 +13,7 @@ cudaError_t phc_malloc(void **pointer, size_t bytes) {
   if (!bytes) return 0;
   cudaError_t unsafe = phc_capture_unsafe();
   if (unsafe) return unsafe;
+  ph_await_driver();
   if (bytes <= (size_t)ph_gpu()->memory_bytes) *pointer = ph_memory_alloc(ph_current_device(), bytes);
   if (*pointer) {
     ph_charge_bytes(PH_API_MALLOC_GIB, bytes);
@@ -39,6 +40,7 @@ cudaError_t phc_free(void *pointer) {
     return 0;
   }
   if (range.space != PH_SPACE_DEVICE) return cudaErrorInvalidValue;
+  ph_await_driver();
   ph_charge_bytes(PH_API_FREE_GIB, range.size);
   // cudaFree waits for the device: work in flight may still use the memory.
   cudaError_t error = phc_device_wait();
@@ -57,7 +59,7 @@ cudaError_t phc_pinned_alloc(void **pointer, size_t bytes, unsigned flags) {
   cudaError_t unsafe = phc_capture_unsafe();
   if (unsafe) return unsafe;
   *pointer = ph_pinned_alloc(bytes);
-  ph_charge_bytes(PH_API_HOST_ALLOC_GIB, bytes);
+  ph_charge_locked(PH_API_HOST_ALLOC, PH_API_HOST_ALLOC_GIB, bytes);
   return *pointer ? 0 : cudaErrorMemoryAllocation;
 }
 
@@ -99,6 +101,7 @@ cudaError_t phc_host_register(void *pointer, size_t bytes, unsigned flags) {
   ph_range range;
   if (ph_memory_find(pointer, &range) || ph_memory_find((char *)pointer + bytes - 1, &range))
     return cudaErrorHostMemoryAlreadyRegistered;
+  ph_charge_locked(PH_API_HOST_ALLOC, PH_API_HOST_ALLOC_GIB, bytes);
   return ph_register(pointer, bytes, PH_SPACE_REGISTERED, ph_current_device()) ? cudaErrorHostMemoryAlreadyRegistered
                                                                                : 0;
 }

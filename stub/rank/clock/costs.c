@@ -15,6 +15,7 @@ void ph_costs_reset(void) {
   ph_self.cpu_mark = thread_cpu_ns();
   ph_self.left = 0;
   ph_self.excluded = 0;
+  ph_apart_reset();
   ph_unmodelled_reset();
 }
 
@@ -33,6 +34,15 @@ static void count(enum ph_api api, size_t times) {
 #define FRAME_NS 500
 static int64_t worked;
 
+// Work of a thread on another core displaces nothing here.
+static int64_t worked_here;
+void ph_costs_apart(bool begins) {
+  if (begins)
+    worked_here = worked;
+  else
+    worked = worked_here;
+}
+
 // What leaves the caches depends on the work that is done, however long a slow host takes for it. A walk through a list
 // of tensors displaces next to nothing: after one through 3,000 others, lists take as long as in a loop, after a
 // training step they do not (validation/probes/host_lists.py).
@@ -45,19 +55,23 @@ static void work(enum ph_api api, int64_t ns) {
 
 // A background thread of the program has Python's lock for a part of the time, first for one share and then for
 // another.
-static struct stretch {
+static struct {
   int64_t until;
   double factor;
-} contended[2];
-void ph_contend(int64_t planned, double first, int64_t until, double then) {
-  contended[0] = (struct stretch){planned, first};
-  contended[1] = (struct stretch){until, then};
+} contended[3];
+void ph_contend(int64_t from, int64_t planned, double first, int64_t until, double then) {
+  contended[0].until = from;
+  contended[0].factor = 1;
+  contended[1].until = planned;
+  contended[1].factor = first;
+  contended[2].until = until;
+  contended[2].factor = then;
 }
 
 // Moves the clock by what the host does alone in `ns`.
 static void spend(int64_t ns) {
   if (ns <= 0) return;
-  for (size_t i = 0; i < 2; ++i) {
+  for (size_t i = 0; i < 3 && !ph_self.apart; ++i) {
     int64_t left = contended[i].until ? contended[i].until - ph_now() : 0;
     if (left <= 0) continue;
     int64_t longer = (int64_t)((double)ns * contended[i].factor);
@@ -82,7 +96,7 @@ const uint64_t *ph_charge_levels(void) { return levels; }
 // price of a unit of code (validation/fits/host.py).
 static size_t cold_share(int64_t *last, size_t code) {
   static const uint16_t share[COLD_LEVEL + 1] = {0, 0, 0, 0, 0, 2, 6, 15, 34, 70, 132, 235, 396, 641, 1000};
-  uint64_t distance = (uint64_t)(worked - *last) >> WARM_SHIFT;
+  uint64_t distance = worked < *last ? 0 : (uint64_t)(worked - *last) >> WARM_SHIFT;
   size_t level = distance ? (size_t)(64 - __builtin_clzll(distance)) : 0;
   if (level > COLD_LEVEL) level = COLD_LEVEL;
   levels[code ? COLD_LEVEL + 1 + level : level] += code ? code : 1;
@@ -93,7 +107,7 @@ static size_t cold_share(int64_t *last, size_t code) {
 void ph_charge(enum ph_api api) { ph_charge_times(api, 1); }
 
 void ph_charge_times(enum ph_api api, size_t times) {
-  if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
+  if (!ph_rt.modelled || !ph_live() || !ph_charged_thread()) return;
   count(api, times);
   ph_note_charge(api);
   int64_t ns = ph_rt.header->api_ns[api] * (int64_t)times;
@@ -102,7 +116,7 @@ void ph_charge_times(enum ph_api api, size_t times) {
 }
 
 void ph_charge_cold(enum ph_api api, int64_t *last, size_t times) {
-  if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
+  if (!ph_rt.modelled || !ph_live() || !ph_charged_thread()) return;
   size_t share = cold_share(last, 0) * times;
   count(api, share);
   ph_note_charge(api);
@@ -112,7 +126,7 @@ void ph_charge_cold(enum ph_api api, int64_t *last, size_t times) {
 }
 
 static void charge_frame(int64_t *last, size_t units, uint32_t function) {
-  if (!ph_rt.modelled || !ph_live() || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
+  if (!ph_rt.modelled || !ph_live() || !ph_charged_thread()) return;
   size_t code = units * cold_share(last, units);
   count(PH_API_PY_FRAME, 1);
   count(PH_API_PY_CODE, code);
@@ -138,6 +152,7 @@ void ph_cover_frames(int more) { ph_self.covered += more; }
 bool ph_frames_covered(void) { return ph_self.covered > 0; }
 
 void ph_called_from_python(void) {
+  ph_await_interpreter();
   if (++ph_self.called > FRAME_CALLS) ph_charge(PH_API_PY_LOOP);
 }
 
@@ -182,7 +197,7 @@ static double shared_ns(enum ph_api alone, enum ph_api limit, size_t bytes, doub
 #define SOCKET_RANKS 4.0
 
 void ph_charge_memory(size_t moved, size_t fresh, int threads) {
-  if (!ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
+  if (!ph_charged_thread()) return;
   double ranks = ph_rt.header ? ph_rt.header->ranks_per_host : 1;
   double mine = threads ? threads : RANK_THREADS, rivals = ranks < SOCKET_RANKS ? ranks : SOCKET_RANKS;
   double ns = shared_ns(PH_API_HOST_MOVE_GIB, PH_API_HOST_SATURATED_GIB, moved, mine, rivals);

@@ -165,10 +165,21 @@ static bool holds_interpreter(void) {
   return check && check();
 }
 
+// A wait of a thread whose work has its place in time elsewhere (clock/apart.c): a copy is sent, and nothing is asked.
+static bool passes(ph_record *record) {
+  if (record->kind == PH_MEMCPY) {
+    record->flags &= (uint8_t)~PH_F_SYNC;
+    ph_emit(record);
+    return true;
+  }
+  return record->kind == PH_STREAM_SYNC || record->kind == PH_EVENT_SYNC || record->kind == PH_DEVICE_SYNC;
+}
+
 ph_answer ph_ask(ph_record *record, const void *blob, size_t length, uint8_t *data, size_t *got) {
   if (got) *got = 0;
   if (is_launch(record->kind)) ph_attribute(record);
   if (!ph_recording()) return (ph_answer){.status = 0, .time = ph_now()};
+  if (ph_self.passes_waits && passes(record)) return (ph_answer){.status = 0, .time = ph_now()};
   check_aborted();
   bool moves = ph_this_thread()->moves_clock;
   unsigned slot = take_slot();
@@ -202,6 +213,8 @@ ph_answer ph_ask(ph_record *record, const void *blob, size_t length, uint8_t *da
   }
   return answer;
 }
+
+bool ph_asking(void) { return ph_live() && __atomic_load_n(&ph_rt.control->waiting, __ATOMIC_ACQUIRE); }
 
 static _Atomic uint64_t last_ticket;
 uint64_t ph_next_ticket(void) { return atomic_fetch_add(&last_ticket, 1) + 1; }

@@ -38,6 +38,9 @@ typedef struct ph_thread {
   uint32_t generation;  // of ph_rt when the fields below were found out
   bool moves_clock;
   bool borrows_clock;  // speaks for the thread that moves the clock, and charges nothing
+  bool apart;  // what it is charged moves a time of its own (clock/apart.c)
+  int64_t apart_ns;  // that time
+  bool passes_waits;  // and it waits for no GPU
   uint8_t index;
   int device;
   int lock_depth;  // of the emit lock
@@ -55,6 +58,11 @@ typedef struct ph_thread {
 } ph_thread;
 extern _Thread_local ph_thread ph_self __attribute__((tls_model("initial-exec")));
 ph_thread *ph_this_thread(void);  // with the cached fields filled in
+
+// Is this thread charged for what it does?
+static inline bool ph_charged_thread(void) {
+  return (ph_this_thread()->moves_clock || ph_self.apart) && !ph_self.borrows_clock;
+}
 
 static inline bool ph_live(void) { return atomic_load_explicit(&ph_rt.connected, memory_order_relaxed); }
 static inline bool ph_recording(void) { return ph_live() && !ph_rt.null_mode; }

@@ -51,6 +51,7 @@ ph_thread *ph_this_thread(void) {
 }
 
 bool ph_moves_clock(void) { return ph_this_thread()->moves_clock; }
+bool ph_pays(void) { return ph_charged_thread(); }
 int ph_current_device(void) { return ph_self.device; }
 void ph_set_current_device(int device) { ph_self.device = device; }
 

@@ -64,6 +64,10 @@ void ph_raise_clock(int64_t time) {
 }
 
 void ph_move_clock(int64_t ns) {
+  if (ph_self.apart) {
+    ph_self.apart_ns += ns;
+    return;
+  }
   int64_t old = atomic_load_explicit(&host_clock, memory_order_relaxed);
   int64_t to;
   do to = floored(old) + ns;
@@ -78,7 +82,7 @@ void ph_move_clock(int64_t ns) {
 }
 
 void ph_advance(int64_t ns) {
-  if (ns <= 0 || ph_rt.null_mode || !ph_this_thread()->moves_clock || ph_self.borrows_clock) return;
+  if (ns <= 0 || ph_rt.null_mode || !ph_charged_thread()) return;
   ph_note_clock('+', ns);
   ph_move_clock(ns);
 }
