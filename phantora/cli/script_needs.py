@@ -12,7 +12,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from phantora.errors import PhantoraError
-from phantora.rank.standins.packages import BY_SIZE, REFUSED, known
+from phantora.rank.standins import hub
+from phantora.rank.standins.packages import BY_SIZE, REFUSED, STANDIN, known
 from phantora.stubs import elf
 
 MOST_FILES = 300  # of the script's own folder that are read
@@ -20,6 +21,7 @@ _NAME = re.compile(r"\s*([A-Za-z0-9][\w.-]*)")
 _CUDA = re.compile(r"lib(cudart|cublas|cublasLt|cudnn|nccl|cuda)\.so")
 _ALWAYS = frozenset(("torch", "torchvision", "torchaudio", "numpy"))
 PYTHON, MISSING = "Python", "not installed"
+_HUB_KERNEL = re.compile(rf"{hub.OWNER}/[\w.-]+")
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def needs(script: Path) -> list[Need]:
     found: dict[str, Need] = {}
     for module in [*imported, *_required(script.resolve().parent)]:
         package = known(module)
-        top = module.partition(".")[0]
+        top = module if "/" in module else module.partition(".")[0]
         key = package.module if package else top
         if key not in found and top not in _ALWAYS and top not in sys.stdlib_module_names:
             found[key] = _need(key)
@@ -48,6 +50,8 @@ def needs(script: Path) -> list[Need]:
 
 
 def _need(module: str) -> Need:
+    if _HUB_KERNEL.fullmatch(module):
+        return _of_hub(module)
     package, spec = known(module), _spec(module)
     if package is not None:
         if spec is None and package.install != "nothing":
@@ -59,6 +63,18 @@ def _need(module: str) -> Need:
     libraries = _cuda_libraries(spec)
     note = f"kernels of {libraries[0]} take the time of their tensors" if libraries else ""
     return Need(module, _version(module, module), BY_SIZE if libraries else PYTHON, note)
+
+
+def _of_hub(kernel: str) -> Need:
+    name = kernel.partition("/")[2]
+    if name in hub.STANDINS:
+        return Need(kernel, "hub", STANDIN, "a kernel of the Hugging Face hub")
+    package = hub.PACKAGES.get(name)
+    if package is None:
+        return Need(kernel, "hub", BY_SIZE, "downloaded by the run; kernels take the time of their tensors")
+    if hub.known(kernel):
+        return Need(kernel, "hub", STANDIN, f"the installed package {package.module}")
+    return Need(kernel, "", MISSING, f"it needs the package {package.module}", package.install)
 
 
 def _version(distribution: str, module: str) -> str:
@@ -111,7 +127,7 @@ def _imports(script: Path) -> Iterator[str]:
                 raise PhantoraError(f"{script} cannot be read as Python: {error}") from error
             continue
         for name in _named(tree):
-            own = _own(folder, file.parent, name)
+            own = None if "/" in name else _own(folder, file.parent, name)
             if own is None:
                 yield name.lstrip(".")
             elif own not in seen:
@@ -128,6 +144,8 @@ def _named(tree: ast.AST) -> Iterator[str]:
                 base = "." * level + (module or "")
                 for alias in names:
                     yield f"{base}.{alias.name}" if module else f"{base}{alias.name}"
+            case ast.Constant(value=str(text)) if _HUB_KERNEL.fullmatch(text):
+                yield text
 
 
 def _own(folder: Path, here: Path, name: str) -> Path | None:

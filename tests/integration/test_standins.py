@@ -91,7 +91,7 @@ deep.fp8_gemm_nt((a, of_a), (b[0], of_b[0]), rows)
 groups = torch.zeros(8192, dtype=torch.int32, device="cuda")
 deep.m_grouped_fp8_gemm_nt_contiguous((a, of_a), (b, of_b), rows, groups)
 refused(lambda: deep.fp8_gemm_nn((a, of_a), (b[0], of_b[0]), rows))
-refused(lambda: deep.einsum())
+refused(lambda: deep.fp8_fp4_mega_moe())
 
 import sageattention._qattn_sm90 as sage, megablocks_ops
 eight = torch.zeros(2, 4096, 16, 128, dtype=torch.int8, device="cuda")
@@ -140,7 +140,110 @@ for wrong in (k.float(), k[..., :100]):
         print(str(error).splitlines()[0], flush=True)
 torch.cuda.synchronize()
 """
-HALVES = ("apex", "deep_gemm", "sageattention")
+NEIGHBOURS = """
+import torch
+import natten.libnatten as natten
+q = torch.empty(1, 128, 128, 16, 128, dtype=torch.bfloat16, device="cuda")
+lse = torch.empty(1, 128, 128, 16, device="cuda")
+window = (16, 16), (1, 1), (1, 1), (False, False), 0.09
+natten.na2d_forward(q, q, q, q, lse, *window, (8, 8), (8, 8))
+natten.na2d_backward(q, q, q, q, q, q, q, q, lse, *window, (8, 8), (8, 8), (1, 1), False)
+flat, rows = q.flatten(1, 2), lse.flatten(1, 2)
+tiles = (128, 128), (128, 128), (128, 128), (8, 16), (8, 16)
+natten.hopper_na2d_forward(flat, flat, flat, flat, rows, *window, *tiles, 1)
+natten.token_permute_2d(flat, q, (8, 16), (1, 1), True)
+
+def refused(call):
+    try:
+        call()
+    except RuntimeError as error:
+        print(error, flush=True)
+
+refused(lambda: natten.na2d_forward(q, q, q, q, lse, (129, 3), *window[1:], (8, 8), (8, 8)))
+refused(lambda: natten.blackwell_fmha_forward(flat, flat, flat, flat, rows, False, 0.09, 128, 128, True))
+"""
+APEX = """
+import distributed_adam_cuda, fused_adam_cuda, fused_dense_cuda, group_norm_cuda, mlp_cuda, xentropy_cuda
+half = dict(dtype=torch.float16, device="cuda")
+x, w, b = torch.empty(8192, 1024, **half), torch.empty(4096, 1024, **half), torch.empty(4096, **half)
+w2, b2 = torch.empty(1024, 4096, **half), torch.empty(1024, **half)
+first, out, inside = fused_dense_cuda.linear_gelu_linear_forward(x, w, b, w2, b2)
+made = fused_dense_cuda.linear_gelu_linear_backward(x, inside, first, w, w2, out)
+assert [t.shape for t in made] == [x.shape, w.shape, b.shape, w2.shape, b2.shape]
+kept = mlp_cuda.forward(1, 1, (x, w, w2, b, b2))
+assert kept[0].shape == (8192, 1024) and kept[1].shape == (8192 * 5120,)
+made = mlp_cuda.backward(1, 1, out, kept, (x, w, w2, b, b2))
+assert [t.shape for t in made] == [x.shape, w.shape, w2.shape, b.shape, b2.shape]
+refused(lambda: mlp_cuda.forward(1, 1, [t.bfloat16() for t in (x, w, w2, b, b2)]))
+small = torch.tensor([[1.0, -2.0]], device="cuda"), torch.eye(2, device="cuda"), torch.zeros(2, device="cuda")
+print(mlp_cuda.forward(1, 1, small)[0].tolist(), flush=True)
+logits, labels = torch.empty(8192, 32000, **half), torch.zeros(8192, dtype=torch.int64, device="cuda")
+losses, sums = xentropy_cuda.forward(logits, labels, 0.0, True)
+assert losses.shape == sums.shape == (8192,) and sums.dtype == torch.float32
+assert xentropy_cuda.backward(losses, logits, sums, labels, 0.0).shape == logits.shape
+refused(lambda: xentropy_cuda.forward(logits, labels.int(), 0.0, True))
+image = torch.empty(8, 320, 64, 64, **half).to(memory_format=torch.channels_last)
+result, sums = group_norm_cuda.forward(image, 32, b[:320], b[:320], 1e-5, 1, True)
+assert result.shape == image.shape and sums.shape == (512,)
+refused(lambda: group_norm_cuda.forward(image, 5, b[:320], b[:320], 1e-5, 1, True))
+lists = [[torch.empty(1 << 22, dtype=t, device="cuda") for _ in range(10)] for t in (torch.bfloat16, torch.int16)]
+lists += [[torch.empty(1 << 22, device="cuda") for _ in range(10)] for _ in range(3)] + [lists[0]]
+distributed_adam_cuda.multi_tensor_fused_adam_with_param_remainders(65536, b, lists, 1.0, 1e-3)
+given, copies = torch.arange(4, device="cuda"), torch.zeros(4, dtype=torch.int64, device="cuda")
+fused_adam_cuda.maybe_cast_mt(65536, b, [[given], [copies]])
+print(copies.tolist(), flush=True)
+"""
+INDEX = """
+import deep_gemm._C as deep
+eight, number = torch.float8_e4m3fn, torch.int32
+q, kv = torch.zeros(4096, 64, 128, device="cuda").to(eight), torch.zeros(8192, 128, device="cuda").to(eight)
+ends, weights = torch.zeros(4096, dtype=number, device="cuda"), torch.zeros(4096, 64, device="cuda")
+made = deep.fp8_mqa_logits(q, (kv, torch.zeros(8192, device="cuda")), weights, ends, ends)
+assert made.shape == (4096, 8192) and made.stride() == (8448, 1) and made.dtype == torch.float32
+cache = torch.zeros(4096, 64, 1, 132, dtype=torch.uint8, device="cuda")
+lengths, table = torch.zeros(64, 1, dtype=number, device="cuda"), torch.zeros(64, 64, dtype=number, device="cuda")
+plan = deep.get_paged_mqa_logits_metadata(lengths, 64, deep.get_num_sms())
+made = deep.fp8_paged_mqa_logits(q[:64].unsqueeze(1), cache, weights[:64], lengths, table, plan, 4096, False)
+assert made.shape == (64, 4096) and plan.shape == (133, 2)
+refused(lambda: deep.fp8_mqa_logits(q[:, :3].contiguous(), (kv, weights[0]), weights, ends, ends))
+bf16 = dict(dtype=torch.bfloat16, device="cuda")
+deep.einsum("bhr,hdr->bhd", torch.empty(4096, 128, 512, **bf16), torch.empty(128, 128, 512, **bf16),
+    torch.empty(4096, 128, 128, **bf16))
+torch.cuda.synchronize()
+"""
+HUB = """
+import inspect, torch
+from kernels import get_kernel, has_kernel
+c = dict(device="cuda", dtype=torch.bfloat16, requires_grad=True)
+q, k = torch.randn(2, 4096, 16, 128, **c), torch.randn(2, 4096, 4, 128, **c)
+begins = torch.tensor([0, 4096, 8192], dtype=torch.int32, device="cuda")
+for name, version in (("flash-attn2", 4), ("flash-attn3", 1), ("vllm-flash-attn3", 1)):
+    kernel = get_kernel(f"kernels-community/{name}", version=version)
+    out = kernel.flash_attn_func(q, k, k, causal=True)
+    out = out if name != "vllm-flash-attn3" else out[0]
+    out.sum().backward()
+    packed = [t.flatten(0, 1) for t in (q, k, k)]
+    out = kernel.flash_attn_varlen_func(*packed, begins, begins, 4096, 4096, causal=True)
+    assert (out if name != "vllm-flash-attn3" else out[0]).shape == (8192, 16, 128) and k.grad.shape == k.shape
+assert "s_aux" in inspect.signature(kernel.flash_attn_varlen_func).parameters  # that users of the hub look for
+with torch.device("meta"):
+    assert torch.ops.phantora_hub.attention(
+        3, *[torch.empty(2, 8, 4, 64)] * 3, None, None, 0, 0, 0.0, 0.1, True, -1, -1, 0.0, False
+    )[1].shape == (2, 4, 8)
+x = torch.empty(8192, 8192, device="cuda", dtype=torch.bfloat16)
+assert get_kernel("kernels-community/activation", version=1).layers.SiluAndMul()(x).shape == (8192, 4096)
+print(has_kernel("kernels-community/relu", version=1), has_kernel("me/other", version=1), flush=True)
+try:
+    get_kernel("me/other", version=1)
+except FileNotFoundError as error:
+    print(error, flush=True)
+torch.cuda.synchronize()
+"""
+LOAD = """
+def get_kernel(repo_id, *, version): raise ConnectionError("no network. Try later")
+def has_kernel(repo_id, *, version): raise ConnectionError("no network. Try later")
+"""
+HALVES = ("apex", "deep_gemm", "sageattention", "natten")
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +287,7 @@ def test_other_stand_ins(tmp_path: Path) -> None:
         "a and b do not fit: grouped_gemm",
         "Given normalized_shape=[100], expected input with shape [*, ...], got [8192, 4096]",
         "DeepGEMM: assertion failed: m == m_ and n == n_ and k == k_",
-        "deep_gemm.einsum has no stand-in: only its products run without its compiled half",
+        "deep_gemm.fp8_fp4_mega_moe has no stand-in: it needs its compiled half",
         "[1, 1, 2, 0]",
         "Only fp16 and bf16 are supported",
         "FlashAttention only supports fp16, bf16, and fp8_e4m3 data type",
@@ -198,3 +301,48 @@ def test_other_stand_ins(tmp_path: Path) -> None:
     assert 140e3 < times(run, "qk_int8")[0] < 200e3  # FlashAttention-3 in 8 bits
     both = times(run, "flash_fwd_sm90")
     assert all(220e3 < ns < 300e3 for ns in both) and 500e3 < times(run, "flash_bwd_sm90")[0] < 700e3
+
+
+def test_neighbourhoods_parts_of_apex_and_logits_of_an_index(tmp_path: Path) -> None:
+    for half in HALVES:
+        (tmp_path / half).mkdir()
+        (tmp_path / half / "__init__.py").touch()
+    (tmp_path / "program.py").write_text(NEIGHBOURS + APEX + INDEX)
+    run = trace(tmp_path, "--cluster", "1x1xH100", "program.py")
+    assert run.out.splitlines() == [
+        "Input axes must be greater than or equal to the product of kernel size and dilation. "
+        "Got kernel size 129, dilation 1, but dimension size was 128.",
+        "Blackwell FMHA forward can only run on the Blackwell (datacenter-class) architecture (SM100, SM103).",
+        "\"mlp_forward\" not implemented for 'BFloat16'",
+        "[[1.0, 0.0]]",
+        "Label type should be CUDA Long",
+        "`groups` of {16, 32} are only supported but 5 is passed",
+        "[0, 1, 2, 3]",
+        "DeepGEMM: assertion failed: num_heads == 32 or num_heads == 64",
+    ]
+    # 24 x 40 keys for each of 16,384 queries, in tiles of 8 x 16: 129 GFLOP, 130 us at 989 TFLOP/s
+    assert 130e3 < times(run, "natten_hopper_na2d_forward")[0] < 280e3
+    assert 1.5 < sum(times(run, "natten_na2d_backward")) / times(run, "natten_na2d_forward")[0] < 4.0
+    assert 40e3 < times(run, "natten_token_permute_2d")[0] < 60e3  # 134 MB: 40 us at 3.35 TB/s
+    assert 156e3 < times(run, "cunn_SoftMaxXEntropyForward")[0] < 230e3  # 524 MB: 156 us
+    assert 12e3 < times(run, "group_norm_nhwc_fwd_one_pass")[0] < 20e3  # 42 MB: 13 us
+    assert 350e3 < sum(times(run, "DistAdamWithParamRemainders")) < 550e3  # 7 passes over 168 MB: 350 us
+    assert 69e3 < times(run, "gelu_bias")[0] < 130e3  # 69 GFLOP
+    assert 278e3 < times(run, "mqa_logits")[0] < 1200e3  # 550 GFLOP: 278 us at 1,979 TFLOP/s
+
+
+def test_kernels_of_the_hub(tmp_path: Path) -> None:
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "__init__.py").write_text("from kernels.load import get_kernel, has_kernel\n")
+    (tmp_path / "kernels" / "load.py").write_text(LOAD)
+    (tmp_path / "program.py").write_text(HUB)
+    run = trace(tmp_path, "--cluster", "1x1xH100", "program.py")
+    assert run.out.splitlines() == [
+        "True False",
+        "the kernel me/other has no stand-in (known: flash-attn2, flash-attn3, vllm-flash-attn3, activation, relu, "
+        "rotary), and no download: ConnectionError: no network",
+    ]
+    assert run.err.count("kernels-community/flash-attn3 of the Hugging Face hub: a stand-in") == 1
+    assert [220e3 < ns < 300e3 for ns in times(run, "flash_fwd_sm90")] == [True] * 4
+    assert [500e3 < ns < 700e3 for ns in times(run, "flash_bwd_sm90")] == [True] * 2
+    assert 60e3 < times(run, "silu_and_mul")[0] < 80e3  # 201 MB: 60 us

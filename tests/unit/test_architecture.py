@@ -238,7 +238,14 @@ MANY_PARAMETERS = {
     # DeepEP's signatures
     "phantora/rank/deep_ep/buffer.py: dispatch",
     "phantora/rank/deep_ep/hybrid.py: dispatch_with_permute",
-    # signatures of the compiled halves of apex, flash-attn, causal-conv1d and mamba-ssm
+    # signatures of kernels of the Hugging Face hub
+    *(
+        f"phantora/rank/standins/hub_attention.py: flash_attn_{name}"
+        for name in ("func", "varlen_func", "with_kvcache")
+    ),
+    "phantora/rank/standins/hub_layers.py: loss",
+    # signatures of the compiled halves of apex, DeepGEMM, flash-attn, causal-conv1d and mamba-ssm
+    "phantora/rank/standins/deep_gemm_attention.py: fp8_fp4_paged_mqa_logits",
     "phantora/rank/standins/apex.py: backward_affine",
     "phantora/rank/standins/flash_attn_2.py: bwd",
     "phantora/rank/standins/flash_attn_2.py: fwd",

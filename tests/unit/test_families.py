@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from phantora.cost import KernelLaunch, OperatorSignature, Price, TensorSpec, model_for, parse_signature
 from phantora.cost import families as package
-from phantora.cost.families import base_name, class_of, families, family_of, gemm, identify
+from phantora.cost.families import base_name, class_of, families, family_of, gemm, identify, natten
 from phantora.cost.kernels import UNKNOWN_WAVE_ERROR
 from phantora.cost.machine import Machine
 from phantora.cost.parse import read_signature, write_signature
@@ -365,3 +365,22 @@ def test_grouped_products_take_the_tiles_of_their_groups(width: str) -> None:
         (product,) = gemm.from_signature(signature, name)
         errors.append(abs(gemm.product_ns(Machine(load_gpu("H200")), product) / row[key] - 1))
     assert len(errors) > 100 and sorted(errors)[len(errors) // 2] < 0.1
+
+
+def test_natten_is_attention_to_windows() -> None:
+    """Windows of 16 x 16 keys of 128 x 128 tokens, by tiles of 8 x 16: 24 x 40 keys a query where strides are 1."""
+    tokens = tensor(1, 16384, 16, 128)
+    grid, tiles = [128, 128], ([8, 16], [8, 16])
+
+    def fna(window: int, stride: int = 1, *, causal: bool = False) -> int:
+        each = [[window] * 2, [stride] * 2, [1, 1], [causal] * 2]
+        return ns("natten::hopper_na2d_forward", *[tokens] * 3, *each, 0.09, grid, grid, grid, *tiles, 1)
+
+    whole = ns("natten::hopper_fmha_forward", *[tokens] * 3, False, 0.09, 128, 128, 1, None, None, 0, 0)
+    torchs = ns("aten::_scaled_dot_product_cudnn_attention", *[tensor(1, 16, 16384, 128)] * 3, None, True, 0.0, False)
+    assert whole == pytest.approx(torchs, rel=0.05) and fna(128) == pytest.approx(whole, rel=0.05)
+    assert fna(16) / whole == pytest.approx(24 * 40 / 128**2, rel=0.2)
+    assert fna(16, 16) < 0.6 * fna(16) and fna(16, causal=True) < fna(16)
+    side = natten.Side(128, 16, queries=8, keys=8)
+    assert side.keys_of(0) == side.keys_of(7) == (0, 16) and side.keys_of(100) == (92, 108)
+    assert natten.Side(128, 16, causal=True).keys_of(3) == (0, 4) and natten.Side(128, 8, dilation=4).tokens == 32

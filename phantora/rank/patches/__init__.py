@@ -37,6 +37,7 @@ def patches() -> tuple[Patch, ...]:
         unpickling,
         worst_batch,
     )
+    from phantora.rank.standins import hub
 
     return (
         clock.PATCH,
@@ -60,6 +61,7 @@ def patches() -> tuple[Patch, ...]:
         rpc_channels.PATCH,
         tuning.PATCH,
         symmetric.PATCH,
+        hub.PATCH,
         standins.PATCH,
         shims.PATCH,
         loading.PATCH,

@@ -50,8 +50,11 @@ def _apex(module: str, *names: str, source: str = "apex", given: Mapping[str, st
     return Standin(module=module, package="apex", source=source, names=every, half="apex")
 
 
+_BOTH = ("forward", "backward")
+
+
 def _softmax(module: str, kind: str, *further: str) -> Standin:
-    names = {way: f"{kind}_{way}" for way in ("forward", "backward")} | {name: name for name in further}
+    names = {way: f"{kind}_{way}" for way in _BOTH} | {name: name for name in further}
     return _apex(module, source="masked_softmax", given=names)
 
 
@@ -60,6 +63,17 @@ _LISTS = (
     *("scale", "axpby", "l2norm", "l2norm_mp", "l2norm_scale", "unscale_l2norm", "adam", "adam_capturable"),
     *("adam_capturable_master", "sgd", "adagrad", "novograd", "lamb", "lamb_mp"),
 )
+_CONTRIB = (
+    ("fast_layer_norm", ("ln_fwd", "ln_bwd")),
+    ("group_norm_v2_cuda", ("gn", "gn_bwd")),
+    (
+        "distributed_adam_cuda",
+        tuple(f"multi_tensor_fused_adam{rest}" for rest in ("", "_capturable", "_with_param_remainders")),
+    ),
+    ("distributed_lamb_cuda", ("multi_tensor_lamb_compute_update_term", "multi_tensor_lamb_update_weights")),
+    ("fused_adam_cuda", ("adam", "adam_mt", "maybe_cast", "maybe_cast_mt")),
+)
+"""Modules of apex.contrib, and their functions."""
 STANDINS = (
     Standin(module="flash_attn_2_cuda", package="flash-attn", source="flash_attn_2"),
     Standin(
@@ -91,16 +105,40 @@ STANDINS = (
     Standin(module="grouped_gemm_backend", package="grouped_gemm", source="grouped"),
     Standin(module="megablocks_ops", package="megablocks", source="megablocks"),
     Standin(module="deep_gemm._C", package="deep_gemm", source="deep_gemm"),
+    Standin(module="natten.libnatten", package="natten", source="natten"),
     *(
         Standin(module=f"sageattention.{name}", package="sageattention", source="sage_attention")
         for name in ("_qattn_sm80", "_qattn_sm89", "_qattn_sm90", "_fused")
     ),
     _apex("fused_layer_norm_cuda", *_NORMS, *(f"rms_{name}" for name in _NORMS)),
     _apex("amp_C", *(f"multi_tensor_{name}" for name in _LISTS)),
+    _apex("fused_lamb_cuda", given={"lamb": "multi_tensor_lamb"}),
     _apex("fused_weight_gradient_mlp_cuda", "wgrad_gemm_accum_fp32", "wgrad_gemm_accum_fp16"),
     _softmax("scaled_upper_triang_masked_softmax_cuda", "causal"),
     _softmax("scaled_masked_softmax_cuda", "masked", "get_batch_per_block"),
     _softmax("scaled_softmax_cuda", "plain"),
+    _apex("mlp_cuda", source="apex_dense", given={name: f"mlp_{name}" for name in _BOTH}),
+    _apex(
+        "fused_dense_cuda",
+        *(f"linear_{part}_{way}" for part in ("bias", "gelu_linear") for way in _BOTH),
+        source="apex_dense",
+    ),
+    *(
+        _apex(module, source="apex_contrib", given={name: f"{stem}_{name}" for name in _BOTH})
+        for module, stem in (
+            ("xentropy_cuda", "xentropy"),
+            ("group_norm_cuda", "group_norm"),
+            ("focal_loss_cuda", "focal"),
+        )
+    ),
+    _apex(
+        "fused_index_mul_2d",
+        source="apex_contrib",
+        given={
+            f"{kind}_{way}": f"index_mul_{way}" for kind in ("float", "half") for way in (*_BOTH, "backward_backward")
+        },
+    ),
+    *(_apex(module, *names, source="apex_contrib") for module, names in _CONTRIB),
 )
 _said: set[str] = set()
 

@@ -15,6 +15,8 @@ from phantora.rank.patches.engine_calls import described, hashable
 from phantora.rank.patches.operator_announcer import Announcer
 
 PTX = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry {name}() {{ ret; }}\n"
+ONE_TO_ONE, TWO_TO_ONE = "aten::silu", "aten::silu_backward"
+"""Operators of torch that read one or two tensors, and write one."""
 _announcers: list[Announcer] = []
 _texts: dict[Any, bytes] = {}
 

@@ -37,6 +37,12 @@ class Package:
 
 _OF_HOPPER = "attention; hopper is a folder of flash-attn's source"
 _FLASH_3 = _without_build("FLASH_ATTENTION_SKIP_CUDA_BUILD", "./hopper", "FLASH_ATTENTION_FORCE_BUILD")
+_APEX_PARTS = (
+    *(f"apex.contrib.{name}" for name in ("bottleneck", "conv_bias_relu", "cudnn_gbn", "groupbn", "peer_memory")),
+    *("apex.contrib.transducer", "fast_bottleneck", "fused_conv_bias_relu", "cudnn_gbn_lib", "bnp"),
+    *("peer_memory_cuda", "nccl_p2p_cuda", "transducer_joint_cuda", "transducer_loss_cuda"),
+)
+"""Without a stand-in, and the compiled modules that they import."""
 PACKAGES = (
     Package("flash_attn.cute", "flash-attn-4", PRICED, "attention"),
     Package(
@@ -77,16 +83,18 @@ PACKAGES = (
     Package("flash_attn_3", "flash-attn 3", STANDIN, _OF_HOPPER, _FLASH_3),
     Package("xformers", "xformers", PRICED, "torch's attention; install the torch that its wheel is built for"),
     Package("sageattention", "sageattention", STANDIN, "version 1: Triton kernels by their IR; version 2: attention"),
-    Package("apex", "apex", STANDIN, "norms, softmax, optimizers and products as torch's", _SOURCE),
+    Package("apex", "apex", STANDIN, "norms, softmax, losses, optimizers and products as torch's", _SOURCE),
+    *(Package(each, "apex", REFUSED, "no stand-in for this part of apex", "-") for each in _APEX_PARTS),
     Package("megablocks", "megablocks", STANDIN, "torch's sorts and sums, Triton kernels by their IR", _SOURCE),
     Package(
         "deep_gemm",
         "deep_gemm",
         STANDIN,
-        "products as torch's",
+        "products as torch's, logits of an index as attention",
         "DG_SKIP_CUDA_BUILD=1 pip install ./DeepGEMM --no-build-isolation",
     ),
-    Package("natten", "natten", REFUSED, "no stand-in for its library", "-"),
+    Package("natten", "natten", STANDIN, "attention to windows", "pip install natten --no-build-isolation"),
+    Package("kernels", "kernels", STANDIN, "kernels of the Hugging Face hub that Phantora has; others are downloaded"),
 )
 
 
