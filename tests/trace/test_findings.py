@@ -227,6 +227,19 @@ def test_synchronisation(tmp_path: Path) -> None:
     assert path.by_class == {"gemm": 800 * US, "host": 200 * US} and path.gain == {"gemm": 700 * US, "host": 200 * US}
 
 
+def test_a_wait_costs_no_more_than_it_takes(tmp_path: Path) -> None:
+    """The host waits for 50 us, then loads data for 200."""
+    run = Drawn(1)
+    run.kernel(0, 0, 500, 0)
+    run.kernel(0, 700, 1000, 700)
+    for step in range(2):
+        run.add(Kind.SYNC, 0, step * STEP + 450 * US, step * STEP + 500 * US, "cudaStreamSynchronize")
+    assert words(run.report(tmp_path)) == [
+        "Host-bound: for 150.00 us of a step (15.0%) the GPU waits for the host to launch.",
+        "Synchronisation: for 50.00 us of a step (5.0%) the GPU is idle because the host had waited for it.",
+    ]
+
+
 def test_two_communicators(tmp_path: Path) -> None:
     run = Drawn(4)
     run.group(0, "tp", (0, 1))

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import numpy as np
 
-from phantora.trace.analysis.outlier_steps import Content, notes
+from phantora.trace.analysis.outlier_steps import Content, notes, recurring_waits
 
 
 def content(kernels: int = 100, backward: int = 40, to_host: int = 0, forward: int = 20) -> Content:
@@ -22,6 +22,15 @@ def noted(*steps: tuple[float, Content]) -> dict[int, str]:
 def test_one_steady_step_stands_for_the_run() -> None:
     """Of the steps after the first the second makes a communicator and waits, the third is as all that would follow."""
     assert noted((900, content()), (268, content()), (90, content())) == {1: "start-up", 2: "waits"}
+
+
+def test_steps_that_wait_until_the_end_are_part_of_the_run() -> None:
+    """Two workers of a DataLoader are ready at once, so every other step waits; a collector runs every tenth."""
+    notes = {1: "start-up", 2: "waits"} | dict.fromkeys((6, 8, 10, 12), "waits")
+    assert recurring_waits(notes, range(1, 13)) == ({1: "start-up"}, True)
+    notes = {1: "start-up"} | dict.fromkeys((10, 20, 30), "waits")
+    assert recurring_waits(notes, range(1, 31)) == (notes | dict.fromkeys((10, 20, 30), "recurring waits"), False)
+    assert recurring_waits({1: "start-up", 2: "waits", 3: "waits", 4: "waits"}, range(1, 31))[0][4] == "waits"
 
 
 def test_one_evaluation() -> None:

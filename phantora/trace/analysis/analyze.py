@@ -167,7 +167,7 @@ def steady_times(log: Log, steps: Steps) -> dict[str, Any]:
             following[position] = first_row(o) or following[position]
         if window.span.steady:
             found.append(mean_times(parts, None))
-    steady = mean_times(_middle_half(found), None)
+    steady = mean_times(found if steps.waiting else _middle_half(found), None)
     return {name: getattr(steady, name) for name in _TIMES} | {"stalls": steady.stalls}
 
 
@@ -284,8 +284,9 @@ class _Pass:
         ranks = [self._rank(position, peak) for position in range(len(self.ranks))]
         totals = _totals(ranks, peak)
         parts = [s.times for s in _steady(totals)]
-        waits = _waits(parts) if self.meta.of_real else None
-        steady = mean_times(_middle_half(parts) if waits is None else parts, peak)
+        mixed = self.steps.waiting
+        waits = _waits(parts) if self.meta.of_real or mixed else None
+        steady = mean_times(_middle_half(parts) if waits is None and not mixed else parts, peak)
         if self.steps.predicted:
             steady = _settled(self.log, steady, peak)
         exposure = self._exposure(steady)
@@ -340,7 +341,7 @@ class _Pass:
                 apart.setdefault(step.note, []).append(step.number)
         hosts = None
         if self.unfiltered:
-            hosts = other_hosts(self.log.trailer, self.steps.identical(), steady.time)
+            hosts = other_hosts(self.log.trailer, self.steps.identical(), steady.time, self.steps.waiting)
         uneven = self.uneven.report()
         on_hosts = hosts.relative(steady.time) if hosts else None
         if self.meta.of_real:

@@ -46,20 +46,24 @@ class OtherHosts:
         return 1 - self.low / step, self.high / step - 1
 
 
-def steps_by_host(trailer: dict[str, Any], steady: Collection[int]) -> dict[float, float]:
-    """Median of the steps with the numbers `steady`, ns, by factor on the host's time; empty if the log has none."""
+def steps_by_host(trailer: dict[str, Any], steady: Collection[int], waiting: bool = False) -> dict[float, float]:
+    """Median of the steps with the numbers `steady`, ns, by factor on the host's time; empty if the log has none. The
+    mean, where many are `waiting`."""
     reported = trailer.get("host_sensitivity", {}).get("steps_ns", {})
     found: dict[float, float] = {}
     for factor, by_number in reported.items():
         times = [float(ns) for number, ns in by_number.items() if int(number) in steady]
         if times:
-            found[float(factor)] = statistics.median(times)
+            found[float(factor)] = statistics.mean(times) if waiting else statistics.median(times)
     return found
 
 
-def other_hosts(trailer: dict[str, Any], steady: Collection[int], step: float) -> OtherHosts | None:
-    """`step`: ns of the median of the steps `steady` on the simulated host. None where the log does not tell."""
-    by_host = steps_by_host(trailer, steady)
+def other_hosts(
+    trailer: dict[str, Any], steady: Collection[int], step: float, waiting: bool = False
+) -> OtherHosts | None:
+    """`step`: ns of the median of the steps `steady` on the simulated host, or of their mean if many are `waiting`.
+    None where the log does not tell."""
+    by_host = steps_by_host(trailer, steady, waiting)
     if not by_host:
         return None
     reported = trailer["host_sensitivity"]

@@ -151,21 +151,28 @@ def idle_time(o: Occupancy, latency: int, gap: int, following: NextRow | None) -
     launch = np.append(launches, -1)[found]
     start = np.append(starts, 0)[found]
     late = ~last & (launch > a)
-    synced = np.zeros(len(a), bool)
-    waited = o.syncs["end"] > o.syncs["start"]
-    if bool(waited.any()):
-        ends = np.append(np.sort(o.syncs["end"][waited]), np.iinfo(np.int64).min)
-        before = np.searchsorted(ends[:-1], launch, "right") - 1  # -1 finds the sentinel
-        synced = late & (ends[before] >= a)
+    cost = np.where(late, np.minimum(_waited(o.syncs, a, launch), b - a), 0)
     brief = ~last & ~late & ((launch + latency > a) | (start - a <= gap))
+    part = np.flatnonzero(cost)
     causes = {
-        "host": late & ~synced,
-        "synchronisation": synced,
+        "host": late & (cost < b - a),
+        "synchronisation": np.zeros(len(a), bool),
         "launch gap": brief,
         "dependency": ~(last | late | brief),
         "end": last,
     }
-    return Idle(a, b, causes)
+    for cause, own in causes.items():  # the part that a wait costs is an interval of its own
+        causes[cause] = np.append(own, np.full(len(part), cause == "synchronisation"))
+    return Idle(np.append(a + cost, a[part]), np.append(b, (a + cost)[part]), causes)
+
+
+def _waited(syncs: Columns, begin: Ints, end: Ints) -> Ints:
+    """ns of the waits that end between each `begin` and `end`: without them the host had launched so much earlier."""
+    order = np.argsort(syncs["end"], kind="stable")
+    ends, whole = syncs["end"][order], np.append(0, np.cumsum((syncs["end"] - syncs["start"])[order]))
+    first, last = np.searchsorted(ends, begin, "left"), np.searchsorted(ends, end, "right")
+    found: Ints = np.maximum(whole[last] - whole[np.minimum(first, last)], 0)
+    return found
 
 
 def first_row(o: Occupancy) -> NextRow | None:

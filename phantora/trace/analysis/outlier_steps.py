@@ -19,6 +19,7 @@ _MORE, _FEWER = 1.02, 0.9  # kernels than the typical step's
 _CHECKPOINT = 1 << 20  # bytes to the host beyond the typical step's
 _HICCUP = 1.5  # times as long with the same work
 _USUAL = 1.05  # times the shortest or longest of the others: a first step within is like them
+_RECUR, _LATE, _OFTEN = 3, 2 / 3, 0.15  # steps that wait: how many, how far into the run, and their share
 _RISING = 4  # steps, of which each has more kernels than the one before
 MORE_WORK = "more work"
 _WORK = ("evaluation", MORE_WORK)
@@ -26,6 +27,8 @@ CUT = "cut"
 """The note of a real trace's first or last step that the trace does not have as a whole."""
 WAITS = "waits"
 """The note of a step that takes longer with the same work."""
+RECURRING = "recurring waits"
+"""The note of such steps if some wait until the run's end, but few."""
 ONCE = ("start-up", "recompile", "autotuning", WAITS, SETTLING, FAULT)
 """Notes of steps that a longer run would not have more of."""
 
@@ -99,6 +102,17 @@ def notes(
     if len(found) == len(numbers):  # then none of the notes means anything
         return {} if real else {numbers[0]: "start-up"}
     return found
+
+
+def recurring_waits(found: Mapping[int, str], numbers: Sequence[int]) -> tuple[dict[int, str], bool]:
+    """`found` by which steps that wait are outliers only where a longer run would not have more of them; and whether
+    they are so many that the steps of `numbers` are a mix of them and others."""
+    waiting = [number for number, note in found.items() if note == WAITS]
+    if len(waiting) < _RECUR or max(waiting) <= numbers[int(_LATE * (len(numbers) - 1))]:
+        return dict(found), False
+    often = len(waiting) > _OFTEN * len(numbers)
+    others = {number: note for number, note in found.items() if note != WAITS}
+    return (others, True) if often else (others | dict.fromkeys(waiting, RECURRING), False)
 
 
 def work_rises(contents: Mapping[int, Sequence[Content]]) -> bool:

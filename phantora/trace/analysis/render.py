@@ -42,6 +42,7 @@ from phantora.trace.analysis.summary import (
     rounded,
     step_with_bar,
     who,
+    wide_range,
 )
 from phantora.trace.analysis.text_table import text_table
 from phantora.trace.analysis.units import cut, duration, percent, rate, short_name, size
@@ -192,7 +193,8 @@ def _headline(report: Report, console: Console) -> None:
             of = STEPS_OR_LAYERS
         if not h.settled:
             of = "settled, by the power model: the run ends before"
-        parts = [f"[bold]{step_with_bar(h)}[/bold] a step, {of if h.waits is None else host_bound(report)}"]
+        without = ", without the CPU time of the data" if h.widest == "data" else ""
+        parts = [f"[bold]{step_with_bar(h)}[/bold] a step{without}, {of if h.waits is None else host_bound(report)}"]
     if h.short:
         parts.append(f"the GPUs' clocks still settle for {duration(h.short)}")
     if h.mfu is not None:
@@ -204,6 +206,8 @@ def _headline(report: Report, console: Console) -> None:
     if h.throughput is not None and h.throughput.samples_per_second:
         parts.append(f"[bold]{counted(h.throughput.samples_per_second, h.error)}[/bold] samples/s")
     console.print(", ".join(parts), highlight=False)
+    if why := wide_range(report):
+        console.print(f"Range: {why}", highlight=False, markup=False)
     if other := other_mfu(report):
         console.print(f"MFU: {other}", highlight=False, markup=False)
     drawn = energy(report)

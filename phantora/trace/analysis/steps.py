@@ -29,7 +29,7 @@ from phantora.trace.analysis.iterations import (
     read_marks,
     repeated_annotations,
 )
-from phantora.trace.analysis.outlier_steps import MORE_WORK, WAITS, Content, notes, work_rises
+from phantora.trace.analysis.outlier_steps import MORE_WORK, WAITS, Content, notes, recurring_waits, work_rises
 from phantora.trace.analysis.repetition import by_repetition
 from phantora.trace.analysis.settled_steps import SETTLING, Settled, settle
 from phantora.trace.reader import Log
@@ -83,6 +83,8 @@ class Steps:
     """The only step is the first of the program, with its start-up."""
     short_ns: float = 0.0
     """ns by which the run is too short to settle, where no replay gives the settled step."""
+    waiting: bool = False
+    """Many steps take longer than others, as they wait: only the mean of all stands for the run."""
     may_be_layers: bool = False
     """They are found by repetition, without a backward pass and a wait of the host: they may be the layers of one."""
 
@@ -246,6 +248,7 @@ def _steps(log: Log, iterations: Iterations, marks: Marks) -> Steps | None:
         **_compiling(found, marks),
     }
     noted |= {number: why for number, why in special.items() if noted.get(number, WAITS) in (WAITS, MORE_WORK)}
+    noted, waiting = recurring_waits(noted, sorted({number for own in timed.values() for number, _ in own}))
     settled = Settled({}) if work_rises(contents) else _settle(log, iterations.source, found, noted)
     noted |= settled.notes
     of_rank = {rank: [replace(s, note=noted.get(s.number, "")) for s in own] for rank, own in found.items()}
@@ -258,6 +261,7 @@ def _steps(log: Log, iterations: Iterations, marks: Marks) -> Steps | None:
         predicted=settled.predicted,
         starting=starting,
         short_ns=settled.short_ns,
+        waiting=waiting,
         may_be_layers=iterations.source == "pattern"
         and not any(w.content.backward.any() or np.median(w.content.waited[1::2]) > 0 for w in launched.values()),
     )

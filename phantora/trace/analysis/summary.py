@@ -50,7 +50,7 @@ def lines(report: Report) -> list[tuple[str, str]]:
         ("MFU", other_mfu(report)),
         ("FP32", slow_products(report)),
     ]
-    found += [("RANGE", _range(report)), ("HOST", _host(report))]
+    found += [("RANGE", wide_range(report)), ("HOST", _host(report))]
     if report.step_source != "run":
         found.append(("ENERGY", energy(report)))
         found.append(("HELD UP", held_up(report)))
@@ -108,6 +108,8 @@ def _step(report: Report) -> str:
     if report.step_source == "run":
         return f"{rounded(h.step_time, h.error)} from first to last: no steps were found in this run"
     parts = [step_with_bar(h)]
+    if h.widest == "data":
+        parts[0] += ", without the CPU time of the data"
     if h.throughput is not None and h.throughput.tokens_per_second:
         parts.append(f"{counted(h.throughput.tokens_per_second, h.error)} tokens/s")
     elif h.throughput is not None and h.throughput.samples_per_second:
@@ -115,7 +117,8 @@ def _step(report: Report) -> str:
     if h.mfu is not None:
         parts.append(f"MFU {100 * h.mfu:.1f} %")
     if h.waits is not None:
-        return f"{parts[0]}, {host_bound(report)}" + "".join(f"   {part}" for part in parts[1:])
+        text = f"{parts[0]}, {host_bound(report)}"
+        return "   ".join([text, *parts[1:], *(_unequal(report) if h.error is not None else [])])
     return "   ".join([*parts, *([STEPS_OR_LAYERS] if report.may_be_layers else [*_steps(h), *_unequal(report)])])
 
 
@@ -170,10 +173,10 @@ def _wide(h: Headline) -> bool:
     return max(h.error or 0.0, h.error_above or 0.0) > WIDE
 
 
-def _range(report: Report) -> str:
+def wide_range(report: Report) -> str:
     """What widens a wide error bar, and the command that narrows it."""
     h = report.headline
-    if not _wide(h) or h.widest in ("", "host"):  # HOST tells of the host
+    if h.widest in ("", "host") or not (_wide(h) or h.widest == "data"):  # HOST tells of the host
         return ""
     bar = f"-{100 * (h.error or 0.0):.0f} % +{100 * (h.error_above or 0.0):.0f} %"
     return f"{bar}: {narrower(h.widest)}"
@@ -202,7 +205,8 @@ def _host(report: Report) -> str:
     remedy = "" if measured else f"; {_NARROWER_HOST}"
     pace = float(report.metadata.get("extra", {}).get("host", {}).get("pace", 1.0))
     slowest = f"; slowest rank x {pace:.2f} (rank_spread)" if pace > 1.005 else ""
-    return f"limits the step and its range{slowest}{remedy}"
+    what = "the step" if report.headline.widest == "data" else "the step and its range"
+    return f"limits {what}{slowest}{remedy}"
 
 
 def host_effect(report: Report) -> float:
@@ -214,7 +218,7 @@ def host_effect(report: Report) -> float:
 def step_with_bar(h: Headline) -> str:
     """``27.0 ms (26.3 to 28.6)``."""
     step = rounded(h.step_time, h.error)
-    if h.waits is not None:
+    if h.waits is not None and h.error is None:
         _, scale = _unit(h.step_time)
         return f"{rounded(h.step_time, _SPREAD)} ({h.lowest / scale:.0f} to {h.highest / scale:.0f})"
     if h.error is None or h.error_above is None:
