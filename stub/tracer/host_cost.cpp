@@ -100,7 +100,10 @@ bool charge_memory(const Frame &f, Values outputs) {
 void charge_copied(const Frame &f) {
   if (f.args.size() < 2 || !f.args[0].isTensor() || !f.args[1].isTensor()) return;
   const Tensor &to = f.args[0].toTensor(), &from = f.args[1].toTensor();
-  if (is_host(to) && from.defined() && from.is_cuda()) ph_charge_bytes(PH_API_HOST_FAULT_GIB, take_new(to));
+  if (!is_host(to) || !from.defined() || !from.is_cuda()) return;
+  size_t fresh = take_new(to);
+  ph_range pinned;  // its pages were made when it was pinned
+  if (fresh && !ph_memory_find(to.const_data_ptr(), &pinned)) ph_charge_bytes(PH_API_HOST_FAULT_GIB, fresh);
 }
 
 // torch.tensor() of a Python list makes an empty tensor on the CPU, writes number after number to it and calls

@@ -52,6 +52,10 @@ for name, file in ("written", "/tmp/call.py"), ("generated", f"/tmp/torchinducto
     measure(f"{name} code", lambda: call(0))
 weight = torch.zeros(2 << 20, device="cuda")  # 8 MiB
 pinned = torch.empty(32 << 20, dtype=torch.uint8, pin_memory=True)
+bare, made = torch.UntypedStorage(40 << 20, device="cpu"), torch.zeros(40 << 20, dtype=torch.uint8, device="cuda")
+measure("bare storage", lambda: bare.copy_(made.untyped_storage()))
+measure("bare storage again", lambda: bare.copy_(made.untyped_storage()))
+del bare, made
 kept = torch.zeros(64 << 20)
 del kept
 sharded = distribute_tensor(weight, init_device_mesh("cuda", (2,)), [Shard(0)])
@@ -119,6 +123,12 @@ def test_operators_on_cpu_tensors_take_the_bytes_that_they_move(run: Run) -> Non
     assert times["DeepSpeedCPUAdam"] == pytest.approx(28 * 4 * share, rel=0.1), "28 bytes a parameter"
     assert max(times["few"], times["rows"]) < 0.5 * times["in place"], "calls, and three rows"
     assert times["three threads"] == pytest.approx(32 * of("HOST_MOVE_GIB", "HOST_SATURATED_GIB", 3, 2), rel=0.1)
+
+
+def test_a_storage_that_python_makes_has_new_pages(run: Run) -> None:
+    times = run.report()
+    pages = 40 * host_costs()["HOST_FAULT_GIB"] / 1e6 / 1024
+    assert times["bare storage"] - times["bare storage again"] == pytest.approx(pages, rel=0.1)
 
 
 def test_the_memory_of_the_host_is_counted(run: Run) -> None:

@@ -126,7 +126,6 @@ class Checkpoints:
 
             module.save = torch.save = self._file(module.save, 1, "f")
             module.load = torch.load = self._read_file(module.load)
-            torch.UntypedStorage.cpu = _to_host  # type: ignore[method-assign]
 
     @property
     def _ranks(self) -> int:
@@ -328,15 +327,6 @@ class Checkpoints:
             return not self._moves() or ends <= self._runtime.now()
 
         future.result, future.done = timed_result, timed_done
-
-
-def _to_host(storage: Any) -> Any:
-    """``UntypedStorage.cpu``. torch's own takes memory from an allocator that the tracer does not see."""
-    import torch
-
-    if storage.device.type == "cpu":
-        return storage
-    return torch.empty(storage.size(), dtype=torch.uint8).untyped_storage().copy_(storage, False)
 
 
 def _replace(owner: Any, name: str, changed: Any) -> None:
