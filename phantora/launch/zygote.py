@@ -35,9 +35,10 @@ _BOOTSTRAP = (
 
 
 class Zygote:
-    """Such a process, which has imported `modules`. Close it: what it has forked ends then."""
+    """Such a process, which has imported `modules`. Close it: what it has forked ends then. `environment`: all of its
+    variables (None: this process')."""
 
-    def __init__(self, modules: Sequence[str]) -> None:
+    def __init__(self, modules: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         root = str(Path(phantora.__file__).resolve().parent.parent)
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
@@ -49,6 +50,7 @@ class Zygote:
                 stdout=subprocess.DEVNULL,
                 stderr=None if os.environ.get("PHANTORA_DEBUG") else subprocess.DEVNULL,
                 start_new_session=True,
+                env=environment,
             )
 
     def start(

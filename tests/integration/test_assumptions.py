@@ -245,7 +245,7 @@ def test_unknown_flags_end_loops_when_told() -> None:
     )
     assert run(text).value.split() == ["1", "1", "1", "1"]
     assert run(text, "iterations=7").value.split() == ["7", "13", "7", "13"]
-    assert run(text, "iterations=7@<string>:99").value.split() == ["1", "1", "1", "1"]
+    assert run(text, "iterations=7@script.py:99").value.split() == ["1", "1", "1", "1"]
 
 
 def test_unknown_reals_end_loops_when_told() -> None:
@@ -260,10 +260,12 @@ def test_unknown_reals_end_loops_when_told() -> None:
     plain = run(text)
     assert plain.value.splitlines() == ["[1, 1, 1]", "0.0"]
     names = [record["blob"].decode() for record in plain.of("DEFINE_NAME")]
-    place = next(name for name in names if name.startswith("assumed: the real 0 is read")).rpartition(" at ")[2]
-    assert run(text, f"iterations=7@{place}").value.splitlines() == ["[7, 7, 7]", "0.0"]
+    read = [name.rpartition(" at ")[2] for name in names if name.startswith("assumed: the real 0 is read")]
+    place, in_lambda, _ = read
+    assert run(text, f"iterations=7@{place}").value.splitlines() == ["[7, 7, 1]", "0.0"]
+    assert run(text, f"iterations=7@{in_lambda}").value.splitlines() == ["[1, 1, 7]", "0.0"]
     counted = text.replace("read(x.norm()) < 1e-3", "read((x.abs() > 1e-3).sum()) == 0")
-    assert run(counted, f"iterations=7@{place}").value.splitlines() == ["[7, 7, 7]", "0.0"]
+    assert run(counted, f"iterations=7@{place}").value.splitlines() == ["[7, 7, 1]", "0.0"]
 
 
 def test_a_share_of_drafted_tokens_is_accepted() -> None:

@@ -1,7 +1,7 @@
 """Runs code as rank 0 of a session without a simulator, and decodes what it wrote to its ring.
 
-:func:`run` forks; :func:`run_script` starts a fresh interpreter with the stubs loaded, for code
-that needs torch. Requests are answered at once: status 0, at the time of the request.
+:func:`run` forks this process, :func:`run_script` one that has imported torch on the stubs. Requests
+are answered at once: status 0, at the time of the request.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import pickle
-import subprocess
-import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -23,12 +22,12 @@ import numpy as np
 
 from phantora.wire import layout, records
 from phantora.wire.session import Session, SessionConfig
+from tests.support import forked
 
 RECORD = layout.dtype(layout.Record)
 BLOB = layout.dtype(layout.Blob)
 REPLY = layout.dtype(layout.Reply)
 BLOB_KIND = layout.Kind.names().index("BLOB")
-REPOSITORY = Path(__file__).parent.parent.parent
 DEVICE: Mapping[str, Any] = {
     "name": b"NVIDIA H100 80GB HBM3",
     "major": 9,
@@ -255,15 +254,6 @@ def run(
     return Dump(reader.records, status, pickle.loads(value) if value else None, stderr)
 
 
-_PROLOGUE = """
-import ctypes, os
-from phantora import stubs
-library = stubs.load(stubs.ensure())
-import torch
-assert library.ph_connect({fd}, 0, 0, {devices}) == 0
-"""
-
-
 def run_script(
     text: str,
     *,
@@ -274,7 +264,7 @@ def run_script(
     keep: bool = True,
     **settings: Any,
 ) -> Dump:
-    """Runs `text` in a new interpreter: stubs loaded, torch imported, connected as rank 0.
+    """Runs `text` in a new process: stubs loaded, torch imported, connected as rank 0.
 
     `library` is the rank runtime. What the script prints is the dump's ``value``. Without `keep` it has no records.
     """
@@ -284,18 +274,15 @@ def run_script(
     follower = threading.Thread(target=_follow, args=(reader, ended))
     follower.start()
     try:
-        result = subprocess.run(
-            [sys.executable, "-c", _PROLOGUE.format(fd=session.fd, devices=devices) + text + "\nlibrary.ph_exit(0)\n"],
-            pass_fds=(session.fd,),
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            env={
-                **os.environ,
-                **(environment or {}),
-                "PYTHONPATH": os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH")))),
-            },
-        )
+        with tempfile.TemporaryDirectory() as folder:
+            (file := Path(folder, "script.py")).write_text(text)
+            result = forked.completed(
+                ("tests.support.script",),
+                ("tests.support.script", str(os.getpid()), str(session.fd), str(devices), str(file)),
+                {**os.environ, **(environment or {}), "PYTHONPATH": forked.python_path()},
+                os.getcwd(),
+                timeout,
+            )
     finally:
         ended.set()
         follower.join()

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
-import io
 import json
 import os
 import re
-import signal
 import subprocess
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,13 +18,15 @@ import pyarrow.compute as pc
 
 from phantora.framework_logs import StepLog, read_step_log
 from phantora.launch.shared_forkserver import VARIABLE
-from phantora.launch.zygote import Zygote
 from phantora.run_process import PHANTORA
 from phantora.trace.reader import is_log, open_log
+from tests.support import forked
 from tests.support.verdicts import agrees
 
 SERVER = "TEST_SERVER"
 """The variable with the path of the fork server of all tests (conftest.py)."""
+_PHANTORA = ("phantora.cli.report", "phantora.cli.trace", "phantora.runs.preload")
+"""Modules of `phantora` that most commands import."""
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 
 
@@ -97,28 +94,8 @@ def phantora(
 
     Its process is forked from one that has imported its modules, which takes a second.
     """
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        own = {**environment(shared=True), **more}
-        process = _zygote().start("phantora", arguments, own, out.fileno(), err.fileno(), str(cwd))
-        try:
-            status = process.wait(timeout)
-        except subprocess.TimeoutExpired as late:
-            process.send_signal(signal.SIGKILL)
-            raise subprocess.TimeoutExpired(list(arguments), timeout, _text(out), _text(err)) from late
-        return subprocess.CompletedProcess(list(arguments), status, _text(out), _text(err))
-
-
-@cache
-def _zygote() -> Zygote:
-    """That of this worker."""
-    made = Zygote(("phantora.cli.report", "phantora.cli.trace", "phantora.runs.preload"))
-    atexit.register(made.close)
-    return made
-
-
-def _text(file: BinaryIO) -> str:
-    file.seek(0)
-    return io.TextIOWrapper(io.BytesIO(file.read())).read()  # whose ends of lines are \n
+    own = {**environment(shared=True), **more}
+    return forked.completed(_PHANTORA, ("phantora", *arguments), own, str(cwd), timeout)
 
 
 def environment(*, shared: bool) -> dict[str, str]:
