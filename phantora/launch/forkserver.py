@@ -42,7 +42,7 @@ import phantora
 from phantora import process
 from phantora.errors import PhantoraError, limit_of_processes
 from phantora.launch.imported import ImportedFiles
-from phantora.rank import deep_ep
+from phantora.rank import deep_ep, shims
 from phantora.rank.main import RankTask, become_rank
 from phantora.rank.patch import Rank
 from phantora.rank.stub_loader import find_stubs, install_tracer, load_stubs
@@ -154,6 +154,8 @@ def load_base(stubs: str, devices: int, imports: tuple[str, ...]) -> Base:
             raise _needs_rank(name) from None
         if _cuda_is_lost():
             raise _needs_rank(name)
+    with suppress(PhantoraError):  # ranks report it
+        shims.shims()  # their modules, and the metadata of all packages
     return Base(rank)
 
 
@@ -166,12 +168,13 @@ def _import_shared(shared: Sequence[str], devices: int) -> bool:
     return not shared or not _cuda_is_lost()
 
 
-def _settle() -> None:
-    """No collection looks at what was imported any more, here or in a fork: that takes half a second, and copies of all
-    pages."""
+def _settled(base: Base) -> Base:
+    """`base`, when no collection looks at what was imported any more, here or in a fork: that takes half a second, and
+    copies of all pages."""
     gc.collect()
     gc.freeze()
     process.release_free_memory()
+    return replace(base, rank=replace(base.rank, frozen=gc.get_freeze_count()))
 
 
 class ForkServer:
@@ -239,7 +242,7 @@ class ForkServer:
             if not _import_shared(wanted.shared, wanted.devices):
                 self._notify("spoiled")  # torch
                 _begin_anew(self._link, self._environment, many=False)
-            _settle()
+            base = _settled(base)
         self._base = base
         base.rank.runtime.ph_assume_devices(wanted.devices)
         install_tracer(base.rank)
@@ -465,8 +468,7 @@ def _load_for_all(message: Mapping[str, Any]) -> Base | dict[str, str]:
             return {"is": "failed", "message": str(error)}
         if not _import_shared(message["shared"], message["devices"]):
             return {"is": "spoiled"}
-    _settle()
-    return replace(base, printed=os.pread(file, PRINTED_BYTES, 0).decode(errors="replace"))
+    return replace(_settled(base), printed=os.pread(file, PRINTED_BYTES, 0).decode(errors="replace"))
 
 
 @contextmanager

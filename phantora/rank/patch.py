@@ -33,6 +33,8 @@ class Rank:
     """The loaded library of ``stub/rank``."""
     served_port: str | None = None
     """Address of the TCPStore that the run serves in a process of its own; None: there is none, or no rank yet."""
+    frozen: int | None = None
+    """Objects that the garbage collector does not go through: to count them takes 35 ms. None: not counted yet."""
 
     @property
     def tracer(self) -> Path:

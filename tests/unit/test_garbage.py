@@ -22,27 +22,39 @@ PER = {Api.GC_IMPORTED: 100, Api.GC_OBJECT: 10}
 
 
 @contextmanager
-def objects(monkeypatch: pytest.MonkeyPatch, *, frozen: int, own: int, young: int = 0) -> Iterator[None]:
+def objects(monkeypatch: pytest.MonkeyPatch, *, own: int, young: int = 0) -> Iterator[None]:
     counts = {None: own, 0: young, 1: 0}
     with monkeypatch.context() as patched:
-        patched.setattr(gc, "get_freeze_count", lambda: frozen)
         patched.setattr(gc, "get_objects", lambda generation=None: range(counts[generation]))
         yield
 
 
-def collector(clock: Clock, counted: bool = False) -> Collector:
-    return Collector(replace(clock.runtime(), times_ns=lambda api, n: PER[api] * n), counted)
+def collector(clock: Clock, imported: int, counted: bool = False) -> Collector:
+    return Collector(replace(clock.runtime(), times_ns=lambda api, n: PER[api] * n), counted, imported)
 
 
-def test_a_full_collection_takes_time_by_its_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["freeze", "unfreeze"])
+def test_a_full_collection_takes_time_by_its_objects(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     clock = Clock()
-    own = collector(clock)
-    collect, freeze = own.collect(lambda generation: generation), own.freeze(lambda: None)
-    with objects(monkeypatch, frozen=311_296, own=65_536):
+    own = collector(clock, 311_296)
+    collect, freeze = own.collect(lambda generation: generation), getattr(own, name)(lambda: None)
+    with objects(monkeypatch, own=65_536):
         assert collect(1) == 1 and clock.time == 0, "young objects alone"
         assert collect() == 2 and clock.time == 311_296 * 100 + 65_536 * 10
         freeze()
         assert collect() == 2 and clock.time == 311_296 * 100 + 2 * 65_536 * 10
+
+
+def test_objects_that_are_frozen_before_the_program_begins_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, moves = Clock(), False
+    runtime = replace(clock.runtime(), times_ns=lambda api, n: PER[api] * n, moves_clock=lambda: moves)
+    own = Collector(runtime, False, 16_384)
+    collect, freeze = own.collect(lambda generation: generation), own.freeze(lambda: None)
+    with objects(monkeypatch, own=16_384):
+        freeze()
+    moves = True
+    with objects(monkeypatch, own=0):
+        assert collect() == 2 and clock.time == 32_768 * 100
 
 
 @pytest.mark.parametrize(("counted", "full"), [(True, [22, 44]), (False, [])])
@@ -50,8 +62,8 @@ def test_new_objects_of_a_quarter_of_the_old_ones_begin_one(
     monkeypatch: pytest.MonkeyPatch, counted: bool, full: list[int]
 ) -> None:
     clock, found = Clock(), []
-    own = collector(clock, counted)
-    with objects(monkeypatch, frozen=16_384, own=0, young=300):
+    own = collector(clock, 16_384, counted)
+    with objects(monkeypatch, own=0, young=300):
         for number in range(1, 50):
             before = clock.time
             for generation in (0, 1):

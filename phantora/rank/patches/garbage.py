@@ -39,12 +39,13 @@ def _rounded(count: int) -> int:
 
 
 class Collector:
-    """CPython's counters, and the time of full collections. `imported` objects are frozen in a rank alone."""
+    """CPython's counters, and the time of full collections. `imported` objects are frozen in a rank alone; None: there
+    are those that are frozen now."""
 
-    def __init__(self, runtime: Runtime, counted: bool) -> None:
+    def __init__(self, runtime: Runtime, counted: bool, imported: int | None = None) -> None:
         self._runtime = runtime
         self._counted = counted
-        self._freezes = False  # the program froze all that there was
+        self._imported = gc.get_freeze_count() if imported is None else imported
         self._asked = False
         self._total: int | None = None  # objects at the last full collection
         self._pending = 0  # that have become old since
@@ -67,15 +68,27 @@ class Collector:
         return collecting
 
     def freeze(self, freeze: Callable[[], None]) -> Callable[[], None]:
-        """`freeze`, after which collections do not go through imported objects."""
+        """`freeze`. Collections go through imported objects until the program calls it."""
 
         @functools.wraps(freeze)
         def freezing() -> None:
-            freeze()
             if self._moves():
-                self._freezes, self._rounds = True, 0
+                self._imported, self._rounds = 0, 0
+            else:
+                self._imported += len(gc.get_objects())
+            freeze()
 
         return freezing
+
+    def unfreeze(self, unfreeze: Callable[[], None]) -> Callable[[], None]:
+        """`unfreeze`, after which imported objects are as the program's own."""
+
+        @functools.wraps(unfreeze)
+        def unfreezing() -> None:
+            unfreeze()
+            self._imported = 0
+
+        return unfreezing
 
     def notice(self, phase: str, info: Mapping[str, int]) -> None:
         """A callback of the collector, for the collections that Python begins."""
@@ -85,7 +98,7 @@ class Collector:
             self._young = len(gc.get_objects(0)) + len(gc.get_objects(1))
             return
         if self._total is None:
-            self._total = self._imported() + len(gc.get_objects())
+            self._total = self._imported + len(gc.get_objects())
         if self._rounds > gc.get_threshold()[2] and self._pending > PENDING * self._total:
             self._take()
         else:
@@ -95,14 +108,11 @@ class Collector:
     def _moves(self) -> bool:
         return self._runtime.is_virtual() and self._runtime.moves_clock()
 
-    def _imported(self) -> int:
-        return 0 if self._freezes else gc.get_freeze_count()
-
     def _take(self) -> None:
         """The time of a full collection; an annotation where all of them count."""
         from phantora.wire.layout import Api
 
-        imported, own = self._imported(), len(gc.get_objects())
+        imported, own = self._imported, len(gc.get_objects())
         self._total, self._pending, self._rounds = imported + own, 0, 0
         per = self._runtime.times_ns
         spent = per(Api.GC_IMPORTED, _rounded(imported)) + per(Api.GC_OBJECT, _rounded(own))
@@ -121,8 +131,9 @@ def install(rank: Rank) -> None:
     collects.argtypes, collects.restype = [ctypes.py_object, ctypes.py_object], None
     gc.callbacks.append(collects)
     counted = rank_spec().garbage == COUNTED
-    collector = Collector(Runtime.of(rank.runtime), counted)
-    gc.collect, gc.freeze = collector.collect(gc.collect), collector.freeze(gc.freeze)
+    collector = Collector(Runtime.of(rank.runtime), counted, rank.frozen)
+    gc.collect = collector.collect(gc.collect)
+    gc.freeze, gc.unfreeze = collector.freeze(gc.freeze), collector.unfreeze(gc.unfreeze)
     if counted:
         gc.callbacks.append(collector.notice)
 
