@@ -6,15 +6,17 @@ It runs in the terminal's process, in the fork server and in ranks.
 from __future__ import annotations
 
 import _thread
+import atexit
 import ctypes
 import os
 import resource
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -118,6 +120,17 @@ def flush_c_streams() -> None:
 def at_exit(function: Any) -> None:
     """Makes ``exit(3)`` call the C function `function` with the exit status, before libraries are torn down."""
     _libc.on_exit(ctypes.cast(function, ctypes.c_void_p), None)
+
+
+def leave(status: int) -> NoReturn:
+    """Ends this process as the interpreter does, but for the end of modules and objects, which takes 50 ms."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError, AttributeError):
+            stream.flush()
+    flush_c_streams()
+    os._exit(status)
 
 
 def thread_count() -> int:

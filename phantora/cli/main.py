@@ -198,7 +198,7 @@ def _report(text: str) -> None:
 
 
 def main() -> None:
-    """Entry point. Ends the process with the command's status."""
+    """Runs the command. Raises SystemExit with its status."""
     _open_standard_streams()
     _catch_signals()
     block_pandas()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints
 
@@ -81,10 +83,13 @@ def _line(path: Path, keys: tuple[str | int, ...]) -> int | None:
     return best
 
 
+_hints: Callable[[type], dict[str, Any]] = cache(get_type_hints)
+
+
 def build(cls: type[T], table: dict[str, Any], where: Place) -> T:
     """An instance of dataclass `cls` from `table`; every field without a default must be there, and be
     of its type."""
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     values: dict[str, Any] = {}
     known = {field.name for field in fields(cast(Any, cls))}
     unknown = sorted(set(table) - known)

@@ -7,14 +7,15 @@ from numpy import ma
 from phantora import stubs
 from phantora.cost import families, workspaces
 from phantora.errors import PhantoraError
-from phantora.hardware.gpus import gpu_names
+from phantora.hardware import load_cluster
 from phantora.runs import local, memory, sensitivity
 from phantora.sim import replay, variables
-from phantora.stubs.cache import installed
+from phantora.stubs.cache import cache_key
 from phantora.stubs.find import find_torch
 from phantora.trace import writer
 from phantora.trace.analysis import analyze
 from phantora.trace.export import perfetto, registry
+from phantora.version import version
 from phantora.wire import workspaces as layout
 
 MODULES = (
@@ -36,5 +37,6 @@ MODULES = (
 
 families.families()
 with suppress(PhantoraError):  # runs report it
-    gpu_names()
-    installed(find_torch())
+    load_cluster("1x1xH100")
+    cache_key(find_torch())
+version()

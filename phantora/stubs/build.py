@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 from phantora.errors import PhantoraError
@@ -372,6 +373,11 @@ def installed(torch: Torch) -> str:
 
 def defines(torch: Torch) -> list[str]:
     """Macros about the installed libraries, read from their own headers."""
+    return [*_versions(torch), *other_limits()]
+
+
+@cache
+def _versions(torch: Torch) -> tuple[str, ...]:
     assert torch.cuda is not None
     major, minor = (int(part) for part in torch.cuda.split(".")[:2])
     found = [f"-DPH_CUDA_MAJOR={major}", f"-DPH_CUDA_VERSION={major * 1000 + minor * 10}"]
@@ -384,7 +390,7 @@ def defines(torch: Torch) -> list[str]:
     numbers = ("CUBLAS_VER_MAJOR", "CUBLAS_VER_MINOR", "CUBLAS_VER_PATCH")
     if version := header_version(torch, "*", "cublas_api.h", numbers):
         found.append(f"-DPH_CUBLAS_VERSION={version[0] * 10000 + version[1] * 100 + version[2]}")
-    return found + other_limits()
+    return tuple(found)
 
 
 def _cxx11_abi(torch: Torch) -> bool:

@@ -6,7 +6,9 @@ import hashlib
 import importlib.util
 import os
 import re
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import phantora
 from phantora.errors import PhantoraError
@@ -57,16 +59,21 @@ def _sources() -> list[tuple[str, str]]:
 
 def source_digest() -> str:
     """Names what is compiled, and how."""
-    digest = hashlib.sha256()
-    for name, path in _sources():
-        with open(path, "rb") as file:
-            digest.update(name.encode() + b"\0" + file.read())
-    digest.update((layout.c_header() + engine_interface.c_header()).encode())
     folder = Path(__file__).parent
-    for other in (folder / "build.py", folder / "imports.py", *sorted(imports.FOLDER.glob("*.txt"))):
-        digest.update(other.read_bytes())
+    others = (folder / "build.py", folder / "imports.py", *sorted(imports.FOLDER.glob("*.txt")))
+    files = [*_sources(), *(("", str(path)) for path in others)]
+    digest = _digest(tuple((*file, (state := os.stat(file[1])).st_mtime_ns, state.st_size) for file in files)).copy()
     digest.update(" ".join([*other_limits(), *sanitizers()]).encode())
-    return digest.hexdigest()
+    return str(digest.hexdigest())
+
+
+@cache
+def _digest(files: tuple[tuple[str, str, int, int], ...]) -> Any:
+    """Digest of `files` (name, path, and what tells that they are as before) and of the generated headers."""
+    digest = hashlib.sha256((layout.c_header() + engine_interface.c_header()).encode())
+    for name, path, *_ in files:
+        digest.update(name.encode() + b"\0" + Path(path).read_bytes())
+    return digest
 
 
 def library_key(sources: list[Path], *facts: str) -> str:

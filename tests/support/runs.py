@@ -25,7 +25,13 @@ from tests.support.verdicts import agrees
 
 SERVER = "TEST_SERVER"
 """The variable with the path of the fork server of all tests (conftest.py)."""
-_PHANTORA = ("phantora.cli.report", "phantora.cli.trace", "phantora.runs.preload")
+_PHANTORA = (
+    "phantora.cli.main",
+    "phantora.cli.report",
+    "phantora.cli.status",
+    "phantora.cli.trace",
+    "phantora.runs.preload",
+)
 """Modules of `phantora` that most commands import."""
 SAMPLES = Path(__file__).resolve().parents[2] / "samples"
 
