@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -44,6 +45,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         os.environ[SERVER] = server.path  # the workers' too
         os.environ[daemon.VARIABLE] = "0"
         session.config.add_cleanup(server.close)
+
+
+def pytest_collection_finish() -> None:
+    """Tests parse and import much, and each full collection went through all modules and items."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)  # as of `phantora`
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
