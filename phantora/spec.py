@@ -163,8 +163,8 @@ class RankSpec(_Json):
     )
     data_loading: str = option(
         "free",
-        "Cost of a DataLoader's batch: free, measured (this machine's CPU time), measured:X (X times as much), or a "
-        "time such as 12ms.",
+        "Cost of a DataLoader's batch: free, measured (its CPU time here, scaled to the simulated host), measured:X "
+        "(X times its CPU time here), or a time such as 12ms.",
         _TIMES,
         metavar="COST",
     )

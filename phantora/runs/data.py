@@ -1,11 +1,23 @@
-"""Steps that wait for their data, of which the clock counts nothing (``--data-loading free``)."""
+"""CPU time of data on the simulated host (``--data-loading``)."""
 
 from __future__ import annotations
 
 from phantora.hardware import REFERENCE_HOST, HostProfile, load_host
 from phantora.profile.python_probe import python_ns
+from phantora.rank.patches.loading import MEASURED
 
 PROBE = "python"
+
+
+def pace(host: HostProfile) -> float:
+    """CPU time on `host` over that on this machine, of Python's work."""
+    there = host.probe_ns.get(PROBE) or load_host(REFERENCE_HOST).probe_ns[PROBE] * host.factor
+    return there / python_ns()
+
+
+def scaled(cost: str, host: HostProfile) -> str:
+    """The cost of a batch as ranks read it: ``measured`` is this machine's CPU time as `host` would take it."""
+    return f"{MEASURED}:{pace(host):.3g}" if cost == MEASURED else cost
 
 
 def slowdown(data: tuple[int, int, int], host: HostProfile) -> float:
@@ -16,7 +28,6 @@ def slowdown(data: tuple[int, int, int], host: HostProfile) -> float:
     cpu, counted, apart = data
     if not apart:
         return 1.0
-    there = host.probe_ns.get(PROBE) or load_host(REFERENCE_HOST).probe_ns[PROBE] * host.factor
-    made = cpu * there / python_ns() * host.spread[1]
+    made = cpu * pace(host) * host.spread[1]
     needed = made if counted < 0 else apart + made - counted
     return max(1.0, needed / apart)

@@ -16,6 +16,7 @@ from phantora.launch.selfstart import starts_its_ranks
 from phantora.rank.assume import parse_assumptions
 from phantora.rank.patches import disk, garbage, loading
 from phantora.rank.routing import parse_routing
+from phantora.runs import data
 from phantora.runs import fold as folding
 from phantora.runs.outputs import Outputs
 from phantora.runs.preflight import preflight
@@ -70,6 +71,7 @@ def prepare(spec: RunSpec) -> Prepared:
             spec.ranks,
             moe_routing=parse_routing(spec.ranks.moe_routing).spec,
             assume=parse_assumptions(spec.ranks.assume),
+            data_loading=data.scaled(spec.ranks.data_loading, cluster.host),
             threads=_threads(os.environ.get("OMP_NUM_THREADS", "")),
             devices=min(here, cluster.gpus_per_host) if hosts > 1 else cluster.gpus_per_host,
         ),

@@ -16,7 +16,7 @@ from phantora.errors import PhantoraError
 from phantora.hardware import load_host
 from phantora.profile.python_probe import python_ns
 from phantora.rank.patches.loading import Cost, Fetched, Loading, Workers, parse
-from phantora.runs.data import slowdown
+from phantora.runs.data import scaled, slowdown
 from phantora.trace.analysis.uncertainty import Bar, with_data
 from tests.support.clock import Clock
 
@@ -168,6 +168,13 @@ def test_data_that_do_not_count_make_a_step_longer() -> None:
     assert slowdown((1, -1, 10**9), host) == 1.0
     bar = Bar(0.1, 0.2, "gemm, measured")
     assert with_data(bar, 1.15) == bar and with_data(bar, 2.0) == Bar(0.1, 1.0, "data")
+
+
+def test_measured_batches_take_the_time_of_the_simulated_host() -> None:
+    host = load_host("default")
+    factor = parse(scaled("measured", host)).factor
+    assert factor == pytest.approx(host.probe_ns["python"] / python_ns(), rel=0.5)
+    assert [scaled(text, host) for text in ("measured:2", "12ms", "free")] == ["measured:2", "12ms", "free"]
 
 
 def test_every_epoch_has_a_loader_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
