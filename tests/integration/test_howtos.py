@@ -24,6 +24,7 @@ ORDER = (
     "gate-in-ci",
     "own-gpu",
     "plan-gb200",
+    "deepseek-v3-gb200",
     "find-races",
     "how-long-will-my-job-take",
     "split-training-and-rollout",
@@ -53,6 +54,7 @@ SAID = {
     "gate-in-ci": ("No difference",),
     "own-gpu": ("MyGPU",),
     "plan-gb200": ("NVLink over 18 hosts", "every GPU reaches every other", "Where the numbers come from"),
+    "deepseek-v3-gb200": (),  # its runs take minutes
     "find-races": (),  # test_races.py runs such programs
     "how-long-will-my-job-take": ("USEFUL", "CHECKPOINTS", "ASSUMED"),
     "split-training-and-rollout": ("4 points would run",),
