@@ -33,6 +33,7 @@ def patches() -> tuple[Patch, ...]:
         rpc_channels,
         static_runtime,
         symmetric,
+        threads,
         triton_launches,
         tuning,
         unmodelled_cpu,
@@ -72,6 +73,7 @@ def patches() -> tuple[Patch, ...]:
         worst_batch.PATCH,
         remedies.PATCH,
         unmodelled_cpu.PATCH,
+        threads.PATCH,
         rendezvous.PATCH,
         groups.PATCH,
     )
