@@ -80,7 +80,16 @@ def _print_failure(result: RunResult, named: bool) -> None:
     if result.log is not None and not named:
         _report(f"phantora: partial log {result.log}")
     more = "; phantora fits says what it needs" if result.reason == Reason.OUT_OF_MEMORY else ""
+    if result.reason == Reason.HANG:
+        more = _who_waits(result.message)
     _report(f"FAILED: {first_line(result.message)}{more}")
+
+
+def _who_waits(diagnosis: str) -> str:
+    """``: rank 1 waits in all_reduce of 8 float32 (called at train.py:4), ...; not there: rank 0``."""
+    waiting = (line.strip() for line in diagnosis.splitlines()[1:] if " waits " in line)
+    first = next(waiting, "")
+    return first and f": {first}"
 
 
 def _partial(result: RunResult) -> str:

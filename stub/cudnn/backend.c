@@ -55,6 +55,13 @@ PH_EXPORT int cudnnBackendSetAttribute(descriptor *self, int name, int type, int
   return PH_BRACKET(set_attribute(self, name, type, count, elements));
 }
 
+static void note_plan(int64_t start) {
+  static const char name[] = "cuDNN plan of a new shape";  // CUDNN_PLAN of phantora/wire/names.py
+  ph_record record = {.kind = PH_ANNOTATION, .id = ph_name(ph_hash(name, sizeof name - 1, 0), name, sizeof name - 1)};
+  record.span.start = start;
+  ph_emit(&record);
+}
+
 static int finalise_plan(descriptor *self) {
   const descriptor *engine = child(child(self, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG), CUDNN_ATTR_ENGINECFG_ENGINE);
   const descriptor *operation_graph = child(engine, CUDNN_ATTR_ENGINE_OPERATION_GRAPH);
@@ -65,9 +72,11 @@ static int finalise_plan(descriptor *self) {
   if (!self->plan || !describe(&g, integer(engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX), self->plan))
     return fail(CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED, "cudnnBackendFinalize");
   const char *what = self->plan->call.call;
+  int64_t start = ph_now();
   ph_charge(ph_call_is_convolution(&self->plan->call) ? PH_API_CONV_PLAN
             : !strcmp(what, "sdpa_bwd")               ? PH_API_CUDNN_PLAN_BACKWARD
                                                       : PH_API_CUDNN_PLAN);
+  note_plan(start);
   return CUDNN_STATUS_SUCCESS;
 }
 static int finalise(descriptor *self) {

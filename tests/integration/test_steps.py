@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.report import Report
+from phantora.trace.analysis.summary import lines
+from phantora.trace.analysis.why import answer
 from phantora.trace.reader import Log, open_log
 from tests.support import loops
 from tests.support.headline import printed_by_loops, same_headline
@@ -77,3 +80,22 @@ def test_headline(ran: tuple[Log, dict[str, dict[str, Any]]], loop: str) -> None
 )
 def test_other_marks_tell_the_same_steps(ran: tuple[Log, dict[str, dict[str, Any]]], loop: str, by: str) -> None:
     assert report_of(ran, loop, by).step_source == by
+
+
+def test_lengths_that_cudnn_has_not_seen_are_named(tmp_path: Path) -> None:
+    """cuDNN builds a plan of attention for each new shape, which takes longer than a small step."""
+    (tmp_path / "lengths.py").write_text(
+        "import torch\n"
+        "from torch.nn.attention import SDPBackend, sdpa_kernel\n"
+        "w = torch.nn.Linear(512, 512, device='cuda', dtype=torch.bfloat16)\n"
+        "optimizer = torch.optim.SGD(w.parameters())\n"
+        "for length in range(256, 2304, 256):\n"
+        "    x = w(torch.randn(4, length, 512, device='cuda', dtype=torch.bfloat16))\n"
+        "    q = x.view(4, -1, 8, 64).transpose(1, 2)\n"
+        "    with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):\n"
+        "        torch.nn.functional.scaled_dot_product_attention(q, q, q).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    found = analyze(open_log(trace(tmp_path, "--cluster", "1x1xH100", "lengths.py").log))
+    assert "(most in cuDNN plan of a new shape)" in dict(lines(found))["HELD UP"]
+    assert "pad to a few lengths" in dict(answer(found))["NEXT"]

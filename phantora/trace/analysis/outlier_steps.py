@@ -19,7 +19,7 @@ _MORE, _FEWER = 1.02, 0.9  # kernels than the typical step's
 _CHECKPOINT = 1 << 20  # bytes to the host beyond the typical step's
 _HICCUP = 1.5  # times as long with the same work
 _USUAL = 1.05  # times the shortest or longest of the others: a first step within is like them
-_RECUR, _LATE, _OFTEN = 3, 2 / 3, 0.15  # steps that wait: how many, how far into the run, and their share
+_RECUR, _LATE, _OFTEN = 3, 2, 0.15  # steps that wait: how many, how many in the run's second half, and their share
 _RISING = 4  # steps, of which each has more kernels than the one before
 MORE_WORK = "more work"
 _WORK = ("evaluation", MORE_WORK)
@@ -39,6 +39,8 @@ class Content:
 
     busy: Floats
     """ns."""
+    computed: Floats
+    """ns of kernels that are no communication."""
     kernels: Floats
     backward: Floats
     """Kernels of backward operators."""
@@ -76,13 +78,13 @@ def notes(
     if work_rises(contents):
         return {} if real else {numbers[0]: "start-up"}
     place = {number: i for i, number in enumerate(numbers)}
-    table = np.zeros((6, len(numbers)))  # time, kernels, backward, forward, bytes to the host; ranks
+    table = np.zeros((7, len(numbers)))  # time, kernels, backward, forward, bytes to the host, ns of kernels; ranks
     for rank, own in steps.items():
         for (number, time), content in zip(own, contents[rank], strict=True):
-            own_sums = (content.kernels, content.backward, content.forward, content.to_host)
+            own_sums = (content.kernels, content.backward, content.forward, content.to_host, content.computed)
             values = (time, *(each[0] for each in own_sums), 1)
             table[:, place[number]] += values
-    means = table[:5] / np.maximum(table[5], 1)
+    means = table[:6] / np.maximum(table[6], 1)
     # Of two in the middle the lower: the mean of a steady step and one that waits is like neither.
     typical = np.percentile(means[:, 1:], 50, axis=1, method="lower").tolist()
     found: dict[int, str] = {}
@@ -108,7 +110,8 @@ def recurring_waits(found: Mapping[int, str], numbers: Sequence[int]) -> tuple[d
     """`found` by which steps that wait are outliers only where a longer run would not have more of them; and whether
     they are so many that the steps of `numbers` are a mix of them and others."""
     waiting = [number for number, note in found.items() if note == WAITS]
-    if len(waiting) < _RECUR or max(waiting) <= numbers[int(_LATE * (len(numbers) - 1))]:
+    late = [number for number in waiting if number > numbers[(len(numbers) - 1) // 2]]
+    if len(waiting) < _RECUR or len(late) < _LATE:
         return dict(found), False
     often = len(waiting) > _OFTEN * len(numbers)
     others = {number: note for number, note in found.items() if note != WAITS}
@@ -132,7 +135,7 @@ def _first_runs(numbers: Sequence[int], found: Mapping[int, str]) -> list[int]:
 
 def _note(own: Sequence[float], typical: Sequence[float], waits: bool) -> str:
     """`waits`: a step that takes longer with the same work is an outlier."""
-    time, kernels, backward, forward, to_host = own
+    time, kernels, backward, forward, to_host, computed = own
     if kernels < _FEWER * typical[1]:
         return "less work"
     if time < _LONGER * typical[0]:
@@ -143,6 +146,7 @@ def _note(own: Sequence[float], typical: Sequence[float], waits: bool) -> str:
     if kernels > _MORE * typical[1]:
         evaluates = typical[2] > 0 and backward <= _MORE * typical[2] and forward > _MORE * typical[3]
         notes.append("evaluation" if evaluates else MORE_WORK)
-    if waits and not notes and time > _HICCUP * typical[0]:
+    longer = time - typical[0] - (computed - typical[5])  # not by longer kernels, as of longer sequences
+    if waits and not notes and longer > (_HICCUP - 1) * typical[0]:
         notes.append(WAITS)
     return ", ".join(notes)

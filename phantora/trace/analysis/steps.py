@@ -359,6 +359,7 @@ def _read(log: Log, launched: dict[int, _Launched], marks: Marks) -> None:
             content.busy += np.bincount(slot, length, size)
             kernel = batch["kind"][rows] == KIND_CODE["kernel"]
             content.kernels += np.bincount(slot[kernel], minlength=size)
+            content.computed += np.bincount(slot[kernel], length[kernel], size)
             content.backward += np.bincount(slot[kernel & backward[batch["op"][rows]]], minlength=size)
             update = np.searchsorted(updates[rank], launch[kernel], "right") % 2 == 1
             forward = product[batch["cls"][rows]][kernel] & ~backward[batch["op"][rows]][kernel] & ~update

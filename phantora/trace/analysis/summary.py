@@ -254,7 +254,8 @@ def _unequal(report: Report) -> list[str]:
 
 def _recurring(h: Headline) -> list[str]:
     """What steps have that only the mean counts."""
-    return [note for note in h.apart if note not in ONCE]
+    names = {"evaluation": "evaluation or generation"}
+    return [names.get(note, note) for note in h.apart if note not in ONCE]
 
 
 def energy(report: Report) -> str:

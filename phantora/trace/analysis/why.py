@@ -9,8 +9,16 @@ from phantora.trace.analysis.report import Delay, Report
 from phantora.trace.analysis.slower_ranks import times_the_work
 from phantora.trace.analysis.summary import lines
 from phantora.trace.analysis.units import duration
+from phantora.wire.names import CUDNN_PLAN
 
 _SHOWN = ("STEP", "HELD UP", "LOST")
+_FEWER_LAUNCHES = "launch less (torch.compile, CUDA graphs, fused optimizers) or larger kernels (a larger batch)"
+_OF_HOST = {
+    "DataLoader": "try more workers (num_workers) or cheaper transforms",
+    CUDNN_PLAN: "pad to a few lengths, or choose another attention (torch.nn.attention.sdpa_kernel)",
+}
+_PIN = "pin the host's memory (pin_memory=True) and copy with non_blocking=True"
+_COPY_LESS = "copy less, or next to compute (non_blocking=True, a stream of its own)"
 _DECIDES = 0.05  # of a step, from where a stall is worth an experiment of its own
 
 
@@ -47,7 +55,8 @@ def _place(report: Report) -> str:
     if not cause or not steps:
         return ""
     _, rank, step = max(steps, key=lambda item: (item[0], -item[1]))
-    return f"see it on rank {rank} in step {step.number}, from {duration(step.start)} on; "
+    where = "" if report.step_source == "run" else f" in step {step.number},"
+    return f"see it on rank {rank}{where} from {duration(step.start)} on; "
 
 
 def _equal(late: Delay, report: Report) -> str:
@@ -59,6 +68,22 @@ def _equal(late: Delay, report: Report) -> str:
     return f"check clocks, temperature and other processes of rank {late.rank}'s GPU; " if late.slower else ""
 
 
+def _hint(cause: str, report: Report) -> str:
+    """What makes the largest stall smaller; "" for those that other lines tell of."""
+    if cause == "host":
+        most = most_in(report)
+        hints = (hint for words, hint in _OF_HOST.items() if words in most)
+        return f"{next(hints, _FEWER_LAUNCHES)}; "
+    if cause == "synchronisation":
+        return "read values of the GPU less often (.item(), .cpu(), print); "
+    if cause == "copy":
+        kernels = report.details.kernels if report.details is not None else []
+        copies = [work for work in kernels if work.name.startswith("Memcpy")]
+        most = max(copies, key=lambda work: work.time).name if copies else ""
+        return f"{_PIN if 'Pageable' in most else _COPY_LESS}; "
+    return ""
+
+
 def _is_real(report: Report) -> bool:
     return bool(report.metadata.get("extra", {}).get("imported"))
 
@@ -67,11 +92,14 @@ def _experiment(report: Report) -> str:
     """What makes the largest stall smaller, and a command that simulates the run without it."""
     first, log = _first(report), report.path
     cause = first.cause if first is not None else ""
+    hint = _hint(cause, report)
     if report.metadata.get("extra", {}).get("imported", {}).get("no_replay"):
-        return f"phantora analyze {log} lists the kernels and what is open meanwhile; phantora view {log} shows them"
+        shown = f"phantora analyze {log} lists the kernels and what is open meanwhile; phantora view {log} shows them"
+        return f"{hint}{shown}"
     if cause in ("host", "synchronisation"):
-        loads = "try more workers (num_workers) or cheaper transforms; " if "DataLoader" in most_in(report) else ""
-        return f"{loads}phantora replay {log} --host-scale 0.5 has half of the host time"
+        return f"{hint}phantora replay {log} --host-scale 0.5 has half of the host time"
+    if cause == "copy":
+        return f"{hint}phantora analyze {log} lists the copies"
     if first is not None and cause == "late rank":
         real = "phantora replay {0} --stragglers none has equal ranks; " if _is_real(report) else ""
         return f"{_equal(first, report)}{real.format(log)}phantora analyze {log} compares the ranks' work"
