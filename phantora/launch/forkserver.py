@@ -42,10 +42,10 @@ import phantora
 from phantora import process
 from phantora.errors import PhantoraError, limit_of_processes
 from phantora.launch.imported import ImportedFiles
-from phantora.rank import deep_ep, shims
+from phantora.rank import deep_ep, patches, shims
 from phantora.rank.main import RankTask, become_rank
-from phantora.rank.patch import Rank
-from phantora.rank.stub_loader import find_stubs, install_tracer, load_stubs
+from phantora.rank.patch import Rank, When
+from phantora.rank.stub_loader import find_stubs, load_stubs, load_tracer
 from phantora.spec import VARIABLE
 
 MESSAGE_BYTES = 1 << 17
@@ -169,8 +169,9 @@ def _import_shared(shared: Sequence[str], devices: int) -> bool:
 
 
 def _settled(base: Base) -> Base:
-    """`base`, when no collection looks at what was imported any more, here or in a fork: that takes half a second, and
-    copies of all pages."""
+    """`base` with the operator tracer, when no collection looks at what was imported any more, here or in a fork: that
+    takes half a second, and copies of all pages. Raises PhantoraError."""
+    load_tracer(base.rank)
     gc.collect()
     gc.freeze()
     process.release_free_memory()
@@ -245,7 +246,7 @@ class ForkServer:
             base = _settled(base)
         self._base = base
         base.rank.runtime.ph_assume_devices(wanted.devices)
-        install_tracer(base.rank)
+        patches.install(When.AFTER_TORCH, base.rank)
         gc.enable()
         gc.freeze()
         self._notify("loaded", seconds=time.perf_counter() - begin, threads=process.thread_count())
@@ -464,11 +465,12 @@ def _load_for_all(message: Mapping[str, Any]) -> Base | dict[str, str]:
     with _kept_output() as file:
         try:
             base = load_base(message["stubs"], message["devices"], tuple(message["imports"]))
+            if not _import_shared(message["shared"], message["devices"]):
+                return {"is": "spoiled"}
+            base = _settled(base)
         except PhantoraError as error:
             return {"is": "failed", "message": str(error)}
-        if not _import_shared(message["shared"], message["devices"]):
-            return {"is": "spoiled"}
-    return replace(_settled(base), printed=os.pread(file, PRINTED_BYTES, 0).decode(errors="replace"))
+    return replace(base, printed=os.pread(file, PRINTED_BYTES, 0).decode(errors="replace"))
 
 
 @contextmanager

@@ -32,10 +32,15 @@ def load_stubs(stub_set: StubSet) -> Rank:
 
 def install_tracer(rank: Rank) -> None:
     """After torch was imported: installs the operator tracer, and the patches of this moment."""
+    load_tracer(rank)
+    patches.install(When.AFTER_TORCH, rank)
+
+
+def load_tracer(rank: Rank) -> None:
+    """After torch was imported: installs the operator tracer alone. Raises PhantoraError."""
     try:
         install = ctypes.CDLL(str(rank.tracer)).phantora_tracer_install
     except (OSError, AttributeError) as error:
         raise PhantoraError(f"cannot load the operator tracer: {error}; run `phantora doctor`") from error
     if install() != 0:
         raise PhantoraError("the operator tracer does not work with this torch; run `phantora doctor`")
-    patches.install(When.AFTER_TORCH, rank)

@@ -42,8 +42,9 @@ def _until(true: Callable[[], bool]) -> None:
 
 
 def _run(folder: Path, stubs: Path) -> str:
-    """What the imports of a run printed, which are `toyimport`."""
-    load = {"do": "load", "stubs": str(stubs), "devices": 1, "argv": ["a.py"], "imports": ["toyimport"], "shared": []}
+    """What the imports of a run printed, which are torch and `toyimport`."""
+    imports = {"imports": ["torch", "toyimport"], "shared": []}
+    load = {"do": "load", "stubs": str(stubs), "devices": 1, "argv": ["a.py"], **imports}
     with daemon.connected(LONG) as link:
         link.settimeout(60)
         link.send(json.dumps({**load, "ranks": "{}", **surroundings(), "folder": str(folder)}).encode())
