@@ -132,7 +132,7 @@ def _install(command: Sequence[str]) -> None:
 
 
 def tests(interpreter: Path, result: Result, files: Sequence[str]) -> None:
-    done = run([str(interpreter), "-m", "pytest", "-n", "0", "-q", *files], PYTHONPATH=str(ROOT))
+    done = run([str(interpreter), "-m", "pytest", "-q", *files], PYTHONPATH=str(ROOT))
     result.failures += re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
     if done.returncode and not result.failures:
         result.failures.append((done.stdout + done.stderr).strip().splitlines()[-1])

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from phantora.cache import cache_directory
+
 pytest_plugins = ["pytester"]
+CACHE = cache_directory().parent  # before pytester makes another home, where the libraries would be compiled again
 
 SCRIPT = """
 import torch
@@ -46,7 +49,8 @@ def test_no_mark(phantora_run): pass
 """
 
 
-def test_marks_are_limits(pytester: pytest.Pytester) -> None:
+def test_marks_are_limits(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(CACHE))
     (pytester.path / "train.py").write_text(SCRIPT)
     (pytester.path / "fails.py").write_text("raise ValueError('no data')\n")
     (pytester.path / "leaks.py").write_text(LEAKS)
