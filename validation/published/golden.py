@@ -10,7 +10,6 @@ FOLDER keeps what a row gave (journal.jsonl) and the table (table.md); a row tha
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shlex
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from phantora.run_process import PHANTORA
-from validation.published import golden_data
+from validation.published import golden_data, row_options
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 1800
@@ -205,23 +204,13 @@ def table(rows: list[tuple[int, dict[str, Any]]], journal: Journal) -> Iterator[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("checkout", type=Path, help="folder of Megatron-LM")
-    parser.add_argument("rows", nargs="+", metavar="ROW", help="number, words of a label, or all")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("golden"), metavar="FOLDER")
-    parser.add_argument("--jobs", type=int, default=1, help="rows that are simulated at the same time")
+    parser = row_options.parser(__file__, __doc__, "checkout", "folder of Megatron-LM")
     parser.add_argument("--known", action="store_true", help="simulate nothing: only what FOLDER has")
     args = parser.parse_args()
     for needed in (args.file, args.checkout / SCRIPTS[0]):
         if not needed.is_file():
             parser.error(f"no such file: {needed}")
-    every = list(enumerate(map(json.loads, args.file.read_text().splitlines())))
-    numbers = {int(word) for word in args.rows if word.isdigit()}
-    texts = [word for word in args.rows if word != "all"]
-    rows = [
-        (at, row) for at, row in every if at in numbers or (not numbers and all(t in named(row, at) for t in texts))
-    ]
+    rows = row_options.chosen(args.file, args.rows, named)
     if not rows:
         parser.error(f"no row has all of: {' '.join(args.rows)}")
     args.out.mkdir(parents=True, exist_ok=True)

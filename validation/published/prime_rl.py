@@ -10,7 +10,6 @@ not simulated again. The trainers need torchtitan, liger-kernel and the Python h
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from phantora.run_process import PHANTORA
-from validation.published import prime_rl_models
+from validation.published import prime_rl_models, row_options
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 3600
@@ -176,19 +175,11 @@ def table(rows: list[tuple[int, dict[str, Any]]], journal: Journal) -> Iterator[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("clone", type=Path, help="git clone of prime-rl")
-    parser.add_argument("rows", nargs="+", metavar="ROW", help="number, words of a label, or all")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("prime_rl"), metavar="FOLDER")
-    parser.add_argument("--jobs", type=int, default=1, help="rows that are simulated at the same time")
+    parser = row_options.parser(__file__, __doc__, "clone", "git clone of prime-rl")
     parser.add_argument("--known", action="store_true", help="simulate nothing: only what FOLDER has")
     parser.add_argument("--predict", action="store_true", help="print no published value")
     args = parser.parse_args()
-    every = list(enumerate(map(json.loads, args.file.read_text().splitlines())))
-    numbers = {int(word) for word in args.rows if word.isdigit()}
-    texts = [word for word in args.rows if word != "all"]
-    rows = [(n, row) for n, row in every if n in numbers or (not numbers and all(t in named(row, n) for t in texts))]
+    rows = row_options.chosen(args.file, args.rows, named)
     if not rows:
         parser.error(f"no row has all of: {' '.join(args.rows)}")
     out = args.out.resolve()

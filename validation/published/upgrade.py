@@ -10,7 +10,6 @@ simulated, or the reason why it does not run. Rows with fused kernels need liger
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import re
@@ -23,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from phantora.run_process import PHANTORA
+from validation.published import row_options
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 1800
@@ -125,17 +125,9 @@ def table(rows: list[tuple[int, dict[str, Any]]], known: Mapping[str, Found | st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path)
-    parser.add_argument("scripts", type=Path, help="folder of the study's scripts")
-    parser.add_argument("rows", nargs="+", metavar="ROW", help="number, words of a label, or all")
-    parser.add_argument("--out", type=Path, default=Path(__file__).with_name("upgrade"), metavar="FOLDER")
-    parser.add_argument("--jobs", type=int, default=1, help="rows that are simulated at the same time")
+    parser = row_options.parser(__file__, __doc__, "scripts", "folder of the study's scripts")
     args = parser.parse_args()
-    every = list(enumerate(map(json.loads, args.file.read_text().splitlines())))
-    numbers = {int(word) for word in args.rows if word.isdigit()}
-    texts = [word for word in args.rows if word != "all"]
-    rows = [(n, row) for n, row in every if n in numbers or (not numbers and all(t in named(row, n) for t in texts))]
+    rows = row_options.chosen(args.file, args.rows, named)
     missing = [str(args.scripts / row["script"]) for _, row in rows if not (args.scripts / row["script"]).is_file()]
     if not rows or missing:
         parser.error(f"no such script: {missing[0]}" if missing else f"no row has all of: {' '.join(args.rows)}")
