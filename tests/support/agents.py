@@ -24,6 +24,7 @@ from phantora.nodes import on_ray
 from phantora.nodes.agent import start_agent
 from phantora.nodes.driver import Agents
 from phantora.nodes.placement import share_out
+from phantora.stubs.sources import engine_directory
 
 TRAFFIC = "PHANTORA_TEST_TRAFFIC"
 """A variable with the path of a file for what the relay has carried, as JSON."""
@@ -35,7 +36,8 @@ def _delay_program() -> Path:
     program = make_folder(cache_directory()) / f"delay-{hashlib.sha256(source.read_bytes()).hexdigest()[:16]}"
     if not program.exists():
         made = program.with_suffix(f".{os.getpid()}")
-        subprocess.run(["c++", "-std=c++17", "-O1", "-pthread", "-o", made, source], check=True)
+        engine = ["-I", str(engine_directory())]
+        subprocess.run(["c++", "-std=c++17", "-O1", "-pthread", *engine, "-o", made, source], check=True)
         made.rename(program)
     return program
 

@@ -1,12 +1,13 @@
 // Connections with a delay: `delay MICROSECONDS` reads ports of this machine, one a line, and prints for each another
 // port that leads to it. What passes there comes so much later, in either direction; nothing else is limited.
+#include "time/slices.h"
+
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -34,20 +35,6 @@ static sockaddr_in here(int port) {
   return address;
 }
 
-// The thread runs soon after it is woken, also where all cores are busy.
-static void quick() {
-  struct {
-    uint32_t size, policy;
-    uint64_t flags;
-    int32_t nice;
-    uint32_t priority;
-    uint64_t runtime, deadline, period;
-  } now{};
-  if (syscall(SYS_sched_getattr, 0, &now, sizeof now, 0)) return;
-  now.runtime = 100000;
-  syscall(SYS_sched_setattr, 0, &now, 0);
-}
-
 struct Piece {
   int64_t due;
   std::string data;  // empty: the end
@@ -61,7 +48,7 @@ struct Way {
   std::deque<Piece> pieces;
 
   void take() {
-    quick();
+    phe::prefer_short_slices();
     std::vector<char> buffer(1 << 20);
     for (ssize_t got = 1; got > 0;) {
       got = recv(from, buffer.data(), buffer.size(), 0);
@@ -72,7 +59,7 @@ struct Way {
   }
 
   void pass() {
-    quick();
+    phe::prefer_short_slices();
     prctl(PR_SET_TIMERSLACK, 1);
     for (;;) {
       std::unique_lock<std::mutex> lock(mutex);

@@ -2,6 +2,7 @@
 #pragma once
 #include "network/network.h"
 #include "phantora_engine.h"
+#include "time/slices.h"
 
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -27,20 +28,6 @@ struct Progress {
 };
 
 constexpr uint64_t ROOM = PH_RING_RECORDS / 8;  // records that are reported to a rank on another node together
-
-// The calling thread runs soon after it is woken where all cores are busy, by short slices (Linux 6.12 and newer).
-inline void prefer_short_slices() {
-  struct {
-    uint32_t size, policy;
-    uint64_t flags;
-    int32_t nice;
-    uint32_t priority;
-    uint64_t runtime, deadline, period;
-  } now{};
-  if (syscall(SYS_sched_getattr, 0, &now, sizeof now, 0)) return;
-  now.runtime = 100'000;  // ns, the least that is taken
-  syscall(SYS_sched_setattr, 0, &now, 0);
-}
 
 // The first thing that went wrong ends the run.
 class Failure {
