@@ -69,6 +69,9 @@ class Calibration:
     flash_backward_ns: tuple[float, float]
     cudnn_forward_ns: tuple[float, float]
     cudnn_backward_ns: tuple[float, float]
+    cudnn_forward_block_ns: tuple[float, float]
+    """ns of a block of 128 queries or keys of cuDNN's attention, next to its steps: fixed, and per head element."""
+    cudnn_backward_block_ns: tuple[float, float]
 
     @property
     def nccl_peer_channels(self) -> int:

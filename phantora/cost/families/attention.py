@@ -30,6 +30,10 @@ FLASH_HEADS = (32, 64, 96, 128, 192, 256)  # flash_attn/src/static_switch.h
 # On one SM, for the random numbers of a step's 128 x 64 scores: 600 to 1,100 in cuDNN's and FlashAttention's kernels of
 # heads of 64 and 128 (medians of the tables' operators with and without dropout).
 DROPOUT_NS = 800.0
+# Exposed share of the longest block, and start, of cuDNN's attention forward and backward: by
+# validation/fits/cudnn_attention.py, and where steps alone are published (validation/published/cudnn_attention.py).
+CUDNN_BLOCKS = ((0.60, 3100.0), (0.70, 740.0))
+CUDNN_STEPS = ((1.05, 6000.0), (0.75, 10000.0))
 # What is added to the scores is read for every head, through L2, at this share of a stream's speed; efficient
 # attention's backward pass writes its gradient as well. By 29 operators of the tables. cuDNN's takes smaller
 # tiles backward where heads are wide (one operator: 8 x 16 heads of 128, 2,048 queries, on an H100).
@@ -267,12 +271,17 @@ def attention_ns(machine: Machine, a: Attention) -> float:
     if a.causal:
         steps = steps * (blocks + 1) / (2 * blocks)
     steps *= a.batch * a.heads
+    of_block = 0.0  # next to its steps
     if a.kind == "cudnn" and machine.gpu.compute_capability >= (9, 0):
         base, per_head = fit.cudnn_backward_ns if a.backward else fit.cudnn_forward_ns
-        scale = _published_scale(machine, a, fit.cudnn_forward_ns) or _tensor_scale(machine)
+        scale = _published_scale(machine, a, fit.cudnn_forward_ns)
         if a.backward and machine.gpu.attention_backward_step_ns:
             scale = _step_ns(machine.gpu.attention_backward_step_ns, a.head) / (base + per_head * a.head)
-        resident, tail, start = 1, (0.75 if a.backward else 1.05), (10000.0 if a.backward else 6000.0)
+        resident, (tail, start) = 1, CUDNN_STEPS[a.backward] if scale else CUDNN_BLOCKS[a.backward]
+        if not scale:
+            scale = _tensor_scale(machine)
+            block, per_element = fit.cudnn_backward_block_ns if a.backward else fit.cudnn_forward_block_ns
+            of_block = (block + per_element * (a.head + a.value_head) / 2) * scale
     else:
         base, per_head = a.step_ns or (fit.flash_backward_ns if a.backward else fit.flash_forward_ns)
         scale = 1.0 / machine.clock_ratio
@@ -283,14 +292,15 @@ def attention_ns(machine: Machine, a: Attention) -> float:
     width = (_padded(a, a.head) + _padded(a, a.value_head)) / 2 * max(1.0, item_bytes(a.dtype) / 2)
     step = (base + per_head * width) * scale * slow
     if a.dtype.startswith("float8"):
-        step *= _float8_share(machine, a)
+        step, of_block = (ns * _float8_share(machine, a) for ns in (step, of_block))
     if a.dropout:
         step += DROPOUT_NS / machine.clock_ratio * resident * slow
     slots = sms * resident
     exposed = tail if a.causal else 0.0
     # Without a mask blocks are equal: they run in whole waves.
-    work = steps / slots if a.causal else ceil(a.batch * a.heads * blocks / slots) * longest
-    busy = max(work * step + exposed * longest * step, longest * step * (0.5 + 0.5 / resident))
+    waves = a.batch * a.heads * blocks / slots
+    work, waves = (steps / slots, waves) if a.causal else (ceil(waves) * longest, ceil(waves))
+    busy = max(work * step + waves * of_block + exposed * longest * step, longest * step * (0.5 + 0.5 / resident))
     compute = start + busy
     if a.backward and a.kind not in ("cudnn", "flex"):
         compute += sum(helper_ns(machine, a))
