@@ -10,24 +10,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from importlib import import_module
+from pkgutil import iter_modules
 
 from phantora.extensions import extensions
 from phantora.hardware import load_gpu
-from phantora.importers import chakra, execution_trace, kineto, nsight, operator_table, rocprof, xla
 from phantora.importers.assemble import Imported, assemble
 from phantora.importers.rank import Device, RankTrace, Vocabulary
 from phantora.importers.reader import Reader, Report
 
-READERS = (
-    nsight.READER,
-    chakra.READER,
-    operator_table.READER,
-    rocprof.READER,
-    xla.READER,
-    execution_trace.READER,
-    kineto.READER,
-)
-"""The first that reads a file gets it. The last takes every file, and refuses those that are no traces."""
+
+def _shipped() -> tuple[Reader, ...]:
+    modules = (import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__))
+    found: list[Reader] = [module.READER for module in modules if hasattr(module, "READER")]
+    return tuple(sorted(found, key=lambda reader: reader.takes_all))
+
+
+READERS = _shipped()
+"""Readers of the modules of this package. The first that reads a file gets it. The last takes every file."""
 Progress = Callable[[int, int], None]
 """Gets the bytes that are done and all of them."""
 TRACES = tuple(suffix for reader in READERS for suffix in reader.suffixes)

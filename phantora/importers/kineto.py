@@ -446,4 +446,4 @@ def _missing(reader: _Reader) -> dict[str, str]:
     return found
 
 
-READER = Reader(reads=lambda path: True, read=_read, suffixes=(".json", ".json.gz"))
+READER = Reader(reads=lambda path: True, read=_read, suffixes=(".json", ".json.gz"), takes_all=True)

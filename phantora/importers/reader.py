@@ -22,5 +22,7 @@ class Reader:
     Raises PhantoraError for a file that is damaged."""
     suffixes: tuple[str, ...] = ()
     """Ends of names by which `phantora analyze` and `view` take a file for a trace."""
+    takes_all: bool = False
+    """It takes every file that no other reader takes, and refuses those that are no traces."""
     join: Callable[[str, Vocabulary, Sequence[RankTrace]], None] | None = None
     """Adds what the file tells to the traces of other files, if there are any; None: it stands alone."""

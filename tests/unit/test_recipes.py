@@ -40,11 +40,15 @@ def section(title: str) -> str:
 
 def module_of(title: str) -> ModuleType:
     """The Python of a recipe, run as a module."""
+    module = ModuleType("recipe")
+    exec(compile(python_of(title), "CONTRIBUTING.md", "exec"), module.__dict__)
+    return module
+
+
+def python_of(title: str) -> str:
     block = re.search(r"^   ```python\n(.*?)^   ```", section(title), re.DOTALL | re.MULTILINE)
     assert block is not None
-    module = ModuleType("recipe")
-    exec(compile("\n".join(line[3:] for line in block[1].splitlines()), "CONTRIBUTING.md", "exec"), module.__dict__)
-    return module
+    return "\n".join(line[3:] for line in block[1].splitlines())
 
 
 # ---------------------------------------------------------------- an option of a run
@@ -142,6 +146,14 @@ def test_a_shim_refuses_a_version_that_it_does_not_know(toytrainer: Path, monkey
 # ---------------------------------------------------------------- a patch
 
 
+def test_a_patch_is_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = patches.patches()
+    (tmp_path / "toy_bars.py").write_text(python_of("Add a patch of torch or a library"))
+    monkeypatch.setattr(patches, "__path__", [*patches.__path__, str(tmp_path)])
+    found = patches.patches.__wrapped__()
+    assert found[-1].name == "toy bars" and found[:-1] == known
+
+
 def test_a_patch_acts_at_its_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "toybars.py").write_text("monitor_interval = 10\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -162,8 +174,9 @@ def test_a_patch_acts_at_its_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_an_importer_is_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reader = module_of("Add an importer").READER
-    monkeypatch.setattr(importers, "READERS", (reader, *importers.READERS))
+    (tmp_path / "kernels.py").write_text(python_of("Add an importer"))
+    monkeypatch.setattr(importers, "__path__", [*importers.__path__, str(tmp_path)])
+    monkeypatch.setattr(importers, "READERS", importers._shipped())
     (tmp_path / "run.kernels").write_text("0 4000 copy it\n5000 9000 add\n")
     importers.import_traces([str(tmp_path / "run.kernels")], str(tmp_path / "run.arrow"))
     rows = [row for batch in open_log(tmp_path / "run.arrow").record_batches() for row in batch.to_pylist()]

@@ -5,11 +5,24 @@ Each module has a :class:`~phantora.rank.patch.Patch`. Changes to frameworks are
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+
 from phantora.rank.patch import Patch, Rank, When
 
 
+@cache
 def patches() -> tuple[Patch, ...]:
     """All that there are, in the order of their installation within each moment."""
+    first = _ordered()
+    modules = (import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__))
+    found: list[Patch] = [module.PATCH for module in modules if hasattr(module, "PATCH")]
+    return (*first, *(patch for patch in found if patch not in first))
+
+
+def _ordered() -> tuple[Patch, ...]:
+    """Patches before or behind which others stand, and those outside of this folder."""
     from phantora.rank import assume, clock, failures, shims, standins
     from phantora.rank.fold import groups
     from phantora.rank.patches import (
