@@ -7,6 +7,8 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from phantora.rank.clock import NEXT_TO_PYTHON
 from phantora.rank.patches.disk import Checkpoints, parse
 from phantora.wire.layout import Api
@@ -64,7 +66,7 @@ def test_a_save_in_the_background_slows_its_rank_down() -> None:
         host.runtime(),
         contend=lambda *stretches: asked.append(stretches),
         bytes_ns=lambda api, size: size // 2 if api != Api.FILE_READ_GIB else size,
-        times_ns=lambda api, times: WRITTEN // 2,
+        times_ns=lambda api, times: WRITTEN // 2 if api == Api.FILE_TENSOR else 0,
     )
     files = Checkpoints(parse("1GB/s"), runtime, lambda: None, nullcontext)
     future: Future[None] = Future()
@@ -72,3 +74,20 @@ def test_a_save_in_the_background_slows_its_rank_down() -> None:
     files._in_background(future, WRITTEN, "folder", True)
     assert asked == [(0, WRITTEN // 2, NEXT_TO_PYTHON, WRITTEN // 2 + WRITTEN, 2.0)]
     assert not future.done(), "the disk needs as long again"
+
+
+@pytest.mark.parametrize(("rank", "planned"), [(0, 3 * 10 + 3 * 7 * 5), (1, 3 * 10)])
+def test_rank_0_plans_for_all(monkeypatch: pytest.MonkeyPatch, rank: int, planned: int) -> None:
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    asked: list[tuple[float, ...]] = []
+    costs = {Api.FILE_TENSOR: 10, Api.FILE_PLAN: 5}
+    runtime = replace(
+        Clock().runtime(), contend=lambda *stretches: asked.append(stretches), times_ns=lambda api, n: costs[api] * n
+    )
+    files = Checkpoints(parse("1GB/s"), runtime, lambda: None, nullcontext)
+    files._tensors = 3
+    future: Future[None] = Future()
+    future.set_result(None)
+    files._in_background(future, WRITTEN, "folder", True)
+    assert asked[0][:2] == (0, planned)

@@ -305,6 +305,9 @@ class Checkpoints:
 
         began = max(self._runtime.now(), self._staging.ends)
         python = 0 if self._disk.free else self._runtime.times_ns(Api.FILE_TENSOR, self._tensors)
+        if python and os.environ.get("RANK", "0") == "0":  # it plans for all
+            others = int(os.environ.get("WORLD_SIZE", "1")) - 1
+            python += self._runtime.times_ns(Api.FILE_PLAN, self._tensors * others)
         in_memory = began + python + self._to_memory(size, folder)
         locked = 0 if self._disk.free else self._runtime.bytes_ns(Api.FILE_LOCKED_GIB, size)
         if python or locked:
