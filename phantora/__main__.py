@@ -14,7 +14,9 @@ def main() -> None:
     try:
         command()
     except SystemExit as end:
-        process.leave(int(end.code or 0))
+        if isinstance(end.code, str):
+            raise
+        process.leave(end.code or 0)
 
 
 if __name__ == "__main__":
