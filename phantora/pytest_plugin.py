@@ -85,13 +85,15 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 
 
 def _full_of(result: RunResult) -> str:
-    """What the memory is full of, for a run that ran out of it."""
+    """What the memory is full of, and what would help, for a run that ran out of it."""
     from phantora.trace.analysis.analyze import analyze
     from phantora.trace.reader import open_log
 
     if result.reason != Reason.OUT_OF_MEMORY or result.log is None:
         return ""
-    return f": {_memory(analyze(open_log(result.log)))}"
+    report = analyze(open_log(result.log))
+    advice = report.details.fit.advice if report.details is not None and report.details.fit is not None else ""
+    return f": {_memory(report)}" + (f" {advice}" if advice else "")
 
 
 def _memory(report: Report) -> str:

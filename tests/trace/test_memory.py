@@ -91,6 +91,26 @@ def test_activations_of_data_parallel_are_no_communication(tmp_path: Path) -> No
     assert levels == [allocated for _, allocated, _ in memory.timeline]
 
 
+def test_a_bucket_that_the_watchdog_keeps_is_communication(tmp_path: Path) -> None:
+    """The second forward pass lets go of it; a backward thread frees it in the third step."""
+    a = Allocator()
+    a.take(1, 100)
+    built = a.take(2, 90)
+    for step in range(4):
+        t = 1000 * (step + 1)
+        a.mark("DistributedDataParallel.forward", t, t + 100)
+        if step == 1:
+            a.take(t + 2, 90)
+        gradients = a.take(t + 200, 100, thread=1)
+        if step == 2:
+            a.free(t + 210, built, 90, thread=1, kept=10)
+        a.mark("Optimizer.step#SGD.step", t + 400, t + 500)
+        a.run.add(Kind.KERNEL, 0, (t + 450) * 1000, (t + 460) * 1000, "sgd", launch=(t + 420) * 1000)
+        a.free(t + 600, gradients, 100)
+    (memory,) = a.details(tmp_path).memory
+    assert memory.by_category["communication"] == 180 * MB and "other" not in memory.by_category
+
+
 def test_it_fits(tmp_path: Path) -> None:
     fit = data_parallel().details(tmp_path).fit
     assert fit is not None and fit.fits and fit.outside == 10 * MB and fit.taken == 700 * MB

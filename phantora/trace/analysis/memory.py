@@ -222,7 +222,9 @@ def _kinds(rows: MemoryRows, blocks: Blocks, position: int, annotations: Annotat
     settled = np.isin(kind, [_CODE[c] for c in ("parameters", "gradients", "optimizer")])
     kind[communication & ~settled] = _CODE["communication"]
     forwards = [s for s in spans if words[s[2]] == _DDP]
-    buckets = _buckets(blocks, forwards, begins) if len(forwards) > 1 else _first_bucket(rows, blocks, forwards, words)
+    buckets = (
+        _buckets(rows, blocks, forwards, begins) if len(forwards) > 1 else _first_bucket(rows, blocks, forwards, words)
+    )
     kind[buckets] = _CODE["communication"]
     return kind
 
@@ -255,11 +257,15 @@ def _use_code(word: str) -> int:
     return _CODE.get(name, -1)
 
 
-def _buckets(blocks: Blocks, forwards: Sequence[tuple[int, int, int]], optimizers: Ints) -> npt.NDArray[np.bool_]:
+def _buckets(
+    rows: MemoryRows, blocks: Blocks, forwards: Sequence[tuple[int, int, int]], optimizers: Ints
+) -> npt.NDArray[np.bool_]:
     """Blocks of DistributedDataParallel's buckets: it makes them anew at the start of its second forward pass, where it
-    lets go of those that it was built with. All else that its forward passes allocate are activations."""
+    lets go of those that it was built with, which NCCL's watchdog may keep for longer. All else that its forward passes
+    allocate are activations."""
     (first, _, _), (begin, stop, _) = forwards[:2]
-    replaced = (blocks.start < first) & (blocks.end >= begin) & (blocks.end <= stop)
+    let_go = (blocks.end <= stop) | _freed_by_watchdog(rows, blocks) | (_kept_by_watchdog(rows, blocks) >= 0)
+    replaced = (blocks.start < first) & (blocks.end >= begin) & let_go
     second = int(np.searchsorted(optimizers, begin))
     later = int(optimizers[second + 1]) if second + 1 < len(optimizers) else NEVER - 1
     made = (blocks.start >= begin) & (blocks.start <= stop) & (blocks.end > later) & (blocks.thread == 0)
