@@ -1,6 +1,7 @@
 // Layer 2 of the rank runtime: what calls, operators and Python frames cost the host.
 //   costs       the charges of the host profile, cold code, the brackets of stubs
 //   apart       work of a background thread, and who waits for it
+//   loops       operators that Python calls
 //   unmodelled  CPU time of the script that no cost covers
 #pragma once
 #include "rank/clock.h"

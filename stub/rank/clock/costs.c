@@ -15,7 +15,6 @@ void ph_costs_reset(void) {
   ph_self.cpu_mark = thread_cpu_ns();
   ph_self.left = 0;
   ph_self.excluded = 0;
-  ph_apart_reset();
   ph_unmodelled_reset();
 }
 
@@ -135,11 +134,6 @@ static void charge_frame(int64_t *last, size_t units, uint32_t function) {
   spend(ph_rt.header->api_ns[PH_API_PY_FRAME] + ph_rt.header->api_ns[PH_API_PY_CODE] * (int64_t)code / 1000000);
 }
 
-// The units of a frame's code are counted up to a limit, as if it were run through once. From this number of operators
-// per run on, a frame that calls more has a loop, such as an optimizer's over its parameters, and goes through code
-// again.
-#define FRAME_CALLS 8
-
 int ph_enter_frame(int64_t *last, size_t units, uint32_t function) {
   if (!ph_self.covered) charge_frame(last, units, function);
   int called = ph_self.called;
@@ -150,11 +144,6 @@ int ph_enter_frame(int64_t *last, size_t units, uint32_t function) {
 void ph_leave_frame(int called) { ph_self.called = called; }
 void ph_cover_frames(int more) { ph_self.covered += more; }
 bool ph_frames_covered(void) { return ph_self.covered > 0; }
-
-void ph_called_from_python(void) {
-  ph_await_interpreter();
-  if (++ph_self.called > FRAME_CALLS) ph_charge(PH_API_PY_LOOP);
-}
 
 // A backward pass is handed to the autograd thread of its GPU and back: two threads are woken. On the CPU it runs in
 // the thread that called it, as does a pass within a pass.
