@@ -56,7 +56,8 @@ def _place(report: Report) -> str:
         return ""
     _, rank, step = max(steps, key=lambda item: (item[0], -item[1]))
     where = "" if report.step_source == "run" else f" in step {step.number},"
-    return f"see it on rank {rank}{where} from {duration(step.start)} on; "
+    what = f"see rank {rank} wait for it" if cause == "late rank" else f"see it on rank {rank}"
+    return f"{what}{where} from {duration(step.start)} on; "
 
 
 def _equal(late: Delay, report: Report) -> str:
