@@ -133,6 +133,7 @@ void charge(Thread &thread, Operator *op, Values inputs) {
       ph_charge(thread.depth > 0 ? PH_API_OP_NESTED : thread.native_nodes > 0 ? PH_API_OP_NODE : PH_API_OP_TOP);
       break;
     case Cost::VIEW:
+    case Cost::READ:
       ph_charge(nested ? PH_API_OP_VIEW_NESTED : PH_API_OP_VIEW);
       break;
     case Cost::ALLOC:

@@ -61,7 +61,7 @@ static Cost cost_of(const Operator &op, const c10::FunctionSchema &schema) {
     if (inner(*argument.type()).kind() == c10::TypeKind::TensorType) reads_tensors = true;
     if (argument.alias_info() && argument.alias_info()->isWrite()) mutates = true;
   }
-  // item() and bool() of a tensor only call each other and CUDA's copy, which has a cost of its own.
+  if (is_one_of(op.name, {"aten::_local_scalar_dense", "aten::item", "aten::is_nonzero"})) return Cost::READ;
   bool query = op.permanent && reads_tensors && !tensors && !mutates &&
                !is_one_of(op.name, {"aten::equal", "aten::allclose", "aten::_assert_async"});
   return query ? Cost::VIEW : Cost::COMPUTE;

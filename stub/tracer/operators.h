@@ -14,7 +14,8 @@ using at::Tensor;
 using c10::IValue;
 using Values = c10::ArrayRef<const IValue>;
 
-enum class Cost : uint8_t { COMPUTE, VIEW, ALLOC, ANNOTATION };
+// READ: item() and bool() of a tensor call each other and CUDA's copy, which has a cost of its own.
+enum class Cost : uint8_t { COMPUTE, VIEW, READ, ALLOC, ANNOTATION };
 enum class Role : uint8_t { PLAIN, NUMBER, DTYPE, LAYOUT, MEMORY_FORMAT, GENERATOR };
 enum class Count : uint8_t {
   NONE,

@@ -107,7 +107,7 @@ static void start_operator(Thread &thread, const at::RecordFunction &fn) {
   note_module(fn);
   if (thread.depth) forget_made(*thread.frames[thread.depth - 1]);
   Frame &f = open_frame(thread, &fn, op, inputs);
-  if (op->cost != Cost::COMPUTE) return;
+  if (op->cost != Cost::COMPUTE && op->cost != Cost::READ) return;
   f.args.assign(inputs.begin(), inputs.end());
   if (count == op->arguments.size()) {
     if (op->in_place) take_snapshots(f);
