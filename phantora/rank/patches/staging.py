@@ -11,6 +11,7 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 from phantora.rank.clock import Runtime
+from phantora.rank.importhook import excluded
 
 _POLL_S = 0.001
 _SLEEP_S = 0.2
@@ -19,8 +20,12 @@ _SLEEP_S = 0.2
 def await_awake(future: Future[Any], runtime: Runtime) -> None:
     """Waits until a thread of this rank is done, in real time alone. The simulator takes a rank that sleeps for one
     that waits for other ranks or GPUs, and moves its clock on. It does so if a thread waits for an answer."""
-    while wait([future], _SLEEP_S if runtime.asking() else _POLL_S).not_done:
-        pass
+
+    def poll() -> None:
+        while wait([future], _SLEEP_S if runtime.asking() else _POLL_S).not_done:
+            pass
+
+    excluded(poll)  # how often is chance
 
 
 class Staging:
