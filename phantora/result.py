@@ -81,6 +81,22 @@ class RunResult:
             raise PhantoraError(f"this is no result of a run: {error}") from error
 
 
+def failure_line(message: str, reason: Reason) -> str:
+    """The end of a run that failed in one line, with what to do: ``out of memory on rank 0 at train.py:7: 6.14 GiB
+    asked, 530.00 MiB free; phantora fits says what it needs``."""
+    more = "; phantora fits says what it needs" if reason == Reason.OUT_OF_MEMORY else ""
+    if reason == Reason.HANG:
+        more = _who_waits(message)
+    return f"{first_line(message)}{more}"
+
+
+def _who_waits(diagnosis: str) -> str:
+    """``: rank 1 waits in all_reduce of 8 float32 (called at train.py:4), ...; not there: rank 0``."""
+    waiting = (line.strip() for line in diagnosis.splitlines()[1:] if " waits " in line)
+    first = next(waiting, "")
+    return first and f": {first}"
+
+
 def first_line(text: str) -> str:
     """First line of a message with details below."""
     return text.partition("\n")[0]

@@ -273,7 +273,7 @@ const meta = report.metadata;
 select("title").textContent = report.path;
 select("facts").textContent = [
   meta.cluster, `${report.ranks.length} of ${meta.world_size} ranks`, meta.gpu, `${count(report.rows)} rows`, `torch ${meta.torch}`, `host ${meta.host_mode}`,
-  `steps by ${report.step_source}`, (meta.command || []).join(" "), report.complete ? "" : "CUT SHORT: the run was killed",
+  `steps by ${report.step_source}`, (meta.command || []).join(" "), report.complete || report.failure ? "" : `CUT SHORT: the run was ${report.trailer.error || "killed"}`,
 ].filter(Boolean).join(" · ");
 fill("verdict", ...definitions(data.verdict));
 options(select("step"), [["", report.steps.length > 1 ? "steady steps" : "all"], ...report.steps.map((s) => [s.number, `${s.number}: ${duration(s.times.time)}`])]);

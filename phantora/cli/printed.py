@@ -124,7 +124,7 @@ class WhyLine:
     """A line of an answer."""
 
     word: str
-    """``HANG``, ``OOM``, ``STEP``, ``NEXT``."""
+    """``HANG``, ``OOM``, ``FAILED``, ``STEP``, ``NEXT``."""
     text: str
 
 
@@ -133,7 +133,7 @@ class Why:
     """Output of ``phantora why``."""
 
     question: str
-    """``hang``, ``memory`` or ``speed``."""
+    """``hang``, ``memory`` or ``speed``; ``failure`` of a run that failed otherwise."""
     lines: list[WhyLine]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from phantora.errors import PhantoraError, Reason
 from phantora.json_data import encode
-from phantora.result import RunResult, first_line
+from phantora.result import RunResult, failure_line
 
 if TYPE_CHECKING:
     from phantora.trace.diff.validation import Validation
@@ -79,17 +79,7 @@ def _print_failure(result: RunResult, named: bool) -> None:
         _report(f"phantora: {result.message}")
     if result.log is not None and not named:
         _report(f"phantora: partial log {result.log}")
-    more = "; phantora fits says what it needs" if result.reason == Reason.OUT_OF_MEMORY else ""
-    if result.reason == Reason.HANG:
-        more = _who_waits(result.message)
-    _report(f"FAILED: {first_line(result.message)}{more}")
-
-
-def _who_waits(diagnosis: str) -> str:
-    """``: rank 1 waits in all_reduce of 8 float32 (called at train.py:4), ...; not there: rank 0``."""
-    waiting = (line.strip() for line in diagnosis.splitlines()[1:] if " waits " in line)
-    first = next(waiting, "")
-    return first and f": {first}"
+    _report(f"FAILED: {failure_line(result.message, result.reason)}")
 
 
 def _partial(result: RunResult) -> str:

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from phantora.dumps import expected_calls, hang, out_of_memory, unmatched_blocks
 from phantora.dumps.flight_recorder import is_dump, read_dumps
 from phantora.dumps.memory_snapshot import Snapshot, read_snapshot
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, Reason
 from phantora.trace.analysis import why as of_log
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.export import memory_viz
@@ -18,7 +18,7 @@ from phantora.trace.export.selection import Selection
 from phantora.trace.other_files import is_pickle
 from phantora.trace.reader import Log, open_log
 
-HANG, MEMORY, SPEED = "hang", "memory", "speed"
+HANG, MEMORY, SPEED, FAILURE = "hang", "memory", "speed", "failure"
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Answer:
     """The answer to one question."""
 
     question: str
-    """``hang``, ``memory`` or ``speed``."""
+    """``hang``, ``memory`` or ``speed``; ``failure`` of a run that failed otherwise."""
     lines: tuple[tuple[str, str], ...]
     """A word in capitals and its text each."""
 
@@ -52,7 +52,8 @@ def why(paths: Sequence[str], opened: Callable[[str], Log] = open_log) -> Answer
         return Answer(MEMORY, tuple(out_of_memory.lines([read_snapshot(path) for path in paths])))
     if len(paths) > 1:
         raise PhantoraError(f"give one log; phantora diff {' '.join(paths)} names the cause of a difference")
-    return Answer(SPEED, tuple(of_log.answer(analyze(opened(paths[0])))))
+    log = opened(paths[0])
+    return Answer(_of_run(log), tuple(of_log.answer(analyze(log))))
 
 
 def differs(paths: Sequence[str]) -> Answer:
@@ -84,6 +85,13 @@ def snapshot_of(path: str) -> Snapshot:
 def of_a_dump(paths: Sequence[str]) -> bool:
     """True if any of the files is a dump or a snapshot."""
     return any(_question(path) != SPEED for path in paths)
+
+
+def _of_run(log: Log) -> str:
+    """The question that a log answers, by how its run ended."""
+    if not log.failure:
+        return SPEED
+    return {Reason.HANG: HANG, Reason.OUT_OF_MEMORY: MEMORY}.get(log.reason, FAILURE)
 
 
 def _question(path: str) -> str:

@@ -279,6 +279,8 @@ class _Run:
             except KeyboardInterrupt as interrupt:
                 outcome.interrupt(interrupt)
                 report = replace(report, status=outcome.status, error=outcome.message)
+        if outcome.status:
+            more["reason"] = outcome.reason.value
         simulation.close({**report.as_data(), **more})
         return report
 

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from phantora.errors import PhantoraError, cause_of
+from phantora.errors import PhantoraError, Reason, cause_of
+from phantora.result import failure_line
 from phantora.trace import arrow_sizes
 from phantora.trace.other_files import instead
 from phantora.trace.prefetch import prefetched
@@ -235,6 +236,21 @@ class Log:
     def out_of_memory(self) -> bool:
         """True if an allocation failed that the run did not survive."""
         return self.trailer.get("status") != 0 and OOM in self.words("name")
+
+    @property
+    def reason(self) -> Reason:
+        """Why the run ended; an earlier version noted no more than that it failed."""
+        if not self.trailer.get("status"):
+            return Reason.OK
+        noted = {reason.value: reason for reason in Reason}.get(self.trailer.get("reason", ""))
+        return noted or (Reason.OUT_OF_MEMORY if self.out_of_memory else Reason.SCRIPT_FAILED)
+
+    @property
+    def failure(self) -> str:
+        """The line that ended a run that failed, with what to do; "" of others, and of one that was interrupted."""
+        if self.reason in (Reason.OK, Reason.INTERRUPTED):
+            return ""
+        return failure_line(str(self.trailer.get("error", "")), self.reason)
 
     def operators(self) -> list[dict[str, Any]]:
         """The operators of the run, the longest first: fields of ``phantora.cost.wanted.Wanted``."""

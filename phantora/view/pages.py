@@ -46,7 +46,8 @@ def report_page(report: Report, served: dict[str, Any] | None = None) -> str:
     data = encode(report, units=False)
     for path in data["details"]["critical_paths"]:
         path["segments"] = len(path["segments"])
-    verdict = [*summary.lines(report), ("NEXT", _next(report))]
+    failed = [("FAILED", report.failure)] if report.failure else []
+    verdict = [*failed, *summary.lines(report), ("NEXT", _next(report))]
     more = {"causes": CAUSES, "verdict": verdict, "mean": sorted(steps_of_mean(report)), "served": served}
     return assemble("report.html", report.path, {"report": data, **more})
 
@@ -56,6 +57,8 @@ def _next(report: Report) -> str:
     fit = report.details.fit if report.details is not None else None
     if fit is not None and not fit.fits:
         return fit.remedy or f"phantora analyze {shlex.quote(report.path)} shows what takes the memory"
+    if report.failure:
+        return "end the failure first: the numbers are of what ran until then"
     return dict(answer(report))["NEXT"]
 
 

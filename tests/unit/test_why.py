@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from phantora.dumps.plain_pickle import load
 from phantora.dumps.why import why
 from phantora.errors import PhantoraError
+from phantora.trace.analysis.analyze import analyze
+from phantora.trace.analysis.render import render
+from phantora.trace.reader import open_log
+from tests.support.fakelog import small_run
 
 PAIR = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}}
 FOUR = {
@@ -275,6 +281,39 @@ def test_a_log_gives_the_largest_delay() -> None:
     text = str(why(["tests/golden/small.arrow"]))
     assert text.startswith("STEP") and "NEXT" in text
     assert len(text.splitlines()) <= 5
+
+
+HUNG = "deadlock: a rank ended before the collectives of its group; find out why it ended"
+WAITS = "rank 0 waits in all_reduce of 8 float32 (called at train.py:9); not there: rank 1"
+
+
+@pytest.mark.parametrize(
+    ("reason", "error", "line", "question"),
+    [
+        ("hang", f"{HUNG}\n  {WAITS}\n  rank 1 has exited", f"{HUNG}: {WAITS}", "hang"),
+        ("script failed", "rank 1 at train.py:5: ValueError: no", "rank 1 at train.py:5: ValueError: no", "failure"),
+    ],
+)
+def test_the_log_of_a_failed_run_gives_its_failure(
+    tmp_path: Path, reason: str, error: str, line: str, question: str
+) -> None:
+    run = small_run()
+    run.trailer |= {"status": 1, "reason": reason, "error": error}
+    path = run.write(tmp_path / "run.arrow")
+    found = why([str(path)])
+    assert (found.question, found.lines) == (question, (("FAILED", line),))
+    report = analyze(open_log(path))
+    assert (report.failure, report.complete) == (line, False)
+    out = io.StringIO()
+    render(report, Console(file=out, width=300))
+    assert out.getvalue().splitlines()[0] == f"FAILED: {line}"
+
+
+def test_the_log_of_an_interrupted_run_gives_the_largest_delay(tmp_path: Path) -> None:
+    run = small_run()
+    run.trailer |= {"status": 130, "reason": "interrupted", "error": "interrupted by SIGINT"}
+    path = run.write(tmp_path / "run.arrow")
+    assert why([str(path)]).question == "speed" and not analyze(open_log(path)).complete
 
 
 def test_files_that_are_no_dumps(tmp_path: Path) -> None:

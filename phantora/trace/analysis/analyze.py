@@ -295,7 +295,8 @@ class _Pass:
             rank.slower = slower.get(rank.rank, 0.0)
         report = Report(
             path=self.log.shown,
-            complete=self.log.complete,
+            complete=self.log.complete and not self.log.trailer.get("status"),
+            failure=self.log.failure,
             metadata=asdict(self.meta),
             trailer=self.log.trailer,
             rows=self.log.num_rows if self.whole else self.rows,

@@ -58,9 +58,12 @@ MOST_ASSUMPTIONS = 8
 def render(report: Report, console: Console, verbose: bool = False) -> None:
     """Prints `report`; `verbose` with what the simulation itself took."""
     meta = report.metadata
+    if report.failure:
+        console.print(f"[bold red]FAILED: {escape(report.failure)}[/bold red]", highlight=False, soft_wrap=True)
     console.print(f"[bold]{report.path}[/bold]  {who(report)}, {report.rows:,} rows", highlight=False)
-    if not report.complete:
-        console.print("[yellow]The run was cut short: the log ends where its last whole batch does.[/yellow]")
+    if not report.complete and not report.failure:
+        cause = report.trailer.get("error") or "the log ends where its last whole batch does"
+        console.print(f"[yellow]The run was cut short: {escape(cause)}.[/yellow]", highlight=False)
     _nccl(meta.get("extra", {}).get("nccl", {}), console)
     _environment(meta.get("extra", {}).get("environment", {}), console)
     if meta.get("host_mode") == REAL:

@@ -555,6 +555,9 @@ class Report:
 
     path: str
     complete: bool
+    """False if the run failed, was interrupted, or was killed before it closed its log."""
+    failure: str = ""
+    """Why the run failed, with what to do: the last line that it printed. Empty if it did not."""
     metadata: dict[str, Any]
     trailer: dict[str, Any]
     rows: int

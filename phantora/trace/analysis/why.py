@@ -24,6 +24,8 @@ _DECIDES = 0.05  # of a step, from where a stall is worth an experiment of its o
 
 def answer(report: Report) -> list[tuple[str, str]]:
     """At most five lines, a word and its text each."""
+    if report.failure:
+        return _of_failure(report)
     summary = dict(lines(report))
     found = [(word, summary[word]) for word in _SHOWN if word in summary]
     if summary.get("FITS", "").startswith("no"):
@@ -34,6 +36,17 @@ def answer(report: Report) -> list[tuple[str, str]]:
     cause = of_time(findings)
     found += [("WHY", cause)] if cause else []
     return [*found, ("NEXT", f"{_place(report)}{_experiment(report)}")]
+
+
+def _of_failure(report: Report) -> list[tuple[str, str]]:
+    """What ended the run. Of one out of memory also what grew and what would make it fit; the speed of the others is
+    not what they failed by."""
+    found = [("FAILED", report.failure)]
+    fit = report.details.fit if report.details is not None else None
+    if fit is not None and not fit.fits:
+        found += [(word, text) for word, text in lines(report) if word == "GROWS"]
+        found += [("NEXT", fit.remedy)] if fit.remedy else []
+    return found
 
 
 def _first(report: Report) -> Delay | None:
