@@ -86,10 +86,11 @@ def _losses(report: Report, said: dict[str, str], printed: str) -> None:
 
 
 def _page(report: Report, said: dict[str, str], printed: str) -> None:
-    """The page has the lines, the rows behind them, and the mean of the same steps."""
+    """The page has the failure, the lines, the rows behind them, and the mean of the same steps."""
     data = json.loads(html.unescape(report_page(report).partition('id="data">')[2].partition("</script>")[0]))
     *lines_of_page, (word, _) = data["verdict"]
-    assert (dict(lines_of_page), word) == (said, "NEXT")
+    failed = {"FAILED": report.failure} if report.failure else {}
+    assert (dict(lines_of_page), word) == (failed | said, "NEXT")
     shown, whole = data["report"], report.steady.time
     assert shown["headline"] == encode(report.headline, units=False)
     assert shown["steady"] == encode(report.steady, units=False)
