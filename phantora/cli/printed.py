@@ -113,7 +113,7 @@ class Compared:
     """Output of ``phantora compare``."""
 
     verdict: list[str]
-    """A sentence for each value of the varied option."""
+    """A sentence for each value of the varied option; then ``overall``, ``widest error`` and ``unused`` memory."""
     best: list[str]
     """The chosen machines."""
     machines: list[ComparedRow]

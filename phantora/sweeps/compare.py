@@ -17,6 +17,7 @@ from phantora.jobs.job import CHECKPOINT, HOUR, RESTART, Machines, best_interval
 from phantora.json_data import Seconds
 from phantora.spec import RunSpec, unfolded_elsewhere
 from phantora.sweeps.answer import Row
+from phantora.sweeps.batch import larger_batches, sets_batch
 from phantora.sweeps.expressions import Value
 from phantora.sweeps.fold import ONE
 from phantora.sweeps.objective import Objective
@@ -26,8 +27,10 @@ from phantora.sweeps.run import Request, run_sweep
 from phantora.sweeps.space import CLUSTER, Space, Spelling
 from phantora.trace.analysis.fit import MARGIN
 from phantora.trace.analysis.summary import WIDE, narrower
+from phantora.units import GIB
 
 PER_HOST = 8
+_UNUSED = 0.5  # of a GPU's memory: a batch twice as large fits
 _BINARY = {"k": 1 << 10, "m": 1 << 20}
 
 
@@ -105,7 +108,7 @@ class Comparison:
     best: tuple[Choice, ...]
     """One for each value of the varied option for which any machine is enough."""
     verdict: tuple[str, ...]
-    """A sentence for each value."""
+    """A sentence for each value; then the best of all batches, the widest error, and memory that is not used."""
     folder: Path
 
 
@@ -206,8 +209,36 @@ def compare(run: RunSpec, folder: Path, question: Question, on_result: OnResult 
         best += [chosen] if chosen is not None else []
         prefix = f"{question.vary} {value}: " if question.vary else ""
         verdict.append(prefix + sentence)
-    verdict += widest(choices)
+    if sets_batch(f"--{question.vary}") and found.unit != "steps":  # which a larger batch makes fewer
+        verdict += overall(choices, question)
+    verdict += [*widest(choices), *unused(choices, question, run)]
     return Comparison(choices=tuple(choices), best=tuple(best), verdict=tuple(verdict), folder=folder)
+
+
+def overall(choices: Sequence[Choice], question: Question) -> list[str]:
+    """A sentence about the machines, each with the batch that is best on it; empty if no machine is enough."""
+    of_machines: dict[str, list[Choice]] = {}
+    for one in choices:
+        named = replace(one, cluster=f"{one.cluster} with {question.vary} {one.value}")
+        of_machines.setdefault(one.cluster, []).append(named)
+    found = (decide(of_machine, question.job)[0] for of_machine in of_machines.values())
+    best = [one for one in found if one is not None]
+    return [f"overall: {decide(best, question.job)[1]}"] if best else []
+
+
+def unused(choices: Sequence[Choice], question: Question, run: RunSpec) -> list[str]:
+    """A sentence about the machine with the most free memory, if one of several has room for a larger batch and the
+    batch does not vary."""
+    ran = [(one.left, one.cluster, one.measured) for one in choices if one.measured is not None]
+    left, cluster, measured = max(ran, key=lambda one: one[0], default=(0.0, "", None))
+    if left <= _UNUSED or measured is None or sets_batch(f"--{question.vary}"):
+        return []
+    if len({name for _, name, _ in ran}) < 2:
+        return []
+    vary = larger_batches(run)
+    how = f"--vary {vary}" if vary else "--vary NAME=1,2,4, where NAME is the script's option of the batch"
+    free = f"{left * measured.capacity / GIB:.0f} of {measured.capacity / GIB:.0f} GiB"
+    return [f"unused: {cluster} leaves {free}; a larger batch may change the verdict ({how})"]
 
 
 def widest(choices: Sequence[Choice]) -> list[str]:
@@ -315,13 +346,14 @@ def _cost(one: Choice) -> float:
 
 
 def _by(best: Choice, others: Sequence[Choice]) -> str:
-    """``: $1.10 per million tokens, 14 % below 8xH100, which the error bars (5 %, 6 %) do not change``."""
+    """``: $1.10 per million tokens, 14% below 8xH100; sure: ...``."""
     price = f"${best.dollars_per_million:.3g} per million {best.unit}"
     if not others:
         return f": {price}"
     second = min(others, key=_cost)
     gain = 1 - _cost(best) / _cost(second)
-    return f": {price}, {gain:.0%} below {second.cluster}; {_sure(best, second, _cost(second) / _cost(best))}"
+    sure = _sure(best, second, _cost(second) / _cost(best), "the cheapest", "more dollars")
+    return f": {price}, {gain:.0%} below {second.cluster}; {sure}"
 
 
 def _ahead(best: Choice, others: Sequence[Choice]) -> str:
@@ -329,7 +361,7 @@ def _ahead(best: Choice, others: Sequence[Choice]) -> str:
         return ""
     second = max(others, key=lambda one: one.rate or 0.0)
     ratio = (best.rate or 0.0) / (second.rate or math.inf)
-    return f": {ratio:.2f} times {second.cluster}; {_sure(best, second, ratio)}"
+    return f": {ratio:.2f} times {second.cluster}; {_sure(best, second, ratio, 'the fastest', 'more time')}"
 
 
 def error_of_ratio(a: Measured, b: Measured) -> float:
@@ -337,12 +369,14 @@ def error_of_ratio(a: Measured, b: Measured) -> float:
     return math.hypot(a.error_above or 0.0, b.error or 0.0)
 
 
-def _sure(best: Choice, second: Choice, ratio: float) -> str:
+def _sure(best: Choice, second: Choice, ratio: float, stays: str, worse: str) -> str:
+    """``sure: it stays the cheapest even at 7% more per token``: `ratio` (second's cost over best's) against its
+    error."""
     assert best.measured is not None and second.measured is not None
     bar = error_of_ratio(best.measured, second.measured)
     if ratio > 1 + bar:
-        return f"sure: the error of the ratio is {bar:.0%}"
-    return f"not sure: the error of the ratio is {bar:.0%}"
+        return f"sure: it stays {stays} even at {bar:.0%} {worse}, the error of the ratio"
+    return f"not sure: the error of the ratio, {bar:.0%} {worse}, may reverse the order"
 
 
 def _unpriced(choices: Sequence[Choice]) -> str:

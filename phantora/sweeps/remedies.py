@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from phantora.errors import PhantoraError
 from phantora.hardware import load_cluster
 from phantora.json_data import Bytes
 from phantora.spec import CHECKPOINTING, FSDP, OFFLOAD, REMEDIES, RunSpec
+from phantora.sweeps.batch import smaller_batch
 from phantora.sweeps.expressions import Value
 from phantora.sweeps.result import FAILED, RAN, Result
 from phantora.sweeps.run import Request, run_sweep
@@ -22,7 +22,6 @@ _NAMES = {
     OFFLOAD: "activations of layers on the host",
     FSDP: "FSDP instead of DDP",
 }
-_BATCH = re.compile(r"--?((micro|local|train|per[-_]device[-_]train)[-_])?(batch([-_]size)?|bs|mbs)")
 _TIMES = (2, 4)  # smaller batches
 _LEAST = 0.005  # of the memory: what saves less changes nothing
 
@@ -55,18 +54,6 @@ class Remedied:
             limit = "at most " if self.at_most else ""
             time = f", {limit}{abs(self.slower):.0%} {'slower' if self.slower >= 0 else 'faster'}"
         return f"Simulated remedy: {self.name} ({self.how}), {memory}{time}."
-
-
-def smaller_batch(arguments: Sequence[str], times: int) -> tuple[str, ...]:
-    """The words that make the batch in a script's arguments `times` smaller; empty if they name none that can be."""
-    words = list(arguments)
-    for at, word in enumerate(words):
-        option, equals, value = word.partition("=")
-        value = value if equals else words[at + 1] if at + 1 < len(words) else ""
-        if _BATCH.fullmatch(option) and value.isdigit() and int(value) >= times and int(value) % times == 0:
-            smaller = str(int(value) // times)
-            return (f"{option}={smaller}",) if equals else (option, smaller)
-    return ()
 
 
 def remedied(

@@ -9,7 +9,18 @@ import pytest
 
 from phantora.errors import PhantoraError
 from phantora.spec import AUTO, OFF, FoldSpec, LaunchSpec, RunSpec, unfolded_elsewhere
-from phantora.sweeps.compare import Job, Question, clusters, compare, decide, duration_of, parse_values, widest
+from phantora.sweeps.compare import (
+    Job,
+    Question,
+    clusters,
+    compare,
+    decide,
+    duration_of,
+    overall,
+    parse_values,
+    unused,
+    widest,
+)
 from phantora.sweeps.questions import one_run
 from phantora.sweeps.run import Request
 from tests.support.sweeps import choice, measured
@@ -42,7 +53,8 @@ def test_the_cheapest_machine_per_token() -> None:
     best, text = decide([H100, B200], Job())
     assert best is B200 and B200.dollars_per_million == pytest.approx(40 / 3600 / 200_000 * 1e6)
     assert text == (
-        "1x8xB200 is the cheapest: $0.0556 per million tokens, 33% below 1x8xH100; sure: the error of the ratio is 7%"
+        "1x8xB200 is the cheapest: $0.0556 per million tokens, 33% below 1x8xH100; "
+        "sure: it stays the cheapest even at 7% more dollars, the error of the ratio"
     )
 
 
@@ -51,7 +63,7 @@ def test_a_small_difference_is_not_sure() -> None:
     assert (
         best is not None
         and best.cluster == "1x8xH200"
-        and text.endswith("2% below 1x8xH100; not sure: the error of the ratio is 7%")
+        and text.endswith("2% below 1x8xH100; not sure: the error of the ratio, 7% more dollars, may reverse the order")
     )
 
 
@@ -59,8 +71,10 @@ def test_slower_hosts_of_the_best_make_it_less_sure() -> None:
     found = measured(40, error=0.05, error_above=0.9, widest="host")
     result = replace(B200.row.entry.result, measured=found) if B200.row.entry.result else None
     wide = replace(B200, row=replace(B200.row, entry=replace(B200.row.entry, result=result)))
-    assert decide([H100, wide], Job())[1].endswith("not sure: the error of the ratio is 90%")
-    assert decide([H100, B200], Job())[1].endswith("; sure: the error of the ratio is 7%")
+    assert decide([H100, wide], Job())[1].endswith(
+        "not sure: the error of the ratio, 90% more dollars, may reverse the order"
+    )
+    assert "; sure: it stays the cheapest even at 7%" in decide([H100, B200], Job())[1]
 
 
 def test_a_machine_must_meet_rate_and_deadline() -> None:
@@ -82,8 +96,33 @@ def test_without_prices_the_fastest() -> None:
     best, text = decide([H100, choice("1x8xGB300", 50, None)], Job())
     assert best is not None and best.cluster == "1x8xGB300"
     assert text == (
-        "1x8xGB300 is the fastest: 2.00 times 1x8xH100; sure: the error of the ratio is 7%; "
+        "1x8xGB300 is the fastest: 2.00 times 1x8xH100; "
+        "sure: it stays the fastest even at 7% more time, the error of the ratio; "
         "no price of GB300 is known (--price)"
+    )
+
+
+def test_memory_that_is_not_used_asks_for_a_larger_batch() -> None:
+    empty, question = choice("1x8xB200", 40, 5.0, memory=30), Question(gpus=("H100", "B200"))
+    run = RunSpec("train.py", ("--batch", "2"))
+    assert unused([H100, empty], question, run) == [
+        "unused: 1x8xB200 leaves 50 of 80 GiB; a larger batch may change the verdict (--vary batch=2,4,8)"
+    ]
+    assert unused([H100, empty], question, RunSpec("train.py"))[0].endswith("is the script's option of the batch)")
+    assert unused([H100, B200], question, run) == unused([empty], question, run) == []
+    assert unused([H100, empty], replace(question, vary="batch"), run) == []
+
+
+def test_the_best_batch_of_each_machine() -> None:
+    found = [
+        replace(one, value=value)
+        for value, price in ((1, 3.0), (2, 1.0))
+        for one in (choice("1x8xH100", 100, price), B200)
+    ]
+    (text,) = overall(found, Question(gpus=("H100", "B200"), vary="batch", values=(1, 2)))
+    assert text == (
+        "overall: 1x8xH100 with batch 2 is the cheapest: $0.0278 per million tokens, 50% below 1x8xB200 with batch 1; "
+        "sure: it stays the cheapest even at 7% more dollars, the error of the ratio"
     )
 
 

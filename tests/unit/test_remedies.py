@@ -16,12 +16,14 @@ from torch.utils.data import DataLoader, Dataset, dataloader
 
 from phantora.rank.patches.remedies import layers_of
 from phantora.rank.patches.worst_batch import change, length
+from phantora.spec import RunSpec
 from phantora.sweeps.answer import answer
+from phantora.sweeps.batch import larger_batches, smaller_batch
 from phantora.sweeps.objective import Objective
 from phantora.sweeps.page import sweep_page
 from phantora.sweeps.plan import make_plan
 from phantora.sweeps.questions import Tried
-from phantora.sweeps.remedies import Remedied, smaller_batch
+from phantora.sweeps.remedies import Remedied
 from phantora.sweeps.render import render
 from phantora.sweeps.result import OUT_OF_MEMORY, RAN, Result
 from phantora.sweeps.runner import Entry
@@ -36,6 +38,15 @@ def test_the_batch_of_a_command_line_is_halved() -> None:
     assert smaller_batch(["--seq", "8", "--batch", "8"], 2) == ("--batch", "4")
     assert smaller_batch(["--per_device_train_batch_size=8"], 4) == ("--per_device_train_batch_size=2",)
     assert smaller_batch(["--batch", "3"], 2) == smaller_batch(["--batches", "8"], 2) == smaller_batch([], 2) == ()
+
+
+def test_the_option_of_the_batch_is_in_the_arguments_or_in_the_text(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("from shapes import parser\n")
+    assert larger_batches(RunSpec(str(script))) == ""
+    (tmp_path / "shapes.py").write_text("parser.add_argument('--microbatches')\nparser.add_argument('--batch-size')\n")
+    assert larger_batches(RunSpec(str(script))) == "batch-size=1,2,4"
+    assert larger_batches(RunSpec(str(script), ("--mbs=3",))) == "mbs=3,6,12"
 
 
 def test_repeated_layers_are_entries_of_one_class() -> None:
