@@ -9,10 +9,11 @@ from rich.console import Console
 
 from phantora.trace.analysis import summary, why
 from phantora.trace.analysis.analyze import analyze
-from phantora.trace.analysis.memory_fit import grows, other_ranks
+from phantora.trace.analysis.memory_fit import fit_of, grows, other_ranks
 from phantora.trace.analysis.render import render
-from phantora.trace.analysis.report import Details, Growth, PeakRange
+from phantora.trace.analysis.report import Details, FailedAllocation, Growth, MemoryBlock, PeakRange
 from phantora.trace.reader import open_log
+from phantora.units import GIB
 from tests.support.fakelog import FakeRun, Kind
 
 MB = 1 << 20
@@ -349,6 +350,27 @@ def test_out_of_memory_in_the_first_pass(tmp_path: Path) -> None:
     out = io.StringIO()
     render(report, Console(file=out, width=300))
     assert "Asked for 60.0 MiB at model.py:9" in out.getvalue() and "try activation checkpointing" in out.getvalue()
+    assert "communication 120.0 MiB; reserved beyond it: fragmentation 20.0 MiB." in out.getvalue()
+    assert "(4 times this GPU's)" in out.getvalue()
+
+
+def test_large_blocks_are_a_part_of_the_activations_without_what_did_not_fit(tmp_path: Path) -> None:
+    (memory,) = data_parallel().details(tmp_path).memory
+    memory.peak_allocated, memory.peak_reserved, memory.capacity = 30 * GIB, 31 * GIB, 40 * GIB
+    memory.by_category = {"parameters": 8 * GIB, "activations": 16 * GIB, "checkpoints": 6 * GIB}
+    loss = MemoryBlock(
+        category="activations", operator="aten::_log_softmax", shape="", bytes=12 * GIB, count=1, site="train.py:9"
+    )
+    memory.largest, memory.out_of_memory = [loss], True
+    memory.failed = FailedAllocation(time=10**9, bytes=6 * GIB, site="train.py:9")
+    fit = fit_of([memory], 0, fatal=True)
+    assert fit is not None and fit.remedy.startswith(
+        "the largest part is activations (22.00 GiB), 12.00 GiB of it for the loss at train.py:9 and 6.00 GiB more "
+        "that did not fit: try the loss in parts"
+    )
+    memory.by_category, memory.kept_by = {"activations": 6 * GIB, "kept": 24 * GIB}, "train.py:9 (losses)"
+    fit = fit_of([memory], 0, fatal=True)
+    assert fit is not None and "--gpu-memory" not in " ".join(fit.says)
 
 
 def test_a_failure_that_the_script_survives(tmp_path: Path) -> None:

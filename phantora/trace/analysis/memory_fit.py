@@ -134,16 +134,19 @@ def _keep_less(place: str) -> str:
 
 
 def _why(memory: MemoryReport, found: Fit, growth: Growth | None) -> list[str]:
-    parts = ", ".join(f"{name} {size(value)}" for name, value in memory.by_category.items())
-    lines = [f"Allocated: {parts}.", found.advice] if parts else []
+    parts = dict(memory.by_category)
+    pieces = parts.pop("fragmentation", 0)
+    more = f"; reserved beyond it: fragmentation {size(pieces)}" if pieces else ""
+    allocated = ", ".join(f"{name} {size(value)}" for name, value in parts.items())
+    lines = [f"Allocated: {allocated}{more}.", found.advice] if parts else []
     if memory.failed is not None and memory.failed.bytes:
         at = f" at {memory.failed.site}" if memory.failed.site else ""
         asked = f"Asked for {size(memory.failed.bytes)}{at}, {duration(memory.failed.time)} into the run."
         lines.insert(0, asked)
-    if growth is not None:  # no GPU has room for all iterations
+    if growth is not None or _mostly_kept(memory):  # no GPU has room for all iterations
         return lines
     room = math.ceil(_ROOM * found.capacity / GIB)
-    return [*lines, f"Run it with `--gpu-memory {room}` to see what it needs in all: GPUs of {room} GiB."]
+    return [*lines, f"Run it with `--gpu-memory {room}` ({_ROOM} times this GPU's) to see what it needs in all."]
 
 
 def _in_pieces(memory: MemoryReport, outside: int) -> str:
@@ -156,12 +159,17 @@ def _in_pieces(memory: MemoryReport, outside: int) -> str:
     return f"{_REMEDIES['fragmentation']}, as {size(pieces)} are cached in pieces; then "
 
 
+def _mostly_kept(memory: MemoryReport) -> bool:
+    """True if most of the memory is of earlier iterations, and what keeps it is known."""
+    return bool(memory.kept_by) and memory.by_category.get("kept", 0) > 0.5 * memory.peak_allocated
+
+
 def _remedy(memory: MemoryReport) -> str:
     """Remedy that would make the rank fit, by the largest part of its memory."""
     failed = memory.failed
-    kept = memory.by_category.get("kept", 0)
-    if memory.kept_by and kept > 0.5 * memory.peak_allocated:
-        return f"the largest part is kept ({size(kept)}), most by {memory.kept_by}: {_keep_less(memory.kept_by)}"
+    if _mostly_kept(memory):
+        kept = size(memory.by_category["kept"])
+        return f"the largest part is kept ({kept}), most by {memory.kept_by}: {_keep_less(memory.kept_by)}"
     if failed is not None and failed.bytes > memory.peak_allocated:
         at = f" at {failed.site}" if failed.site else ""
         return f"a smaller allocation{at}: it asks for more than all others take"
@@ -187,13 +195,14 @@ def _of_activations(memory: MemoryReport) -> str:
     alone = [block for block in activations if block.count <= _NOT_REPEATED and block.bytes >= least * block.count]
     failed = memory.failed
     asked = failed.bytes if failed is not None and failed.bytes >= least else 0
-    taken = sum(block.bytes for block in alone) + asked
+    taken = sum(block.bytes for block in alone)
     more = _SMALLER if memory.passes else _REMEDIES["activations"]
-    if taken < 0.5 * (own + asked):
+    if taken + asked < 0.5 * (own + asked):
         return f": try {more}"
     sites = [(block.bytes, block.site) for block in alone if ":" in block.site]
     _, site = max(sites, default=(0, failed.site if failed is not None else ""))
     at = f" at {site}" if site else ""
+    failing = f" and {size(asked)} more that did not fit" if asked else ""
     if any(word in block.operator for block in alone for word in _LOSS):
-        return f", most for the loss{at} ({size(taken)} with what was asked for): try the loss in parts, {_SMALLER}"
-    return f", most in a few large blocks{at} ({size(taken)} with what was asked for): try these in parts, {more}"
+        return f", {size(taken)} of it for the loss{at}{failing}: try the loss in parts, {_SMALLER}"
+    return f", {size(taken)} of it in a few large blocks{at}{failing}: try these in parts, {more}"
