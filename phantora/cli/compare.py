@@ -125,7 +125,9 @@ def compare(target: tuple[str, ...], **options: Any) -> int:
     if options["pythons"]:
         return _environments(run, question, options)
     found = answer(run, Path(options["output"]), question, progress_of(options["quiet"]))
-    page = write_compare_page(found, question)
+    page, replaces = write_compare_page(found, question)
+    if replaces and not options["quiet"]:
+        click.echo(f"phantora: note: {page} replaces the page of an earlier comparison; its runs are kept", err=True)
     if options["as_json"]:
         click.echo(orjson.dumps(encode(printed(found)), option=orjson.OPT_INDENT_2))
     else:

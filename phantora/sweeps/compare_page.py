@@ -13,17 +13,20 @@ from phantora.view.pages import assemble
 NAME = "compare.html"
 
 
-def write_compare_page(found: Comparison, question: Question) -> Path:
-    """Into the comparison's folder, whole or not at all. Raises PhantoraError."""
+def write_compare_page(found: Comparison, question: Question) -> tuple[Path, bool]:
+    """Into the comparison's folder, whole or not at all; True if it replaces the page of another comparison. Raises
+    PhantoraError."""
     path = found.folder / NAME
     new = path.with_suffix(".new")
+    page = compare_page(found, question).encode()
     try:
-        new.write_text(compare_page(found, question), encoding="utf-8")
+        replaces = path.exists() and path.read_bytes() != page
+        new.write_bytes(page)
         os.replace(new, path)
     except OSError as error:
         new.unlink(missing_ok=True)
         raise PhantoraError(f"{path}: cannot be written: {cause_of(error)}; free space and start again") from error
-    return path
+    return path, replaces
 
 
 def compare_page(found: Comparison, question: Question) -> str:

@@ -21,9 +21,10 @@ from phantora.sweeps.compare import (
     unused,
     widest,
 )
+from phantora.sweeps.compare_page import write_compare_page
 from phantora.sweeps.questions import one_run
 from phantora.sweeps.run import Request
-from tests.support.sweeps import choice, measured
+from tests.support.sweeps import choice, measured, small_comparison
 
 
 def test_machines_have_whole_hosts() -> None:
@@ -124,6 +125,13 @@ def test_the_best_batch_of_each_machine() -> None:
         "overall: 1x8xH100 with batch 2 is the cheapest: $0.0278 per million tokens, 50% below 1x8xB200 with batch 1; "
         "sure: it stays the cheapest even at 7% more dollars, the error of the ratio"
     )
+
+
+def test_a_page_of_another_comparison_is_replaced(tmp_path: Path) -> None:
+    found, question = small_comparison(tmp_path)
+    other = replace(found, verdict=("another",))
+    written = [write_compare_page(one, question)[1] for one in (found, found, other)]
+    assert written == [False, False, True]
 
 
 def test_what_does_not_run_is_no_choice() -> None:

@@ -272,7 +272,7 @@ def test_sweep(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
 
 @pytest.mark.parametrize(("width", "scheme"), LOOKS)
 def test_comparison(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
-    path = write_compare_page(*small_comparison(tmp_path))
+    path, _ = write_compare_page(*small_comparison(tmp_path))
     page, complaints = open_page(browser, width, scheme)
     page.goto(path.as_uri())
     assert page.locator("#verdict").inner_text() == "1x8xB200 is the cheapest <b>"
