@@ -2,6 +2,7 @@
 
 #include "tracer/assumptions.h"
 #include "tracer/host_tensors.h"
+#include "tracer/places.h"
 #include "tracer/tensors.h"
 #include "tracer/values.h"
 
@@ -54,6 +55,19 @@ static bool is_host(const Tensor &t) {
 }
 static size_t size_of(const Tensor &t) { return static_cast<size_t>(t.numel()) * t.itemsize(); }
 
+constexpr int64_t LEAST_NOTED = 100000;  // ns of an operator on the CPU that has a row in the log
+
+// Annotates the time of operators on the CPU since `start` with their line.
+static void note_memory(int64_t start) {
+  if (ph_now() - start < LEAST_NOTED || !ph_connected()) return;
+  const std::string name = "phantora: CPU operators at " + place();  // CPU_OPERATORS of phantora/wire/names.py
+  ph_record record{};
+  record.kind = PH_ANNOTATION;
+  record.id = ph_name(ph_hash(name.data(), name.size(), 0), name.data(), name.size());
+  record.span.start = start;
+  ph_emit(&record);
+}
+
 bool charge_memory(const Frame &f, Values outputs) {
   size_t read = 0, written = 0, fresh = 0;
   size_t filled = 0;  // written but not read: the caches read what they are about to write, unless its pages are new
@@ -92,8 +106,10 @@ bool charge_memory(const Frame &f, Values outputs) {
                                 : "CPU operators run on 16 threads of each rank (OMP_NUM_THREADS sets them)");
   bool serial = f.op->name == "aten::linalg_vector_norm" && outputs.size() == 1 && outputs[0].isTensor() &&
                 outputs[0].toTensor().numel() == 1;
+  const int64_t start = ph_now();
   ph_charge_memory(read + written + filled, fresh,
                    serial ? 1 : given_threads);  // torch's norm of all elements is one loop
+  note_memory(start);
   return true;
 }
 

@@ -99,3 +99,16 @@ def test_lengths_that_cudnn_has_not_seen_are_named(tmp_path: Path) -> None:
     found = analyze(open_log(trace(tmp_path, "--cluster", "1x1xH100", "lengths.py").log))
     assert "(most in cuDNN plan of a new shape)" in dict(lines(found))["HELD UP"]
     assert "pad to a few lengths" in dict(answer(found))["NEXT"]
+
+
+def test_a_batch_that_the_cpu_draws_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "drawn.py").write_text(
+        "import torch\n"
+        "w = torch.nn.Linear(1024, 1024, device='cuda')\n"
+        "for _ in range(8):\n"
+        "    x = torch.randn(64, 3, 224, 224)\n"
+        "    w(torch.ones(64, 1024, device='cuda')).sum().item()\n"
+    )
+    found = analyze(open_log(trace(tmp_path, "--cluster", "1x1xH100", "drawn.py").log))
+    assert "(most in CPU operators at drawn.py:4)" in dict(lines(found))["HELD UP"]
+    assert "OMP_NUM_THREADS" in dict(answer(found))["NEXT"]

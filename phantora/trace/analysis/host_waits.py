@@ -10,21 +10,25 @@ import numpy.typing as npt
 from phantora.trace.analysis.annotations import MODULE, Annotations, innermost
 from phantora.trace.analysis.occupancy import Idle
 from phantora.trace.analysis.report import HostWait, Report, Times
+from phantora.wire.names import CPU_OPERATORS
 
 Ints = npt.NDArray[np.int64]
 _WORTH_NAMING = 0.01  # of a step
 BOUND = 0.1
 """Least share of a step in which the GPU idles for the host that makes the step host-bound."""
+CPU = CPU_OPERATORS.removeprefix("phantora: ")
+"""Begins the names of waits for operators on tensors of the CPU."""
 _DATALOADER = "enumerate(DataLoader)"
+_WHOLE = (_DATALOADER, "Optimizer.step")
+"""Begins the names of annotations that say more than the operators on the CPU within them."""
 
 
 class HostWaits:
     """Adds up over ranks and stretches."""
 
     def __init__(self, annotations: Annotations) -> None:
-        modules = {i for i, name in enumerate(annotations.names) if name.startswith(MODULE)}
         self._names = annotations.names
-        self._changes = [innermost([span for span in own if span[2] not in modules]) for own in annotations.spans]
+        self._changes = [innermost(_telling(own, annotations.names)) for own in annotations.spans]
         self._sums: dict[int, float] = defaultdict(float)
 
     def add(self, position: int, idle: Idle) -> None:
@@ -52,15 +56,31 @@ class HostWaits:
         return sorted(found, key=lambda wait: (-wait.time, wait.name))
 
 
+def _telling(spans: list[tuple[int, int, int]], names: list[str]) -> list[tuple[int, int, int]]:
+    """`spans` without modules, and without operators on the CPU within a DataLoader or an optimizer."""
+    found, whole = [], 0
+    for start, end, name in spans:
+        if names[name].startswith(_WHOLE):
+            whole = max(whole, end)
+        if not names[name].startswith(MODULE) and not (names[name].startswith(CPU_OPERATORS) and start < whole):
+            found.append((start, end, name))
+    return found
+
+
 def _family(name: str) -> str:
     """The name without what tells one call or one class from another."""
+    if name.startswith(CPU_OPERATORS):
+        return name.removeprefix("phantora: ")
     return "DataLoader" if name.startswith(_DATALOADER) else name.partition("#")[0]
 
 
 def most_in(report: Report) -> str:
-    """``, most in DataLoader``: the annotation that is open for most of the time."""
-    most = report.host_waits[0] if report.host_waits else None
-    return f", most in {most.name}" if most and most.name and most.time > 0.5 * report.steady.host else ""
+    """``, most in DataLoader``: the annotation that is open for most of the time; ``, most in CPU operators`` of
+    several lines."""
+    named = {wait.name: wait.time for wait in report.host_waits[:1] if wait.name}
+    named[CPU] = sum(wait.time for wait in report.host_waits if wait.name.startswith(CPU))
+    most = next((name for name, time in named.items() if time > 0.5 * report.steady.host), "")
+    return f", most in {most}" if most else ""
 
 
 def named_waits(report: Report) -> list[HostWait]:

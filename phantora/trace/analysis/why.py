@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phantora.trace.analysis.delays import longest_stage, lost_by
 from phantora.trace.analysis.findings import of_time
-from phantora.trace.analysis.host_waits import most_in
+from phantora.trace.analysis.host_waits import CPU, most_in
 from phantora.trace.analysis.report import Delay, Report
 from phantora.trace.analysis.slower_ranks import times_the_work
 from phantora.trace.analysis.summary import lines
@@ -15,6 +15,7 @@ _SHOWN = ("STEP", "HELD UP", "LOST")
 _FEWER_LAUNCHES = "launch less (torch.compile, CUDA graphs, fused optimizers) or larger kernels (a larger batch)"
 _OF_HOST = {
     "DataLoader": "try more workers (num_workers) or cheaper transforms",
+    CPU: "make the batch on the GPU or in a DataLoader's workers, or use more CPU threads (OMP_NUM_THREADS)",
     CUDNN_PLAN: "pad to a few lengths, or choose another attention (torch.nn.attention.sdpa_kernel)",
 }
 _PIN = "pin the host's memory (pin_memory=True) and copy with non_blocking=True"
