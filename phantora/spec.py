@@ -145,8 +145,8 @@ ASSUMPTIONS = {
 """Keys of ``--assume``, with their values."""
 CHECKPOINTING, OFFLOAD, FSDP = REMEDIES = "checkpointing", "offload", "fsdp"
 """Values of ``--remedy``."""
-WORST_BATCH = " (--worst-batch)"
-"""End of an assumption about batches."""
+WORST_BATCH, REMEDIED = " (--worst-batch)", " (--remedy "
+"""End of an assumption about batches; before the remedy that ends an assumption about the model."""
 TABLES, LIVE = "tables", "live"
 ASKED, COUNTED = "asked", "counted"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 
 from phantora.errors import PhantoraError
-from phantora.spec import WORST_BATCH
+from phantora.spec import REMEDIED, WORST_BATCH
 from phantora.sweeps.result import Measured
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.findings import of_time
@@ -20,6 +20,7 @@ from phantora.trace.analysis.fit import Fit
 from phantora.trace.analysis.memory_fit import grows, keep_less
 from phantora.trace.analysis.report import Report
 from phantora.trace.reader import open_log
+from phantora.wire.shared import CHECKPOINTS
 from phantora.without_pandas import block_pandas
 
 
@@ -57,6 +58,8 @@ def measured_of(report: Report) -> Measured:
         peak_reserved=max((rank.gpu.peak_reserved for rank in report.ranks), default=0),
         holds_up=of_time(details.findings),
         remedy=keep_less(report.growth) if report.growth is not None else fit.remedy if fit else "",
+        remedied=any(REMEDIED in one.what for one in report.assumptions),
+        checkpointed=any(rank.passes == CHECKPOINTS for rank in details.memory),
         watts=head.energy.watts if head.energy else None,
         parts=parts_of(report),
         roles=", ".join(f"{role.name} {role.idle / role.time:.0%}" for role in report.phases if role.time),

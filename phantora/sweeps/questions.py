@@ -66,10 +66,10 @@ class Tried:
         measured = self.result.measured
         return self.result.needs if not self.fits else measured.memory if measured else None
 
-    def says(self, capacity: int) -> list[str]:
-        """The verdict, and what would help."""
+    def says(self, capacity: int, advised: bool = True) -> list[str]:
+        """The verdict, and, if `advised`, what would help."""
         measured = self.result.measured
-        remedy = measured.remedy if measured and (measured.grows or not self.fits) else ""
+        remedy = measured.remedy if advised and measured and (measured.grows or not self.fits) else ""
         fit = Fit(fits=self.fits, taken=self.bytes or 0, capacity=capacity, remedy=remedy, margin=self.margin)
         says = [text for text in (fit.sentence(), fit.advice) if text]
         if measured is not None and measured.grows:
@@ -149,13 +149,14 @@ def fits(
 def _fit_of(run: RunSpec, request: Request, one: Tried, told: tuple[OnResult, Callable[[str], None]] | None) -> Fits:
     """The answer for one run, with remedies if `told` is given: what is called with points and with what begins."""
     measured, capacity = one.result.measured, plan_of(request).points[0].capacity
-    says, helped = one.says(capacity), []
+    helped: list[Remedied] = []
+    if told is not None and not one.safe and not (measured and measured.grows):
+        helped = remedied(run, request, one.result, *told)
+    says = one.says(capacity, advised=not any(change.fits for change in helped))
     worst = measured.worst_batch if measured else ""
     if run.ranks.worst_batch:
         says.append(f"Worst batch: {worst}." if worst else f"--worst-batch: {run.target} {NO_LOADER}.")
-    if told is not None and not one.safe and not (measured and measured.grows):
-        helped = remedied(run, request, one.result, *told)
-        says += [text.says(capacity) for text in helped]
+    says += [text.says(capacity) for text in helped]
     return Fits(
         fits=one.fits and not (measured and measured.grows),
         memory=one.bytes,

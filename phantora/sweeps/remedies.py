@@ -65,7 +65,8 @@ def remedied(
 ) -> list[Remedied]:
     """Runs the script once with each change; the fastest that fits first. `result` is that of the run without."""
     single = load_cluster(run.cluster).world_size == 1
-    kinds = () if run.ranks.remedy else (CHECKPOINTING, OFFLOAD) if single else REMEDIES
+    needless = {FSDP: single, CHECKPOINTING: result.measured is not None and result.measured.checkpointed}
+    kinds = () if run.ranks.remedy else [kind for kind in REMEDIES if not needless.get(kind)]
     changes: dict[str, tuple[str, ...]] = {kind: ("--remedy", kind) for kind in kinds}
     smaller = {" ".join(words): (times, words) for times in _TIMES if (words := smaller_batch(run.arguments, times))}
     listed: tuple[dict[str, Value], ...] = tuple({REMEDY: name} for name in (*changes, *smaller))
@@ -85,6 +86,8 @@ def remedied(
         times, words = smaller.get(name, (1, changes.get(name, ())))
         if seen is None or seen.status == FAILED or _changes_nothing(seen, result):
             continue
+        if name in changes and seen.measured is not None and not seen.measured.remedied:
+            continue
         title = _NAMES.get(name) or f"1/{times} of the batch, {times} times"
         memory = seen.measured.memory if seen.measured and seen.status == RAN else None
         made.append(
@@ -101,7 +104,7 @@ def remedied(
 
 
 def _changes_nothing(changed: Result, before: Result) -> bool:
-    """A change that the script has no use for: it takes as much memory and time."""
+    """A change that the script has no use for: it takes as much memory."""
     a, b = changed.measured, before.measured
     if a is None or b is None or changed.status != RAN:
         return False

@@ -39,6 +39,10 @@ class Measured:
     """Largest part of a step after compute, in words."""
     remedy: str = ""
     """A change that would make a point fit that does not."""
+    remedied: bool = True
+    """The run's ``--remedy`` found something to change."""
+    checkpointed: bool = False
+    """Memory ran out, and torch.utils.checkpoint was in use."""
     watts: float | None = None
     """Power of a GPU, on average in a steady step."""
     parts: dict[str, float] = field(default_factory=dict)

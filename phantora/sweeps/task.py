@@ -224,7 +224,7 @@ def _evaluate(task: Task) -> Generator[Command, int, Result]:
     if (measured is not None and not measured.fits) or ran.reason == Reason.OUT_OF_MEMORY:
         roomy = roomy or ((yield from _roomy(task)) if task.shared.needs else None)
         if roomy is not None:
-            return _too_large(task, steps, roomy)
+            return _too_large(task, steps, roomy, measured)
         return _result(task, steps, OUT_OF_MEMORY, measured, message)
     if ran.reason == Reason.CANNOT_FOLD and task.folding.axes:
         raise _Refused(message)
@@ -246,10 +246,12 @@ def _result(
     )
 
 
-def _too_large(task: Task, steps: int | None, roomy: Measured) -> Result:
-    """The result of a point that does not fit, with the numbers of its run on GPUs with room."""
-    capacity = task.point.capacity
-    measured = replace(roomy, fits=False, capacity=capacity)
+def _too_large(task: Task, steps: int | None, roomy: Measured, failed: Measured | None = None) -> Result:
+    """The result of a point that does not fit, with the numbers of its run on GPUs with room, and the remedy for where
+    it `failed` without."""
+    measured = replace(roomy, fits=False, capacity=task.point.capacity)
+    if failed is not None:
+        measured = replace(measured, remedy=roomy.remedy or failed.remedy, checkpointed=failed.checkpointed)
     return _result(task, steps, OUT_OF_MEMORY, measured, needs=roomy.memory)
 
 

@@ -180,3 +180,12 @@ def test_remedies_take_less_memory(tmp_path: Path) -> None:
         told = [one.what.partition(" at ")[0] for one in report.assumptions if "--remedy" in one.what]
         assert told == ([f"4 repeated layers of Llama (--remedy {remedy})"] if remedy else [])
     assert max(peaks["checkpointing"], peaks["offload"]) < 0.9 * peaks[""]
+
+
+def test_fits_leaves_out_remedies_that_the_run_has(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(MODEL + CHECKPOINTED.format(reentrant=False))
+    options = ("--cluster", "1x2xH100", "--gpu-memory", "3")
+    found = runs.phantora("fits", "-q", *options, "train.py", cwd=tmp_path)
+    does_not, advice, *others = found.stdout.splitlines()
+    assert does_not.startswith("Does not fit: needs ") and "try torch.autograd.graph.save_on_cpu" in advice
+    assert not any("checkpointed layers" in text or "FSDP" in text for text in others)

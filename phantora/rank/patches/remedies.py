@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakSet
 
 from phantora.rank.patch import Patch, Rank, When
-from phantora.spec import CHECKPOINTING, FSDP, rank_spec
+from phantora.spec import CHECKPOINTING, FSDP, REMEDIED, rank_spec
 
 _INSIDE = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 _CHECKPOINTED = "_checkpoint_wrapped_module"
@@ -33,7 +33,7 @@ def install(rank: Rank) -> None:
     report.argtypes, report.restype = [ctypes.c_char_p, ctypes.c_size_t], None
 
     def note(text: str) -> None:
-        words = f"{text} (--remedy {kind})".encode()
+        words = f"{text}{REMEDIED}{kind})".encode()
         report(words, len(words))
 
     if kind == FSDP:
