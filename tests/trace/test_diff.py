@@ -7,7 +7,8 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner, Result
@@ -17,8 +18,12 @@ from phantora.cli.diff import diff
 from phantora.errors import PhantoraError
 from phantora.json_data import encode
 from phantora.trace.analysis.analyze import Filters
+from phantora.trace.analysis.report import HostWait
 from phantora.trace.diff.apart import Apart
 from phantora.trace.diff.between import between, sides_of
+from phantora.trace.diff.causes import _with_host
+from phantora.trace.diff.compare import Cause, Side
+from phantora.trace.diff.cpu_work import with_cpu_work
 from phantora.trace.reader import open_log
 from phantora.wire import layout
 from tests.support.fakelog import METADATA, FakeRun, Kind, small_run
@@ -450,6 +455,20 @@ def test_equal_runs_say_nothing(tmp_path: Path, number: int) -> None:
     choices = PAIRS[number][1]
     a, b = (Model(**choices).write(tmp_path / f"{name}.arrow") for name in "ab")
     assert invoke(a, b).output == "No difference.\n"
+
+
+def test_work_on_the_cpu_is_no_launch_and_a_setting_has_its_own_effect() -> None:
+    """GPUs wait 9 us less for a line, and 1 us less for launches; cudnn.benchmark changed no kernel by much."""
+    a, b = (cast(Side, SimpleNamespace(report=SimpleNamespace(host_waits=waits))) for waits in ([_drawn(9000.0)], []))
+    cpu, host = with_cpu_work(a, b, [Cause("host", "", -10000.0)])
+    assert cpu[0].effect == -9000.0 and cpu[0].text.endswith("for operators at train.py:6")
+    assert host[0].effect == -1000.0
+    setting = [Cause("trials", "cudnn.benchmark on", -2.0)]
+    assert _with_host(setting, host) == (setting, host)
+
+
+def _drawn(time: float) -> HostWait:
+    return HostWait("CPU operators at train.py:6", time)
 
 
 def test_another_precision_changes_neither_layers_nor_accumulation(tmp_path: Path) -> None:

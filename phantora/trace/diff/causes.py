@@ -17,6 +17,7 @@ from typing import Any
 from phantora.trace.analysis.slower_ranks import times_the_work
 from phantora.trace.analysis.units import duration, short_name
 from phantora.trace.diff.compare import Cause, Difference, Side, WorkChange, rank_compute
+from phantora.trace.diff.cpu_work import with_cpu_work
 from phantora.trace.diff.surroundings import memory_causes, with_surroundings
 from phantora.trace.diff.traits import Repeats, Traits, activations, parameters, repeats, traits
 
@@ -27,6 +28,7 @@ _SAME = 0.01  # relative
 _LEAST_PRODUCTS = 2  # operators that tell a clock
 _LEAST_CLOCK = 0.02  # relative change of a clock that is named
 _REST = ("updates", "code", "calls", "shapes", "kernels")  # what no rule explains
+_SAME_CALLS = ("trials", "memory format", "shapes")  # change kernels: the host launches as much as before
 _COUNTS = ("calls", "collectives", "code", "rest")  # of recordings: how much of the program they have
 _ALONE = ("straggler", "compiled")  # causes of other differences too, of waits and of the host's work
 
@@ -35,8 +37,9 @@ def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
     """The causes, first the one to name; empty for equal runs."""
     if d.equal or (d.same_work and not d.significant and not d.reality):
         return list(memory_causes(d))
-    structure, host = _structure(a, b, d), _host(a, b, d)
+    structure, host, cpu = _structure(a, b, d), _host(a, b, d), list[Cause]()
     if _same_host(a, b):
+        cpu, host = with_cpu_work(a, b, host)
         structure, host = _with_host(structure, host)
     elif d.reality:
         structure, host = _with_reads(structure, host)
@@ -45,7 +48,7 @@ def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
     uneven = degraded or any(cause.kind == "schedule" for cause in structure)
     straggler = [] if uneven and _slowed(a) == _slowed(b) else _straggler(a, b)
     network = _network(a, b, d)
-    found = [cause for cause in (*straggler, *structure, *network, *host) if _worth_naming(cause, d)]
+    found = [cause for cause in (*straggler, *structure, *network, *cpu, *host) if _worth_naming(cause, d)]
     if not found:
         found = _below_the_limit(structure, network if degraded else [], host, d)
     found = _without_consequences(found, degraded)
@@ -77,7 +80,8 @@ def _decisive_first(found: list[Cause], d: Difference) -> list[Cause]:
 
 
 def _worth_naming(cause: Cause, d: Difference) -> bool:
-    return abs(cause.effect) >= _WORTH_NAMING * max(d.step.a, 1.0)
+    """Also a setting that was changed, with its own effect."""
+    return cause.kind == "trials" or abs(cause.effect) >= _WORTH_NAMING * max(d.step.a, 1.0)
 
 
 def _below_the_limit(structure: list[Cause], network: list[Cause], host: list[Cause], d: Difference) -> list[Cause]:
@@ -167,16 +171,21 @@ def _structure(a: Side, b: Side, d: Difference) -> list[Cause]:
     found = []
     x, y = traits(a), traits(b)
     for change in _changes(a, b, x, y, repeats(a, b, x, y), d):
+        if "convolutions" in change.claims and "shape" in evidence:
+            evidence["convolutions"] = sum(w.by_shape for w in d.operators if "convolution" in w.name)
+            evidence["shape"] -= evidence["convolutions"]
         effect = sum(evidence.pop(claim, 0.0) for claim in change.claims)
         found.append(Cause(change.kind, change.text, effect))
     if not _alone(d, "optimizer"):  # its work follows from the parameters' shapes
         largest = max(("code", "shape", "count"), key=lambda kind: abs(evidence.get(kind, 0.0)))
         evidence[largest] = evidence.get(largest, 0.0) + evidence.pop("optimizer", 0.0)
+    sizes = _mostly(d, "by_shape")
+    resized = "copies" if sizes.endswith("aten::copy_") else "the model's shapes: operators"
     rest = (
         ("updates", "optimizer", _code(d, "optimizer")),
         ("code", "code", _code(d, "")),
         ("calls", "count", f"operators run more or less often{_mostly(d, 'by_count')}"),
-        ("shapes", "shape", f"the model's shapes: operators of other sizes{_mostly(d, 'by_shape')}"),
+        ("shapes", "shape", f"{resized} of other sizes{sizes}"),
     )
     found += [Cause(kind, text, evidence.pop(claim)) for kind, claim, text in rest if claim in evidence]
     same = _same_work(d)
@@ -344,7 +353,7 @@ def _convolutions(x: Traits, y: Traits) -> Iterator[_Change]:
         words = ("channels last", "contiguous images")[:: 1 if y.channels_last else -1]
         yield _Change("memory format", f"{words[0]} instead of {words[1]}", ("shape", "code", "count"))
     if x.trials != y.trials:
-        yield _Change("trials", f"cudnn.benchmark {'on' if y.trials else 'off'}", ("shape",))
+        yield _Change("trials", f"cudnn.benchmark {'on' if y.trials else 'off'}", ("convolutions",))
 
 
 def _schedule(x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_Change]:
@@ -648,6 +657,9 @@ def _with_host(structure: list[Cause], host: list[Cause]) -> tuple[list[Cause], 
     if not named or not host:
         return structure, host
     effect = sum(cause.effect for cause in host)
+    named = [cause for cause in named if cause.kind not in _SAME_CALLS or abs(cause.effect) >= _DECISIVE * abs(effect)]
+    if not named:
+        return structure, host
     most = max(named, key=lambda cause: (cause.effect * effect > 0, abs(cause.effect)))
     whole = replace(most, effect=most.effect + effect)
     return [whole if cause is most else cause for cause in structure], []
