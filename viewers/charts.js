@@ -9,7 +9,7 @@ function showLost(report) {
   if (mfu === null || !report.losses.length || !all || report.details?.fit?.fits === false) return;
   document.getElementById("lost").hidden = false;
   const parts = [
-    ...report.losses.map((loss) => [`${loss.name}, ${loss.flops ? "below peak" : "no flops"}`, loss.share, loss.name]),
+    ...report.losses.map((loss) => [loss.name === "recomputed layers" ? loss.name : `${loss.name}, ${loss.flops ? "below peak" : "no flops"}`, loss.share, loss.name]),
     ...report.delays.map((delay) => [delay.name, delay.time / all, delay.cause]),
   ].sort((a, b) => b[1] - a[1]);
   const large = parts.filter(([, share]) => share >= SMALL), named = large.reduce((sum, [, share]) => sum + share, 0);

@@ -27,17 +27,24 @@ BASIS = MfuBasis(dtype="bfloat16", peak=PEAKS["bfloat16"], attention=0.16, float
     ],
 )
 def test_another_mfu_has_its_cause_or_none(printed: float | None, said: str) -> None:
-    text = differing(replace(BASIS, printed=printed), 0.4, PEAKS)
+    text = differing(replace(BASIS, printed=printed), 0.4, 0.4, PEAKS)
     assert text == (f"the script prints {said}" if said else "")
+
+
+def test_an_mfu_with_recomputed_layers_is_named() -> None:
+    text = differing(replace(BASIS, printed=0.53), 0.4, 0.53, PEAKS)
+    assert text == "the script prints 53.0 %: with recomputed layers (HFU)"
 
 
 def test_two_causes_that_fit_are_not_named() -> None:
     few = replace(BASIS, attention=0.02, printed=0.4 * (1 - 0.0157))
-    assert differing(few, 0.4, PEAKS) == "the script prints 39.4 %: its formula has 2 % fewer flops, or another peak"
+    assert (
+        differing(few, 0.4, 0.4, PEAKS) == "the script prints 39.4 %: its formula has 2 % fewer flops, or another peak"
+    )
 
 
 def test_a_rounded_mfu_is_not_another() -> None:
-    assert differing(replace(BASIS, printed=0.39, rounding=0.005), 0.398, PEAKS) == ""
+    assert differing(replace(BASIS, printed=0.39, rounding=0.005), 0.398, 0.398, PEAKS) == ""
 
 
 def test_products_in_float32_are_named_with_faster_formats() -> None:

@@ -62,6 +62,7 @@ from phantora.trace.analysis.windows import Span, Window, spans_of, windows
 from phantora.trace.analysis.work import WorkSums
 from phantora.trace.reader import Log
 from phantora.trace.schema import DEVICE_KINDS, RunMetadata
+from phantora.wire.names import RECOMPUTED
 
 Ints = npt.NDArray[np.int64]
 
@@ -207,7 +208,7 @@ class _Pass:
         self.first: Ints = np.full(len(ranks), np.iinfo(np.int64).max)
         self.last: Ints = np.zeros(len(ranks), np.int64)
         shape = (len(spans), len(ranks))
-        self.flops = np.zeros(shape)
+        self.flops, self.recomputed = np.zeros(shape), np.zeros(shape)
         self.levels = memory_levels(log, ranks, steps)
         self.rows = 0
         self.annotations = Annotations(log, ranks)
@@ -270,8 +271,11 @@ class _Pass:
 
     def _add_flops(self, window: Window) -> None:
         """Flops count where their kernel ends: in the step that its iteration's work makes up."""
-        own = window.own
-        self.flops[window.index] = np.bincount(window["rank"][own], window["flops"][own], len(self.ranks))
+        own = window.own & (window["flops"] > 0)
+        rank, flops = window["rank"][own], window["flops"][own]
+        again = self.annotations.within(RECOMPUTED, rank, window["launch"][own])
+        self.flops[window.index] = np.bincount(rank, flops, len(self.ranks))
+        self.recomputed[window.index] = np.bincount(rank[again], flops[again], len(self.ranks))
 
     def _has_flops(self) -> bool:
         """A trace without shapes has no flops, or those of some operators only."""
@@ -370,6 +374,7 @@ class _Pass:
             hosts=hosts,
             spread=spread_of(self.log.trailer) if self.unfiltered else None,
             mfu=steady.mfu,
+            hfu=steady.hfu,
             throughput=throughput,
             energy=self.energy.report(steady.time, throughput),
             apart=apart,
@@ -389,7 +394,7 @@ class _Pass:
         ]
 
     def _mfu(self, peak: float | None) -> MfuBasis | None:
-        flops = {name: own for name, (_, own) in self.work.kernel_classes().items()}
+        flops = self.work.model_flops()
         if not peak or not sum(flops.values()):
             return None
         stretches = sum(1 for (index, _) in self.times if self.spans[index].steady)
@@ -435,7 +440,8 @@ class _Pass:
                 part = Times(time=end - max(start, 0), idle=end - max(start, 0))
                 part.stalls = {**dict.fromkeys(CAUSES, 0.0), "end": part.idle}
             part.flops = float(self.flops[index, position])
-            part.mfu = _mfu(part, peak)
+            part.recomputed_flops = float(self.recomputed[index, position])
+            _set_mfu(part, peak)
             if span.step is not None:
                 part.peak_allocated, part.peak_reserved = self.levels.of_step(position, span.step)
             parts.append(part)
@@ -464,7 +470,7 @@ class _Pass:
             cut = min(around, gpu.stalls.get(cause, 0.0))
             gpu.stalls[cause] = gpu.stalls.get(cause, 0.0) - cut
             around -= cut
-        gpu.mfu = _mfu(gpu, peak)
+        _set_mfu(gpu, peak)
         return gpu
 
     def _details(self, report: Report) -> Details:
@@ -515,7 +521,7 @@ def _shared_gpus(metadata: RunMetadata) -> list[SharedGpu]:
 
 
 _TIMES = ("time", "compute", "communication", "overlapped", "exposed", "copy", "idle", "waiting")
-_SUMMED = (*_TIMES, "flops")
+_SUMMED = (*_TIMES, "flops", "recomputed_flops")
 
 
 def _sum(parts: list[Times]) -> Times:
@@ -553,7 +559,7 @@ def mean_times(parts: list[Times], peak: float | None) -> Times:
     for name in _SUMMED:
         setattr(total, name, getattr(total, name) / max(1, len(parts)))
     total.stalls = {cause: value / max(1, len(parts)) for cause, value in total.stalls.items()}
-    total.mfu = _mfu(total, peak)
+    _set_mfu(total, peak)
     return total
 
 
@@ -564,12 +570,14 @@ def _settled(log: Log, last: Times, peak: float | None) -> Times:
     for name in _TIMES:
         setattr(times, name, float(known[name]))
     times.stalls = {cause: float(ns) for cause, ns in known["stalls"].items()}
-    times.mfu = _mfu(times, peak)
+    _set_mfu(times, peak)
     return times
 
 
-def _mfu(part: Times, peak: float | None) -> float | None:
-    return part.flops / (part.time * 1e-9 * peak) if peak and part.time else None
+def _set_mfu(part: Times, peak: float | None) -> None:
+    if peak and part.time:
+        most = part.time * 1e-9 * peak
+        part.hfu, part.mfu = part.flops / most, (part.flops - part.recomputed_flops) / most
 
 
 def _totals(ranks: list[RankReport], peak: float | None) -> list[StepTimes]:

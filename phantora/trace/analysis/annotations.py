@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phantora.trace.reader import Log
-from phantora.wire.names import TUNING
+from phantora.wire.names import RECOMPUTED, TUNING
 
 Ints = npt.NDArray[np.int64]
 _IGNORED = ("nccl:", "ProfilerStep")  # names of single calls and of whole steps
@@ -35,7 +35,9 @@ class Annotations:
         self.names = words
         self.spans: list[list[tuple[int, int, int]]] = [sorted(own, key=lambda r: (r[0], -r[1])) for own in rows]
         """Spans by rank position (start, end, name), ordered by start."""
-        self._changes = [innermost(own) for own in self.spans]
+        aside = {i for i, name in enumerate(words) if name == RECOMPUTED}
+        self._changes = [innermost([span for span in own if span[2] not in aside]) for own in self.spans]
+        self._within: dict[str, list[tuple[Ints, Ints]]] = {}  # starts and latest ends, by begin of a name and by rank
 
     def tuning(self, rank: npt.NDArray[np.integer], time: Ints) -> npt.NDArray[np.bool_]:
         """True where an autotuner was at work on rank position `rank` at `time`."""
@@ -44,16 +46,22 @@ class Annotations:
     def within(self, begins: str, rank: npt.NDArray[np.integer], time: Ints) -> npt.NDArray[np.bool_]:
         """True where an annotation whose name begins so was open on rank position `rank` at `time`."""
         found = np.zeros(len(time), np.bool_)
-        named = {i for i, name in enumerate(self.names) if name.startswith(begins)}
-        if not named:
-            return found
-        for i, own in enumerate(self.spans):
-            spans = np.array([(start, end) for start, end, name in own if name in named], np.int64).reshape(-1, 2)
-            mine = np.flatnonzero(rank == i)
-            if len(spans):
-                latest = np.maximum.accumulate(spans[:, 1])  # one may lie within another
-                place = np.searchsorted(spans[:, 0], time[mine], "right") - 1
+        if begins not in self._within:
+            self._within[begins] = self._spans_of(begins)
+        for i, (starts, latest) in enumerate(self._within[begins]):
+            if len(starts):
+                mine = np.flatnonzero(rank == i)
+                place = np.searchsorted(starts, time[mine], "right") - 1
                 found[mine] = (place >= 0) & (time[mine] < latest[place])
+        return found
+
+    def _spans_of(self, begins: str) -> list[tuple[Ints, Ints]]:
+        """Starts of the annotations whose name begins so, and the latest end until each; by rank position."""
+        named = {i for i, name in enumerate(self.names) if name.startswith(begins)}
+        found = []
+        for own in self.spans if named else ():
+            spans = np.array([(start, end) for start, end, name in own if name in named], np.int64).reshape(-1, 2)
+            found.append((spans[:, 0], np.maximum.accumulate(spans[:, 1])))  # one may lie within another
         return found
 
     def at(self, rank: npt.NDArray[np.integer], time: Ints) -> Ints:

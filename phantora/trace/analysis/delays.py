@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 from phantora.trace.analysis.communicators import collective_kind
+from phantora.trace.analysis.mfu import RECOMPUTED_LAYERS
 from phantora.trace.analysis.report import Delay, Exposure, Loss, RankReport, Times
 from phantora.trace.analysis.slower_ranks import kernel_time
 
@@ -91,11 +92,12 @@ def losses(steady: Times, classes: Mapping[str, tuple[float, float]], peak: floa
     up 1. `classes`: time and flops of kernels by class, on any scale. Empty where the MFU is unknown."""
     whole = sum(time for time, _ in classes.values())
     flops = sum(own for _, own in classes.values())
-    if not whole or not flops or not steady.mfu or not peak:
+    if not whole or not flops or not steady.mfu or not steady.hfu or not peak:
         return []
     compute = steady.compute / steady.time
     found = [
-        Loss(name, bool(own), compute * time / whole - steady.mfu * own / flops)
+        Loss(name, bool(own), compute * time / whole - steady.hfu * own / flops)
         for name, (time, own) in classes.items()
     ]
+    found.append(Loss(RECOMPUTED_LAYERS, True, steady.hfu - steady.mfu))
     return sorted((loss for loss in found if loss.share), key=lambda loss: (-loss.share, loss.name))

@@ -1,7 +1,7 @@
 """The MFU of a report in words: which peak it counts against, and why a script prints another one.
 
-The report counts the flops of every product that ran, by torch's formulas; scripts compute theirs from the number of
-parameters.
+The report counts the flops of every product that ran, by torch's formulas, without those that activation checkpointing
+computes again; scripts compute theirs from the number of parameters.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from phantora.json_data import Ns
 
 DIFFERS = 0.01  # relative: from here on two MFUs are told apart
 _EQUAL = 0.005  # of the ratio of the two: a cause that predicts it as closely explains it
+RECOMPUTED_LAYERS = "recomputed layers"
+"""Name of the loss of MFU by what activation checkpointing computes again."""
 _MUCH = 0.1  # of a step, for products in a slow format to be named
 _A100 = 312e12  # FLOP/s in bf16, which public scripts have as a constant (nanoGPT's estimate_mfu)
 _NAMES = {"bfloat16": "BF16", "float16": "FP16", "float32": "FP32", "tfloat32": "TF32", "float8": "FP8"}
@@ -26,7 +28,7 @@ class MfuBasis:
     peak: float
     """FLOP/s."""
     attention: float
-    """Share of the flops that attention has."""
+    """Share of the flops that attention has, recomputed ones left out."""
     float32: Ns
     """ns of a step in products in float32 on CUDA cores, without TF32; per rank."""
     printed: float | None
@@ -40,30 +42,35 @@ def peak_name(dtype: str) -> str:
     return _NAMES.get(dtype, dtype)
 
 
-def differing(basis: MfuBasis, mfu: float, peaks: Mapping[str, float]) -> str:
+def differing(basis: MfuBasis, mfu: float, hfu: float, peaks: Mapping[str, float]) -> str:
     """Why the script prints another MFU, in words; "" if it prints none or nearly this one. Only a cause that predicts
-    the difference alone is named."""
+    the difference alone is named. `hfu`: the MFU with recomputed layers."""
     if basis.printed is None or not mfu:
         return ""
     ratio, rounding = basis.printed / mfu, basis.rounding / mfu
     if abs(ratio - 1) <= DIFFERS + rounding:
         return ""
-    fitting = [text for predicted, text in _causes(basis, peaks) if abs(predicted - ratio) <= _EQUAL * ratio + rounding]
+    causes, near = _causes(basis, hfu / mfu, peaks), _EQUAL * ratio + rounding
+    fitting = [text for predicted, text in causes if abs(predicted - ratio) <= near]
     if len(fitting) == 1:
         return f"the script prints {100 * basis.printed:.1f} %: {fitting[0]}"
     more = f"{100 * abs(ratio - 1):.0f} % {'more' if ratio > 1 else 'fewer'} flops"
     return f"the script prints {100 * basis.printed:.1f} %: its formula has {more}, or another peak"
 
 
-def _causes(basis: MfuBasis, peaks: Mapping[str, float]) -> Iterator[tuple[float, str]]:
-    """Ratio of the script's MFU to the report's, with its cause. A fused backward pass of attention computes the scores
-    again, so torch counts seven products where the model has six."""
+def _causes(basis: MfuBasis, with_recomputed: float, peaks: Mapping[str, float]) -> Iterator[tuple[float, str]]:
+    """Ratio of the script's MFU to the report's, with its cause. `with_recomputed`: that of an MFU with recomputed
+    layers. A fused backward pass of attention computes the scores again, so torch counts seven products where the model
+    has six."""
     share = basis.attention
     if share:
         yield 1 - share / 7, "without the scores that attention's backward computes again"
         yield 1 - share * 4 / 7, "with half of attention, as for a causal mask"
         yield 1 - share, "without attention (6 x parameters x tokens)"
-    yield 3 / 4, "without what activation checkpointing computes again"
+    if with_recomputed > 1:
+        yield with_recomputed, "with recomputed layers (HFU)"
+    else:  # compiled code may compute again unseen
+        yield 3 / 4, "without what activation checkpointing computes again"
     for dtype, peak in peaks.items():
         if peak != basis.peak and dtype in _NAMES:
             yield basis.peak / peak, f"of the peak of {peak_name(dtype)}, not {peak_name(basis.dtype)}"

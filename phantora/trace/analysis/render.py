@@ -15,7 +15,7 @@ from phantora.trace.analysis.assumptions import assumed, relevant
 from phantora.trace.analysis.communicators import collective_kind, ranges
 from phantora.trace.analysis.findings import memory_finding
 from phantora.trace.analysis.host_waits import named_waits
-from phantora.trace.analysis.mfu import peak_name
+from phantora.trace.analysis.mfu import RECOMPUTED_LAYERS, peak_name
 from phantora.trace.analysis.report import (
     CAUSES,
     CriticalPath,
@@ -204,6 +204,8 @@ def _headline(report: Report, console: Console) -> None:
         basis = report.mfu
         of = f" of {peak_name(basis.dtype)}'s {basis.peak / 1e12:.0f} TFLOP/s" if basis is not None else ""
         parts.append(f"MFU [bold]{100 * h.mfu:.1f}%[/bold]{of}")
+        if h.hfu is not None and h.hfu > h.mfu:
+            parts.append(f"HFU {100 * h.hfu:.1f}% with recomputed layers")
     if h.throughput is not None and h.throughput.tokens_per_second:
         parts.append(f"[bold]{counted(h.throughput.tokens_per_second, h.error)}[/bold] tokens/s")
     if h.throughput is not None and h.throughput.samples_per_second:
@@ -321,6 +323,8 @@ def _losses(report: Report, console: Console) -> None:
 
 
 def _why_lost(loss: Loss) -> str:
+    if loss.name == RECOMPUTED_LAYERS:
+        return "computed again"
     if loss.flops:
         return "below peak"
     return "flops unknown" if loss.name in PRODUCTS else "no flops"

@@ -64,7 +64,12 @@ class Times:
     stalls: dict[str, Ns] = field(default_factory=dict)
     """Time without compute by cause (:data:`CAUSES`); its sum is time - compute."""
     flops: float = 0
+    recomputed_flops: float = 0
+    """Part of `flops` that activation checkpointing computes again."""
     mfu: float | None = None
+    """Model FLOPs utilization, without recomputed flops."""
+    hfu: float | None = None
+    """Hardware FLOPs utilization, with recomputed flops."""
     peak_allocated: Bytes = 0
     """Bytes the framework had allocated at most; the largest rank's."""
     peak_reserved: Bytes = 0
@@ -517,7 +522,10 @@ class Headline:
     spread: Spread | None
     """Samples of the step; None without `--samples`."""
     mfu: float | None
-    """MFU of the whole job: the median of the steps' flops over the step time and the GPUs' peak."""
+    """MFU of the whole job: the median of the steps' flops over the step time and the GPUs' peak, without those that
+    activation checkpointing computes again."""
+    hfu: float | None
+    """HFU of the whole job, with recomputed flops."""
     throughput: Throughput | None
     energy: Energy | None
     """None in logs without power rows."""

@@ -17,7 +17,7 @@ from phantora.trace.analysis.garbage import sentence as collected
 from phantora.trace.analysis.host_memory import host_memory
 from phantora.trace.analysis.host_waits import BOUND, most_in
 from phantora.trace.analysis.memory_fit import grows
-from phantora.trace.analysis.mfu import differing, peak_name, slow_format
+from phantora.trace.analysis.mfu import RECOMPUTED_LAYERS, differing, peak_name, slow_format
 from phantora.trace.analysis.outlier_steps import ONCE
 from phantora.trace.analysis.recompiles import sentence
 from phantora.trace.analysis.report import UNEQUAL, Delay, Headline, Report, Work
@@ -115,7 +115,7 @@ def _step(report: Report) -> str:
     elif h.throughput is not None and h.throughput.samples_per_second:
         parts.append(f"{counted(h.throughput.samples_per_second, h.error)} samples/s")
     if h.mfu is not None:
-        parts.append(f"MFU {100 * h.mfu:.1f} %")
+        parts.append(f"MFU {100 * h.mfu:.1f} %" + (f", HFU {100 * h.hfu:.1f} %" if h.hfu and h.hfu > h.mfu else ""))
     if h.waits is not None:
         text = f"{parts[0]}, {host_bound(report)}"
         return "   ".join([text, *parts[1:], *(_unequal(report) if h.error is not None else [])])
@@ -142,8 +142,8 @@ STEPS_OR_LAYERS = "of what repeats: steps, or the layers of one (--steps)"
 
 def other_mfu(report: Report) -> str:
     """Why the script prints another MFU."""
-    basis, mfu = report.mfu, report.headline.mfu
-    return differing(basis, mfu, report.metadata["peak_flops"]) if basis is not None and mfu else ""
+    basis, mfu, hfu = report.mfu, report.headline.mfu, report.headline.hfu
+    return differing(basis, mfu, hfu or mfu, report.metadata["peak_flops"]) if basis is not None and mfu else ""
 
 
 def slow_products(report: Report) -> str:
@@ -309,11 +309,15 @@ def _lost(report: Report, most_without: int, most_below: int) -> str:
     parts = []
     kinds = ((False, "without flops", most_without), (True, f"below {_peak_of(report)}", most_below))
     for flops, what, most in kinds:
-        own = [loss for loss in report.losses if loss.flops == flops and loss.share >= _WORTH_NAMING]
-        whole = sum(loss.share for loss in report.losses if loss.flops == flops)
+        kind = [loss for loss in report.losses if loss.flops == flops and loss.name != RECOMPUTED_LAYERS]
+        own = [loss for loss in kind if loss.share >= _WORTH_NAMING]
+        whole = sum(loss.share for loss in kind)
         if own and whole >= _WORTH_NAMING:
             named = ", ".join(f"{loss.name} {100 * loss.share:.1f}" for loss in own[:most])
             parts.append(f"{100 * whole:.0f} % {what} ({named})")
+    again = sum(loss.share for loss in report.losses if loss.name == RECOMPUTED_LAYERS)
+    if again >= _WORTH_NAMING:
+        parts.append(f"{100 * again:.0f} % {RECOMPUTED_LAYERS}")
     return ", ".join(parts)
 
 

@@ -13,6 +13,7 @@ from phantora.trace.analysis.steps import PRODUCTS
 from phantora.trace.analysis.windows import Window, code, kind_mask
 from phantora.trace.reader import Log
 from phantora.trace.schema import COMMUNICATION_KINDS, DEVICE_KINDS
+from phantora.wire.names import RECOMPUTED
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -74,6 +75,7 @@ class WorkSums:
         self._peaks = _peaks(log)
         self._kernel_time: Floats = np.zeros(1 + sizes[0])
         self._kernel_flops: Floats = np.zeros(1 + sizes[0])
+        self._recomputed: Floats = np.zeros(1 + sizes[0])  # flops by class
         self._in_float32 = _float32_words(log)
         self._float32 = 0.0
         self._products = np.zeros(2)  # ns of products: all, and of those without flops
@@ -95,6 +97,9 @@ class WorkSums:
         kernel = rows["kind"] == _KERNEL
         for sums, weights in ((self._kernel_time, time), (self._kernel_flops, rows["flops"])):
             sums += np.bincount(rows["cls"][kernel].astype(np.int64) + 1, weights[kernel], len(sums))
+        again = kernel & (rows["flops"] > 0)
+        again[again] = self._annotations.within(RECOMPUTED, rows["rank"][again], rows["launch"][again])
+        self._recomputed += np.bincount(rows["cls"][again].astype(np.int64) + 1, rows["flops"][again], len(sums))
         product, name, shape = self._in_float32
         self._float32 += float(time[kernel & product[rows["cls"]] & name[rows["name"]] & shape[rows["shape"]]].sum())
         products = kernel & product[rows["cls"]]
@@ -120,6 +125,10 @@ class WorkSums:
         """ns and flops of kernels by class, communication and copies of the driver left out."""
         columns = zip(["unknown", *self._classes], self._kernel_time.tolist(), self._kernel_flops.tolist(), strict=True)
         return {name: (time, flops) for name, time, flops in columns if time}
+
+    def model_flops(self) -> dict[str, float]:
+        """Flops of kernels by class, without those that activation checkpointing computes again."""
+        return _named(self._classes, self._kernel_flops - self._recomputed)
 
     def float32(self) -> float:
         """ns of products in float32 that use no tensor cores."""

@@ -23,6 +23,7 @@ from phantora.trace.diff.reality import (
     within_bars,
 )
 from phantora.trace.reader import Log
+from phantora.trace.schema import REAL
 
 DIFF_FORMAT = 2
 
@@ -300,8 +301,11 @@ def _rates(a: Report, b: Report) -> list[Change]:
         for name in ("tokens", "samples"):
             pair = (getattr(side.throughput, f"{name}_per_second") for side in (x, y))
             found.append(Change(f"{name}/s", *pair))
-    if x.mfu is not None and y.mfu is not None:
-        found.append(Change("MFU", x.mfu, y.mfu))
+    if x.mfu is not None and y.mfu is not None and x.hfu is not None and y.hfu is not None:
+        # The trace of a real run does not tell recomputed layers.
+        mixed = (a.metadata["host_mode"] == REAL) != (b.metadata["host_mode"] == REAL)
+        recomputed = x.hfu > x.mfu or y.hfu > y.mfu
+        found.append(Change("HFU", x.hfu, y.hfu) if mixed and recomputed else Change("MFU", x.mfu, y.mfu))
     if x.energy is not None and y.energy is not None:
         tokens = x.energy.joules_per_token is not None and y.energy.joules_per_token is not None
         unit = "token" if tokens else "step"

@@ -17,7 +17,7 @@ Result = Literal["pass", "fail", "inconclusive"]
 PASS: Final = "pass"
 FAIL: Final = "fail"
 INCONCLUSIVE: Final = "inconclusive"
-_RATES = {"tokens": ("tokens/s",), "samples": ("samples/s",), "mfu": ("MFU",), "energy": ("J/token", "J/step")}
+_RATES = {"tokens": ("tokens/s",), "samples": ("samples/s",), "mfu": ("MFU", "HFU"), "energy": ("J/token", "J/step")}
 _MEMORY = {"memory": ("allocated", "reserved"), "allocated": ("allocated",), "reserved": ("reserved",)}
 """The worst of these peaks counts."""
 METRICS = ("step", *_RATES, *_MEMORY)
