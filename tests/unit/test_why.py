@@ -284,13 +284,13 @@ def test_a_log_gives_the_largest_delay() -> None:
 
 
 DEADLOCK = "deadlock: a rank ended before the collectives of its group; find out why it ended"
-WAITS = "rank 0 waits in all_reduce of 8 float32 (called at train.py:9); not there: rank 1"
+ABSENT = "rank 0 waits in all_reduce of 8 float32 (called at train.py:9); not there: rank 1"
 
 
 @pytest.mark.parametrize(
     ("reason", "error", "line", "question"),
     [
-        ("hang", f"{DEADLOCK}\n  {WAITS}\n  rank 1 has exited", f"{DEADLOCK}: {WAITS}", "hang"),
+        ("hang", f"{DEADLOCK}\n  {ABSENT}\n  rank 1 has exited", f"{DEADLOCK}: {ABSENT}", "hang"),
         ("script failed", "rank 1 at train.py:5: ValueError: no", "rank 1 at train.py:5: ValueError: no", "failure"),
     ],
 )
