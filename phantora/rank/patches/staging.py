@@ -38,9 +38,9 @@ class Staging:
         """End of the last copy, ns."""
 
     def meet(self, module: Any) -> None:
-        """Changes ``torch.distributed.checkpoint.staging``; torch before 2.9 has no such stager."""
-        if stager := getattr(module, "DefaultStager", None):
-            stager._stage, stager.stage = self._copied(stager._stage), self._begun(stager.stage)
+        """Changes ``torch.distributed.checkpoint.staging``."""
+        stager = module.DefaultStager
+        stager._stage, stager.stage = self._copied(stager._stage), self._begun(stager.stage)
 
     def _copied(self, copy: Any) -> Any:
         """`copy`, which a thread of the stager calls, or the rank itself."""

@@ -107,8 +107,10 @@ def notes(
 
 
 def recurring_waits(found: Mapping[int, str], numbers: Sequence[int]) -> tuple[dict[int, str], bool]:
-    """`found` by which steps that wait are outliers only where a longer run would not have more of them; and whether
-    they are so many that the steps of `numbers` are a mix of them and others."""
+    """`found` with waits that recur renamed or, where they are frequent, left out; and whether they are frequent.
+
+    Waits recur if there are `_RECUR` of them, `_LATE` in the second half of the steps `numbers`. They are frequent
+    above the share `_OFTEN`: the headline is then the mean of all steps."""
     waiting = [number for number, note in found.items() if note == WAITS]
     late = [number for number in waiting if number > numbers[(len(numbers) - 1) // 2]]
     if len(waiting) < _RECUR or len(late) < _LATE:
