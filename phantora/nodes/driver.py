@@ -40,6 +40,8 @@ END_SECONDS = 10.0
 ANSWER_SECONDS = 60.0
 """Seconds in which an agent answers a question about its processes."""
 _TICK_SECONDS = 0.25
+_STATUS_SECONDS = 2.0
+"""How long the status of an agent may come after the end of its connection, which the kernel closes first."""
 _HEAD_SECONDS = 10.0
 
 
@@ -247,7 +249,7 @@ class Agents:
             elif agent.running and self._killed is not None and time.monotonic() - self._killed > END_SECONDS:
                 self._lose(agent, "its agent does not end its ranks")
             elif self._relay is not None and self._relay.lost == number:
-                self._lose(agent, "the connection to its agent has ended")
+                self._lose_connection(agent)
         if not self._ready and self._session is not None:
             self._connect_memory()
 
@@ -347,8 +349,7 @@ class Agents:
             assert agent.channel is not None
             received = agent.channel.receive()
             if received is None:
-                why = self._nodes.failure(agent.share.node)
-                self._lose(agent, "the connection to its agent has ended" + (f" ({why})" if why else ""))
+                self._lose_connection(agent)
             elif agent.identity is None:
                 self._greet(agent, Identity(**received[0]))
             else:
@@ -365,6 +366,12 @@ class Agents:
             self._report("failed", message=str(error))
             return
         self._send_load(agent)
+
+    def _lose_connection(self, agent: _Agent) -> None:
+        deadline = time.monotonic() + _STATUS_SECONDS
+        while not (why := self._nodes.failure(agent.share.node)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self._lose(agent, "the connection to its agent has ended" + (f" ({why})" if why else ""))
 
     def _lose(self, agent: _Agent, why: str) -> None:
         agent.lost = True
