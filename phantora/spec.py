@@ -60,7 +60,8 @@ def _value(kind: Any, value: Any) -> Any:
     if typing.get_origin(kind) is tuple:
         if not isinstance(value, list):
             raise TypeError(f"{value!r} is no list")
-        return tuple(value)
+        of = (typing.get_args(kind) or (None,))[0]
+        return tuple(_value(of, one) for one in value) if is_dataclass(of) else tuple(value)
     plain = typing.get_args(kind) or (kind,)
     if not isinstance(value, plain) and not (float in plain and type(value) is int):
         raise TypeError(f"{value!r} is not {kind}")
@@ -154,6 +155,18 @@ ASKED, COUNTED = "asked", "counted"
 
 
 @dataclass(frozen=True, kw_only=True)
+class SlowDisk(_Json):
+    """Disks that are slow for a time (``--fault``)."""
+
+    hosts: str
+    """A glob of hosts: ``h0``, ``*``."""
+    start_ns: int
+    end_ns: int
+    factor: float
+    """Share of their rate that is left."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RankSpec(_Json):
     """Settings of every rank of a run: first the user's, then the place of the run, which ``phantora/runs`` and
     ``phantora/launch`` fill in."""
@@ -226,6 +239,8 @@ class RankSpec(_Json):
     """Print no notes."""
     threads: int = 0
     """OMP_NUM_THREADS of the user; 0: not set."""
+    slow_disks: tuple[SlowDisk, ...] = ()
+    """Faults of disks."""
     devices: int = 1
     """GPUs that a rank sees: its host's, or, of several hosts, those that the job has there."""
     session: str = ""
@@ -429,7 +444,8 @@ class WhatIfSpec(_Json):
     fault: tuple[str, ...] = option(
         (),
         "For DURATION from TIME on: the GPU of rank R is slow (rank=R:FACTOR), links of this name (a glob) keep FACTOR "
-        "of their bandwidth (LINK=FACTOR), or lose packets (LINK=loss:SHARE).",
+        "of their bandwidth (LINK=FACTOR) or lose packets (LINK=loss:SHARE), disks keep FACTOR of their rate "
+        "(disk=FACTOR, or h0.disk=FACTOR of host 0).",
         _FAULTS,
         metavar="TIME,DURATION,WHAT",
         commands=(*_OTHER_HARDWARE, REPLAY),

@@ -7,6 +7,7 @@ import platform
 import sys
 import tempfile
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from phantora.errors import PhantoraError, Reason
@@ -21,8 +22,19 @@ from phantora.runs import fold as folding
 from phantora.runs.outputs import Outputs
 from phantora.runs.preflight import preflight
 from phantora.runs.setup import Setup, capped
-from phantora.sim.whatif import parse_what_if
-from phantora.spec import COMMAND, COUNTED, FOUND, OFF, SCRIPT, FoldSpec, LaunchSpec, RunSpec, unfolded_elsewhere
+from phantora.sim.whatif import WhatIf, parse_what_if
+from phantora.spec import (
+    COMMAND,
+    COUNTED,
+    FOUND,
+    OFF,
+    SCRIPT,
+    FoldSpec,
+    LaunchSpec,
+    RunSpec,
+    SlowDisk,
+    unfolded_elsewhere,
+)
 from phantora.units import GIB
 from phantora.wire.layout import MAX_DEVICES
 
@@ -84,6 +96,7 @@ def prepare(spec: RunSpec) -> Prepared:
     if not spec.launch.ray:
         preflight(len(fold.real) if fold else 1 if to_be_found else hosts * here)
     what_if = parse_what_if(spec.what_if.degrade, spec.what_if.straggler, spec.what_if.background, spec.what_if.fault)
+    spec = replace(spec, ranks=replace(spec.ranks, slow_disks=_slow_disks(what_if, hosts)))
     outputs = Outputs.nowhere() if spec.null else Outputs.of(spec)
     shown = _filter(spec.launch.ranks_filter, here)
     plan = Plan(
@@ -97,6 +110,21 @@ def prepare(spec: RunSpec) -> Prepared:
         plan.folded(fold),
         outputs,
         note,
+    )
+
+
+def _slow_disks(what_if: WhatIf, hosts: int) -> tuple[SlowDisk, ...]:
+    """The faults of disks, for the ranks that write to them. Raises PhantoraError for a host that is not there."""
+    names = [f"h{host}" for host in range(hosts)]
+    for fault in what_if.fault:
+        if fault.disks and not any(fnmatchcase(name, fault.disks) for name in names):
+            raise PhantoraError(
+                f"--fault {fault.text}: the hosts of the run are h0 to h{hosts - 1}; disk is all of theirs"
+            )
+    return tuple(
+        SlowDisk(hosts=fault.disks, start_ns=fault.start_ns, end_ns=fault.end_ns, factor=fault.factor)
+        for fault in what_if.fault
+        if fault.disks
     )
 
 

@@ -166,6 +166,10 @@ def _setup(log: Log, cluster: Cluster, spec: ReplaySpec) -> Setup:
         output=spec.output,
     )
     what_if = parse_what_if(spec.what_if.degrade, spec.what_if.straggler, spec.what_if.background, spec.what_if.fault)
+    if disks := [fault.text for fault in what_if.fault if fault.disks]:
+        raise PhantoraError(
+            f"--fault {disks[0]}: a recording has the time of its files; give the fault to phantora trace"
+        )
     fold = from_dict(run.extra["fold"]) if run.extra.get("fold") else None
     return Setup(
         spec=again,

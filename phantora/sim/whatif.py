@@ -14,6 +14,8 @@ ROUND_TRIP_S = 10e-6
 """Between two NICs of a cluster."""
 PACKET_BYTES = 4096
 """Largest payload of a packet of RDMA."""
+_DISK = re.compile(r"(?:(h[^.>]+)\.)?disk")
+"""All disks, or those of hosts."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +48,17 @@ class Background:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """Something that is slow for a time: links whose names match the glob `links`, or the GPU of `rank`."""
+    """Something that is slow for a time: links whose names match the glob `links`, the disks of the hosts that match
+    `disks`, or the GPU of `rank`."""
 
     text: str
     """As the option names it: ``rank=3:1.5``."""
     start_ns: int
     end_ns: int
     links: str = ""
+    disks: str = ""
     factor: float = 1.0
-    """Share of the links' bandwidth that is left."""
+    """Share of the bandwidth of links or disks that is left."""
     loss: float = 0.0
     """Share of their packets that are lost."""
     rank: int | None = None
@@ -155,12 +159,15 @@ def _fault(text: str) -> Fault:
         given = {"links": name, "loss": loss} if loss is not None and 0 < loss < 1 else {}
     elif name:
         factor = _number(amount)
-        given = {"links": name, "factor": factor} if factor is not None and 0 < factor <= 1 else {}
+        disk = _DISK.fullmatch(name)
+        of = {"disks": disk[1] or "*"} if disk else {"links": name}
+        given = {**of, "factor": factor} if factor is not None and 0 < factor <= 1 else {}
     if begin is None or not length or not given:
         raise PhantoraError(
             f"--fault {text}: write TIME,DURATION,WHAT, where WHAT is rank=RANK:FACTOR (kernels take FACTOR times as "
-            "long), LINK=FACTOR (links of this name or glob keep FACTOR of their bandwidth) or LINK=loss:SHARE (they "
-            "lose packets), for example 250ms,100ms,rank=3:1.5 or '2s,500ms,h0.nic0>*=loss:0.1%'"
+            "long), LINK=FACTOR (links of this name or glob keep FACTOR of their bandwidth), LINK=loss:SHARE (they "
+            "lose packets) or disk=FACTOR (disks keep FACTOR of their rate; h0.disk: that of host 0), for example "
+            "250ms,100ms,rank=3:1.5 or '2s,500ms,h0.nic0>*=loss:0.1%'"
         )
     return Fault(text=what, start_ns=round(begin), end_ns=round(begin + length), **given)
 

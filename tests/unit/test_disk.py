@@ -11,6 +11,7 @@ import pytest
 
 from phantora.rank.clock import NEXT_TO_PYTHON
 from phantora.rank.patches.disk import Checkpoints, parse
+from phantora.spec import SlowDisk
 from phantora.wire.layout import Api
 from tests.support.clock import Clock
 
@@ -40,6 +41,15 @@ def test_the_disk_follows_in_the_background() -> None:
     late = Host("1GB/s")
     late.write(False)
     assert late.write(True, 100) > 1.9, "the disk still writes the first file"
+
+
+def test_a_fault_slows_the_disk_down_while_it_lasts() -> None:
+    """Two seconds of work: one before the fault, half of one in its five seconds, half of one after it."""
+    fault = SlowDisk(hosts="*", start_ns=10**9, end_ns=6 * 10**9, factor=0.1)
+    disk = replace(parse("1GB/s"), slow=(fault,))
+    assert disk.ns(WRITTEN, 1, 0) == 6.5e9
+    assert disk.ns(WRITTEN, 1, 2 * 10**9) == 4e9 + 1.6e9
+    assert disk.ns(WRITTEN, 2, 6 * 10**9) == 4e9, "it is over, and two ranks write"
 
 
 def test_a_shared_file_system_is_waited_for() -> None:

@@ -39,6 +39,7 @@ def test_faults_last_for_a_time() -> None:
         False,
         True,
     )
+    assert [one.disks for one in parse_what_if(fault=["0s,1s,disk=0.1", "0s,1s,h*.disk=0.1"]).fault] == ["*", "h*"]
     assert loss.share_of(50e9) == pytest.approx(0.999 / (0.999 + 0.001 * 122.07), rel=1e-4)
 
 

@@ -24,7 +24,8 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from phantora.rank.importhook import on_import
 from phantora.rank.patch import Patch, Rank, When
 from phantora.rank.patches.staging import Staging, await_awake
 from phantora.rank.patches.tensor_files import timed_class
-from phantora.spec import RankSpec, rank_spec
+from phantora.spec import RankSpec, SlowDisk, rank_spec
 from phantora.units import RATE
 from phantora.wire.names import CHECKPOINT, CHECKPOINT_READ, CHECKPOINT_WAIT
 
@@ -57,15 +58,25 @@ class Disk:
     """Bytes/s; infinite: no time."""
     shared: bool = False
     """One disk for the whole cluster, not one per host."""
+    slow: tuple[SlowDisk, ...] = ()
+    """Faults of it."""
 
     @property
     def free(self) -> bool:
         """Do files take no time?"""
         return math.isinf(self.rate)
 
-    def ns(self, size: int, ranks: int) -> int:
-        """Time to write `size` bytes while `ranks` ranks write as much to it."""
-        return int(size * ranks / self.rate * 1e9)
+    def ns(self, size: int, ranks: int, start: int) -> int:
+        """Time to write `size` bytes from the time `start` (ns) on, while `ranks` ranks write as much to it."""
+        left, now = size * ranks / self.rate * 1e9, start
+        for moment in sorted({edge for one in self.slow for edge in (one.start_ns, one.end_ns) if edge > start}):
+            if (done := (moment - now) * self._share(now)) >= left:
+                break
+            left, now = left - done, moment
+        return int(now - start + left / self._share(now))
+
+    def _share(self, time: int) -> float:
+        return math.prod(one.factor for one in self.slow if one.start_ns <= time < one.end_ns)
 
 
 def parse(text: str) -> Disk:
@@ -163,7 +174,8 @@ class Checkpoints:
 
     def _to_disk(self, size: int, ranks: int, given: int) -> int:
         """Time at which the disk has written `size` bytes that it receives at the time `given`."""
-        self._written_at = max(self._written_at, given) + self._disk.ns(size, ranks)
+        begins = max(self._written_at, given)
+        self._written_at = begins + self._disk.ns(size, ranks, begins)
         return self._written_at
 
     def _written(self, size: int, ranks: int, synchronised: bool, path: Any, summed: bool = True) -> None:
@@ -198,7 +210,7 @@ class Checkpoints:
         if self._is_in_memory(path):
             spent = 0 if self._disk.free or mapped else self._runtime.bytes_ns(Api.FILE_READ_GIB, size)
         else:
-            spent = self._disk.ns(size, ranks)
+            spent = self._disk.ns(size, ranks, self._runtime.now())
         if spent and self._moves():
             if spent >= _SAID_FROM_NS:
                 self._say()
@@ -374,7 +386,7 @@ def install(rank: Rank) -> None:
     """Times the checkpoints of this rank."""
     note = ctypes.PyDLL(str(rank.tracer)).phantora_assumed
     note.argtypes, note.restype = [ctypes.c_char_p, ctypes.c_size_t], None
-    text = rank_spec().disk
+    text, host = rank_spec().disk, f"h{os.environ.get('GROUP_RANK', '0')}"
     said = f"checkpoints go to a disk of {text} (--disk)".encode()
 
     def say() -> None:
@@ -392,7 +404,9 @@ def install(rank: Rank) -> None:
         yield
         tensors.phantora_filled_since(latest)
 
-    saves = Checkpoints(parse(text), Runtime.of(rank.runtime), say, filling)
+    disk = parse(text)
+    slow = tuple(one for one in rank_spec().slow_disks if disk.shared or fnmatchcase(host, one.hosts))
+    saves = Checkpoints(replace(disk, slow=slow), Runtime.of(rank.runtime), say, filling)
     on_import((_SAVER, _STAGING, _WRITER, _SAFETENSORS, _TENSORS, "torch.serialization"), saves.meet)
 
 
