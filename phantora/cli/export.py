@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import click
 
+from phantora.cli.formats import FormatsCommand
 from phantora.cli.progress import progress
 from phantora.cli.selection import selection_options
 from phantora.trace import export as timelines
 from phantora.trace.export.selection import Selection, parse_kinds, parse_numbers
 
 
+def _formats() -> list[tuple[str, str]]:
+    listed = [(", ".join(known.suffixes), known.description) for known in timelines.formats()]
+    return [*listed, ("DIRECTORY/, x-{rank}.json", "Kineto's JSON, with names of the files")]
+
+
 @click.command(
     "export",
+    cls=FormatsCommand,
+    formats=_formats,
     epilog="""Examples:
 
 \b
@@ -26,18 +34,7 @@ from phantora.trace.export.selection import Selection, parse_kinds, parse_number
 @selection_options
 @click.option("--kinds", metavar="LIST", help="Select kinds of rows, such as kernel,collective (docs/log.md).")
 def export(log: str, output: str, ranks: str | None, steps: str | None, kinds: str | None) -> None:
-    """Write a timeline of a run's LOG.
-
-    \b
-    .perfetto, .pftrace (.gz)   native trace for ui.perfetto.dev
-    .json, .json.gz             Kineto's form: chrome://tracing, HolisticTraceAnalysis; one file per rank
-    DIRECTORY/, x-{rank}.json   the same, with names of the files
-    .pickle                     torch's memory snapshot, for pytorch.org/memory_viz
-    .tensorboard, .wandb        step time, MFU, throughput and memory by step, for TensorBoard and W&B
-    .mlflow                     the same, as a run in MLflow's SQLite database
-    .et                         Chakra execution traces, one file per rank, for network simulators
-    .parquet                    the rows, for pandas, polars, DuckDB and Spark
-    """
+    """Write a timeline of a run's LOG."""
     selection = Selection(
         ranks=parse_numbers(ranks) if ranks else None,
         steps=parse_numbers(steps) if steps else None,

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from phantora.cli.formats import FormatsCommand
 from phantora.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -14,8 +15,17 @@ if TYPE_CHECKING:
 _MOST_SKEWS = 8  # ranks whose skew is shown
 
 
+def _formats() -> list[tuple[str, str]]:
+    from phantora.importers import readers
+
+    ordered = sorted(readers(), key=lambda reader: not reader.takes_all)
+    return [(", ".join(reader.suffixes), reader.description) for reader in ordered]
+
+
 @click.command(
     "import",
+    cls=FormatsCommand,
+    formats=_formats,
     epilog="""Examples:
 
 \b
@@ -33,17 +43,7 @@ def import_(files: tuple[str, ...], output: str, force: bool, gpu: str | None) -
     """Make a log of a real run from its profiler traces.
 
     `analyze`, `diff`, `view`, `export` and `calibrate` read it. `analyze`, `diff` and `view` of a single trace import
-    it by themselves.
-
-    \b
-    .json, .json.gz   torch.profiler (Kineto), one file or one per rank; execution traces
-    .nsys-rep         Nsight Systems, where nsys is on PATH; else .sqlite of nsys export --type sqlite
-    _trace.csv        rocprofv3 --kernel-trace --output-format csv, with the files next to it
-    .trace.json.gz    jax.profiler
-    .parquet          tables of a job's operators (docs/replay.md)
-    .et               Chakra, one file per rank, with groups.json
-
-    Collectives are matched across ranks, and the clock skew of the ranks is removed.
+    it by themselves. Collectives are matched across ranks, and the clock skew of the ranks is removed.
     """
     from phantora.runs.imports import import_run
 

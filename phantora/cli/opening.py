@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 def log_of(path: str) -> Log:
     """The log at `path`, or of the trace of a profiler there, which the cache keeps. Raises PhantoraError."""
-    from phantora.importers import TRACES
+    from phantora.importers import suffixes
     from phantora.trace.reader import is_log, open_log
 
-    if path.endswith(TRACES) and os.path.isfile(path) and not is_log(path):
+    if path.endswith(suffixes()) and os.path.isfile(path) and not is_log(path):
         log = open_log(_imported(path))
         log.shown = path
         return log
@@ -28,13 +28,13 @@ def log_of(path: str) -> Log:
 
 def _imported(path: str) -> str:
     from phantora.cache import cache_directory, make_folder
-    from phantora.importers import TRACES, import_traces
+    from phantora.importers import import_traces, suffixes
 
     about = os.stat(path)
     key = hashlib.sha256(f"{version()} {os.path.realpath(path)} {about.st_size} {about.st_mtime_ns}".encode())
     folder = make_folder(cache_directory() / "imports" / key.hexdigest()[:16])
     name = os.path.basename(path)
-    stem = name.removesuffix(max((suffix for suffix in TRACES if name.endswith(suffix)), key=len))
+    stem = name.removesuffix(max((suffix for suffix in suffixes() if name.endswith(suffix)), key=len))
     target = folder / f"{stem}.arrow"
     if not target.exists():
         partial = target.with_suffix(".partial.arrow")

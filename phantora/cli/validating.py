@@ -45,12 +45,12 @@ class Reality:
         """Raises PhantoraError for a file that is of no real run, before a simulation begins."""
         from phantora.cli.opening import log_of
         from phantora.framework_logs import read_step_log
-        from phantora.importers import TRACES
+        from phantora.importers import suffixes
         from phantora.trace.reader import is_log
 
         self._within = SHARE.of("--validate-within", within)
         self._steps = self._log = None
-        if os.path.isfile(path) and not is_log(path) and not path.endswith(TRACES):
+        if os.path.isfile(path) and not is_log(path) and not path.endswith(suffixes()):
             self._steps = read_step_log(path)
             return
         self._log = log_of(path)

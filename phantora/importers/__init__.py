@@ -30,8 +30,16 @@ READERS = _shipped()
 """Readers of the modules of this package. The first that reads a file gets it. The last takes every file."""
 Progress = Callable[[int, int], None]
 """Gets the bytes that are done and all of them."""
-TRACES = tuple(suffix for reader in READERS for suffix in reader.suffixes)
-"""Suffixes of files that are traces."""
+
+
+def readers() -> tuple[Reader, ...]:
+    """Readers of installed packages, then ours."""
+    return (*extensions("phantora.importers"), *READERS)
+
+
+def suffixes() -> tuple[str, ...]:
+    """Ends of the names of files that are traces."""
+    return tuple(suffix for reader in readers() for suffix in reader.suffixes)
 
 
 def import_traces(
@@ -45,13 +53,13 @@ def import_traces(
     words = Vocabulary()
     traces: list[RankTrace] = []
     joining: list[tuple[int, str, Reader]] = []
-    readers: list[Reader] = [*extensions("phantora.importers"), *READERS]
+    known = readers()
     sizes = [os.path.getsize(path) if os.path.exists(path) else 0 for path in paths]
     for position, path in enumerate(paths):
         report = _within(progress, sum(sizes[:position]), sum(sizes))
         if report is not None:
             report(0)
-        reader = next(reader for reader in readers if reader.reads(path))
+        reader = next(reader for reader in known if reader.reads(path))
         if reader.join is not None:
             joining.append((position, path, reader))
         else:
@@ -73,4 +81,4 @@ def _within(progress: Progress | None, before: int, whole: int) -> Report | None
     return None if progress is None else lambda done: progress(before + done, whole)
 
 
-__all__ = ["READERS", "TRACES", "Imported", "Progress", "Reader", "Report", "import_traces"]
+__all__ = ["READERS", "Imported", "Progress", "Reader", "Report", "import_traces", "readers", "suffixes"]

@@ -215,4 +215,9 @@ def _attribute(data: bytes) -> dict[str, int | str]:
     return {name: found} if found is not None else {}
 
 
-READER = Reader(reads=lambda path: path.endswith(_SUFFIX), read=_read, suffixes=(_SUFFIX,))
+READER = Reader(
+    reads=lambda path: path.endswith(_SUFFIX),
+    read=_read,
+    suffixes=(_SUFFIX,),
+    description="Chakra, one file per rank, with groups.json",
+)

@@ -139,4 +139,10 @@ def _argument(value: Any, shape: Any, kind: Any) -> Any:
     return value if isinstance(value, int | float | str | bool) else None
 
 
-READER = Reader(reads=_is_trace, read=_read, join=_join)
+READER = Reader(
+    reads=_is_trace,
+    read=_read,
+    join=_join,
+    suffixes=(".json", ".json.gz"),
+    description="torch.profiler's execution trace, next to the trace of its run",
+)

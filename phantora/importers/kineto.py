@@ -446,4 +446,10 @@ def _missing(reader: _Reader) -> dict[str, str]:
     return found
 
 
-READER = Reader(reads=lambda path: True, read=_read, suffixes=(".json", ".json.gz"), takes_all=True)
+READER = Reader(
+    reads=lambda path: True,
+    read=_read,
+    suffixes=(".json", ".json.gz"),
+    description="torch.profiler (Kineto), one file or one per rank",
+    takes_all=True,
+)

@@ -331,4 +331,9 @@ def _one_group(ranks: list[Rows], words: Vocabulary) -> None:
         rows["comm"][found] = group
 
 
-READER = Reader(reads=lambda path: path.endswith((_REPORT, *_SUFFIXES)), read=_read, suffixes=(_REPORT, *_SUFFIXES))
+READER = Reader(
+    reads=lambda path: path.endswith((_REPORT, *_SUFFIXES)),
+    read=_read,
+    suffixes=(_REPORT, *_SUFFIXES),
+    description="Nsight Systems; a report where nsys is on PATH, else its nsys export --type sqlite",
+)

@@ -347,4 +347,9 @@ def _annotation(step: int, begin: int, end: int, words: Vocabulary) -> Record:
     return CODES["annotation"], 0, name, -1, -1, begin, end, 0, -1, -1, -1, -1, -1
 
 
-READER = Reader(reads=lambda path: path.endswith(_PARQUET), read=_read, suffixes=(_PARQUET,))
+READER = Reader(
+    reads=lambda path: path.endswith(_PARQUET),
+    read=_read,
+    suffixes=(_PARQUET,),
+    description="tables of a job's operators (docs/replay.md)",
+)

@@ -22,6 +22,8 @@ class Reader:
     Raises PhantoraError for a file that is damaged."""
     suffixes: tuple[str, ...] = ()
     """Ends of names by which `phantora analyze` and `view` take a file for a trace."""
+    description: str = ""
+    """What writes these files, for the help of `phantora import`."""
     takes_all: bool = False
     """It takes every file that no other reader takes, and refuses those that are no traces."""
     join: Callable[[str, Vocabulary, Sequence[RankTrace]], None] | None = None

@@ -118,4 +118,9 @@ def _record(kind: str, name: str, row: Row, words: Vocabulary, detail: int) -> R
     return CODES[kind], int(stream), number, -1, -1, start, max(start, end), 0, -1, -1, -1, -1, detail
 
 
-READER = Reader(reads=lambda path: path.endswith(_SUFFIX), read=_read, suffixes=(_SUFFIX,))
+READER = Reader(
+    reads=lambda path: path.endswith(_SUFFIX),
+    read=_read,
+    suffixes=(_SUFFIX,),
+    description="rocprofv3 --kernel-trace --output-format csv, with the files next to it",
+)

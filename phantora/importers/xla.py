@@ -153,4 +153,4 @@ class _Devices:
         return traces
 
 
-READER = Reader(reads=_is_trace, read=_read, suffixes=(_PLANES,))
+READER = Reader(reads=_is_trace, read=_read, suffixes=(_PLANES, ".trace.json.gz"), description="jax.profiler")

@@ -6,7 +6,18 @@ import os
 from pathlib import Path
 
 _PICKLE = b"\x80"  # first byte of protocol 2 and later
-_TRACES = (".json", ".json.gz", ".sqlite", ".parquet", ".et", ".nsys-rep", "_trace.csv", ".xplane.pb")
+_TRACES = (
+    ".json",
+    ".json.gz",
+    ".nsys-rep",
+    ".sqlite",
+    ".sqlite3",
+    ".db",
+    ".parquet",
+    ".et",
+    "_trace.csv",
+    ".xplane.pb",
+)
 
 
 def is_pickle(path: str | Path) -> bool:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from phantora.errors import PhantoraError
-from phantora.importers import import_traces
+from phantora.importers import READERS, import_traces
+from phantora.trace.other_files import instead
 from phantora.trace.reader import open_log
 from tests.support.kineto_files import Trace
 from tests.trace.test_import_kineto import only
@@ -118,3 +119,10 @@ def test_an_execution_trace_gives_its_arguments_to_the_trace_of_its_run(tmp_path
     observed.write_text(json.dumps({"schema": "1.1.0-chakra.0.0.4", "nodes": [node]}))
     with pytest.raises(PhantoraError, match="not of the same run as the profiler's trace: 0 of 1 operators"):
         import_traces([str(observed), str(kineto)], str(tmp_path / "other.arrow"))
+
+
+def test_every_trace_that_is_given_for_a_log_has_its_command() -> None:
+    for reader in READERS:
+        assert reader.description and reader.suffixes
+        for suffix in reader.suffixes:
+            assert instead(f"run{suffix}") == f"make one of this trace: `phantora import run{suffix}`"

@@ -14,6 +14,7 @@ from tests.support.fakelog import small_run
 SAMPLE = Path(__file__).resolve().parents[2] / "samples" / "extension"
 PROGRAM = """
 import sys
+from phantora.cli.opening import log_of
 from phantora.hardware import load_gpu
 from phantora.importers import import_traces
 from phantora.rank.shims import shims
@@ -24,7 +25,7 @@ folder = sys.argv[1]
 export(open_log(folder + "/run.arrow"), folder + "/steps.csv")
 import_traces([folder + "/trace.csv"], folder + "/imported.arrow")
 print(load_gpu("ex100").name, any(shim.distribution == "my-framework" for shim in shims()),
-      open_log(folder + "/imported.arrow").words("name"))
+      open_log(folder + "/imported.arrow").words("name"), log_of(folder + "/trace.csv").metadata.real)
 """
 
 
@@ -53,7 +54,7 @@ def test_a_package_adds_what_it_names(tmp_path: Path) -> None:
         env={"PYTHONPATH": path, "PATH": ""},
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("Example-100 True") and "mine" in done.stdout
+    assert done.stdout.startswith("Example-100 True") and "mine" in done.stdout and done.stdout.endswith("True\n")
     lines = (tmp_path / "steps.csv").read_text().splitlines()
     assert lines[0] == "step,ns" and len(lines) == 4 and lines[1].split(",")[0] == "1"
 

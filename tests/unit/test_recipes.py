@@ -182,6 +182,8 @@ def test_an_importer_is_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     rows = [row for batch in open_log(tmp_path / "run.arrow").record_batches() for row in batch.to_pylist()]
     kernels = [(row["name"], row["start"], row["end"]) for row in rows if row["kind"] == "kernel"]
     assert kernels == [("copy it", 0, 4000), ("add", 5000, 9000)]
+    helped = CliRunner().invoke(cli, ["import", "--help"]).output
+    assert re.search(r"^  \.kernels +lines START END NAME", helped, re.MULTILINE) and ".nsys-rep" in helped
     (tmp_path / "cut.kernels").write_text("5 1 add\n")
     for bad in ("cut.kernels", "none.kernels"):
         with pytest.raises(PhantoraError, match=bad):

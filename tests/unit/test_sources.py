@@ -110,7 +110,6 @@ EXAMPLES = {
     "leak.py",
     "leaks.py",
     "requirements.txt",
-    "groups.json",
     "compare/compare.html",
     "table.md",
     "results.jsonl",

@@ -57,13 +57,20 @@ FORMATS = (
     Format(
         "tensorboard",
         (".tensorboard",),
-        "a directory of scalars for TensorBoard",
+        "step time, MFU, throughput and memory by step, for TensorBoard",
         _writer("scalars", "write_tensorboard"),
+    ),
+    Format(
+        "wandb", (".wandb",), "the same scalars as W&B's own log, for `wandb sync`", _writer("scalars", "write_wandb")
+    ),
+    Format(
+        "mlflow",
+        (".mlflow",),
+        "the same scalars as a run in MLflow's SQLite database",
+        _writer("scalars", "write_mlflow"),
     ),
     Format("chakra", (".et",), "Chakra execution traces, one file per rank: run.0.et", _writer("chakra")),
     Format("parquet", (".parquet",), "the rows, for pandas, polars, DuckDB and Spark", _writer("parquet")),
-    Format("wandb", (".wandb",), "scalars as W&B's own log, for `wandb sync`", _writer("scalars", "write_wandb")),
-    Format("mlflow", (".mlflow",), "scalars as MLflow's SQLite database", _writer("scalars", "write_mlflow")),
 )
 
 

@@ -42,7 +42,12 @@ def read(path: str, words: Vocabulary, position: int, report: Report | None) -> 
     return [RankTrace(rank=position, source=path, rows=rows.rows(), world_size=position + 1)]
 
 
-READER = Reader(reads=lambda path: path.endswith(".csv"), read=read, suffixes=(".csv",))
+READER = Reader(
+    reads=lambda path: path.endswith(".csv"),
+    read=read,
+    suffixes=(".csv",),
+    description="START,END,NAME of kernels in ns",
+)
 
 
 def apply(module: ModuleType, routing: Routing) -> None:
