@@ -40,9 +40,10 @@ if (!difference.equal) {
     ? element("ul", {}, ...difference.causes.map((c) => element("li", { textContent: `${c.text}${c.effect ? ` (${signed(duration)(c.effect)})` : ""}` })))
     : element("p", { className: "soft", textContent: "The runs do the same work: no cause to name." }));
   const shown = (name, value) => (name.endsWith("_bytes") && value !== null ? size(value) : value);
-  const rate = (c) => (x) => (c.name === "MFU" ? percent(x) : amount(x));
+  const share = (c) => c.name === "MFU" || c.name === "HFU", points = (x) => `${(100 * x).toFixed(1)} points`;
+  const rate = (c) => (x) => (share(c) ? percent(x) : amount(x));
   if (difference.rates.length) into("causes", "Throughput", table(difference.rates, [["name", (c) => c.name, text], ["a", (c) => rate(c)(c.a), text],
-    ["b", (c) => rate(c)(c.b), text], ["change", (c) => signed(percent)(c.b / c.a - 1), text]]));
+    ["b", (c) => rate(c)(c.b), text], ["change", (c) => (share(c) ? signed(points)(c.b - c.a) : signed(percent)(c.b / c.a - 1)), text]]));
   if (simple.length) into("causes", "Settings", table(simple, [["setting", ([n]) => n.replaceAll("_", " ").replace(/ bytes$/, ""), text], ["a", ([n, a]) => shown(n, a), text], ["b", ([n, , b]) => shown(n, b), text]]));
   changes("times", "Exposed communication", difference.exposure);
   work("times", "Collectives", difference.collectives);

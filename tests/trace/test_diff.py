@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from contextlib import closing
@@ -12,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 from click.testing import CliRunner, Result
+from rich.console import Console
 
 import phantora.trace.diff.between
 from phantora.cli.diff import diff
@@ -22,8 +24,9 @@ from phantora.trace.analysis.report import HostWait
 from phantora.trace.diff.apart import Apart
 from phantora.trace.diff.between import between, sides_of
 from phantora.trace.diff.causes import _with_host
-from phantora.trace.diff.compare import Cause, Side
+from phantora.trace.diff.compare import Cause, Change, Difference, Side
 from phantora.trace.diff.cpu_work import with_cpu_work
+from phantora.trace.diff.render import render
 from phantora.trace.reader import open_log
 from phantora.wire import layout
 from tests.support.fakelog import METADATA, FakeRun, Kind, small_run
@@ -153,8 +156,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return training().write(tmp_path_factory.mktemp("base") / "run.arrow")
 
 
-Change = Callable[[], FakeRun]
-CHANGES: dict[str, tuple[Change, str]] = {
+Made = Callable[[], FakeRun]
+CHANGES: dict[str, tuple[Made, str]] = {
     "batch": (lambda: training(tokens=(2, 1024)), "batch 1 -> 2"),
     "sequence": (lambda: training(tokens=(1, 2048)), "sequence length 1024 -> 2048"),
     "checkpointing": (lambda: training(forwards=2), "activation checkpointing on"),
@@ -423,7 +426,7 @@ PAIRS = (
     pair("attention by another operator", attention="_efficient_attention"),
     pair("another model: vocabulary 32000 -> 64000", vocabulary=64000),
     pair("other buckets: the same bytes in 1 all_reduce instead of 8", base={**DP, "buckets": 8}, buckets=1),
-    pair("parallel layout: sizes of the groups that communicate 2 (2 ranks) -> 4 (4 ranks)", ranks=4),
+    pair("number of ranks 2 -> 4", ranks=4),
     pair("rank 1 is slower than the others", slow=1.2),
     pair("network: the same collectives take 2.00 times as long", transfer=2.0),
     pair("network: links h0.gpu1>* carry 0.5 of their bandwidth", transfer=2.0, links={"h0.gpu1>*": 0.5}),
@@ -493,6 +496,36 @@ def test_throughput_and_other_metrics(tmp_path: Path) -> None:
     assert status(b, a, "--fail-above", "tokens:2%") == 1
     with pytest.raises(PhantoraError, match="do not show mfu"):
         CliRunner().invoke(diff, [str(a), str(b), "--fail-above", "mfu:1%"], catch_exceptions=False)
+
+
+def test_tables_leave_out_what_is_small_and_agree_on_compute(tmp_path: Path) -> None:
+    """Of 40 us that a gemm takes more, no row tells of a change of less than 1 %; shares are compared in points."""
+    runs = Training(), Training(gemm=120, slow={3: 1.02})
+    a, b = (one.run().write(tmp_path / f"{name}.arrow") for name, one in zip("ab", runs, strict=True))
+    data = json.loads(invoke(a, b, "--json").output)
+    compute = next(part for part in data["times_ns"] if part["name"] == "compute")
+    for side in "ab":
+        assert sum(rank[side] for rank in data["ranks_ns"]) / 4 == pytest.approx(compute[side])
+    shown = Console(file=io.StringIO(), width=100)
+    changes = [Change("large", 9e6, 13e6), *(Change(f"tiny {i}", 0.0, 9e3 + i) for i in range(3))]
+    step, rates = Change("step", 10e6, 14.027e6), [Change("MFU", 0.25, 0.3)]
+    difference = Difference(
+        path_a="a", path_b="b", equal=False, step=step, times=changes, classes=changes[:2], rates=rates
+    )
+    render(difference, shown)
+    lines = cast(io.StringIO, shown.file).getvalue().splitlines()
+    assert "- MFU 25.0% -> 30.0% (+5.0 points)" in lines
+    assert not any("tiny" in line for line in lines) and not any("smaller" in line for line in lines)
+
+
+def test_an_operator_of_another_gpu_is_no_other_code(tmp_path: Path) -> None:
+    """A100 runs attention by another operator, and each kernel of the optimizer's lists longer."""
+    a = Model(optimizer="_foreach_addcdiv_").write(tmp_path / "a.arrow")
+    model = Model(optimizer="_foreach_addcdiv_", gpu="A100", attention="_efficient_attention")
+    done = invoke(a, model.write(tmp_path / "b.arrow"))
+    first = done.output.splitlines()[0]
+    assert "another GPU: H100 -> A100, with attention by another operator" in first, first
+    assert "other operators" not in done.output and "sizes" not in done.output
 
 
 def test_runs_side_by_side(tmp_path: Path) -> None:

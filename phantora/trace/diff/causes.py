@@ -12,12 +12,21 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
-from phantora.trace.analysis.slower_ranks import times_the_work
-from phantora.trace.analysis.units import duration, short_name
-from phantora.trace.diff.compare import Cause, Difference, Side, WorkChange, rank_compute
+from phantora.trace.analysis.units import short_name
+from phantora.trace.diff.compare import Cause, Difference, Side, WorkChange
 from phantora.trace.diff.cpu_work import with_cpu_work
+from phantora.trace.diff.machine import (
+    degraded_links,
+    exposed_change,
+    felt,
+    host_causes,
+    network_causes,
+    only_collectives,
+    same_host,
+    slowed_ranks,
+    straggler_causes,
+)
 from phantora.trace.diff.surroundings import memory_causes, with_surroundings
 from phantora.trace.diff.traits import Repeats, Traits, activations, parameters, repeats, traits
 
@@ -30,6 +39,7 @@ _LEAST_CLOCK = 0.02  # relative change of a clock that is named
 _REST = ("updates", "code", "calls", "shapes", "kernels")  # what no rule explains
 _SAME_CALLS = ("trials", "memory format", "shapes")  # change kernels: the host launches as much as before
 _COUNTS = ("calls", "collectives", "code", "rest")  # of recordings: how much of the program they have
+_OF_GPU = ("kernels", "network", "host", "attention")  # torch chooses the operator of attention by the GPU
 _ALONE = ("straggler", "compiled")  # causes of other differences too, of waits and of the host's work
 
 
@@ -37,17 +47,17 @@ def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
     """The causes, first the one to name; empty for equal runs."""
     if d.equal or (d.same_work and not d.significant and not d.reality):
         return list(memory_causes(d))
-    structure, host, cpu = _structure(a, b, d), _host(a, b, d), list[Cause]()
-    if _same_host(a, b):
+    structure, host, cpu = _structure(a, b, d), host_causes(a, b, d), list[Cause]()
+    if same_host(a, b):
         cpu, host = with_cpu_work(a, b, host)
         structure, host = _with_host(structure, host)
     elif d.reality:
         structure, host = _with_reads(structure, host)
-    degraded = _degraded(a) != _degraded(b) or (bool(d.reality) and _only_collectives(d))
+    degraded = degraded_links(a) != degraded_links(b) or (bool(d.reality) and only_collectives(d))
     # Kernels run longer next to collectives on a degraded link, on some ranks more: these ranks are no stragglers.
     uneven = degraded or any(cause.kind == "schedule" for cause in structure)
-    straggler = [] if uneven and _slowed(a) == _slowed(b) else _straggler(a, b)
-    network = _network(a, b, d)
+    straggler = [] if uneven and slowed_ranks(a) == slowed_ranks(b) else straggler_causes(a, b)
+    network = network_causes(a, b, d)
     found = [cause for cause in (*straggler, *structure, *network, *cpu, *host) if _worth_naming(cause, d)]
     if not found:
         found = _below_the_limit(structure, network if degraded else [], host, d)
@@ -112,45 +122,11 @@ def _by_another_gpu(found: list[Cause], d: Difference) -> list[Cause]:
     gpus = next(((x, y) for name, x, y in d.settings if name == "gpu"), None)
     if gpus is None:
         return found
-    rest = [cause for cause in found if cause.kind not in ("kernels", "network", "host")]
-    effect = sum(cause.effect for cause in found if cause.kind in ("kernels", "network", "host"))
-    return [Cause("gpu", f"another GPU: {gpus[0] or '?'} -> {gpus[1] or '?'}", effect), *rest]
-
-
-# ---------------------------------------------------------------------- one rank alone
-
-
-def _straggler(a: Side, b: Side) -> list[Cause]:
-    """One rank computes longer (or no longer does) while the others stay as they were. Next to kernels of collectives
-    that wait for a late rank, others' own kernels slow down, in FSDP nearly as much. Then it must be the one that
-    the collectives wait for."""
-    x, y = rank_compute(a.report), rank_compute(b.report)
-    if set(x) != set(y) or len(x) < 2:
-        return []
-    changes = sorted(((y[rank] - x[rank]) / x[rank], rank) for rank in x if x[rank])
-    if not changes:
-        return []
-    share, rank = max(changes, key=lambda change: abs(change[0]))
-    others = [abs(s) for s, r in changes if r != rank]
-    alone = 1.0 if _waited_for(a, b, rank, y[rank] - x[rank]) else 3.0
-    if abs(share) < 0.01 or abs(share) < alone * max(others):
-        return []
-    slower, longer = ("slower", "longer") if share > 0 else ("faster", "less")
-    more = times_the_work(b.report.ranks, rank) / times_the_work(a.report.ranks, rank)
-    what = f"has {more:.2f} times the work of before" if more != 1 else f"is {slower} than the others"
-    text = f"rank {rank} {what}: it computes {100 * abs(share):.1f} % {longer}"
-    return [Cause("straggler", text, y[rank] - x[rank])]
-
-
-def _waited_for(a: Side, b: Side, rank: int, change: float) -> bool:
-    """True if the waits that `rank` causes grew (or shrank) with its compute's `change`, and no other's did."""
-    if a.report.details is None or b.report.details is None:
-        return False
-    x, y = ({s.rank: s.caused for s in details.stragglers} for details in (a.report.details, b.report.details))
-    caused = {r: y[r] - x[r] for r in x if r in y}
-    others = max((abs(value) for r, value in caused.items() if r != rank), default=0.0)
-    own = caused.get(rank, 0.0)
-    return own * change > 0 and abs(own) > 0.5 * abs(change) and abs(own) > 3 * others
+    own = [cause for cause in found if cause.kind in _OF_GPU]
+    chosen = "".join(f", with {cause.text}" for cause in own if cause.kind == "attention")
+    text = f"another GPU: {gpus[0] or '?'} -> {gpus[1] or '?'}{chosen}"
+    rest = [cause for cause in found if cause.kind not in _OF_GPU]
+    return [Cause("gpu", text, sum(cause.effect for cause in own)), *rest]
 
 
 # ---------------------------------------------------------------------- what is run
@@ -233,8 +209,9 @@ def _takes_lists(operator: str) -> bool:
 
 
 def _other_sizes(d: Difference) -> bool:
-    """True if any shape differs: then those of lists do too, which the log shows in part."""
-    return any(work.by_shape for work in d.operators if not work.part)
+    """True if any shape differs of an operator that both run: then those of lists do too, which the log shows in
+    part."""
+    return any(work.by_shape and work.a.count and work.b.count for work in d.operators if not work.part)
 
 
 def _same_work(d: Difference) -> list[WorkChange]:
@@ -270,7 +247,7 @@ def _evidence(d: Difference) -> dict[str, float]:
         # Shapes that shrink and others that grow partly cancel; what moved is the evidence.
         found["shape"] = moved if found["shape"] >= 0 else -moved
     if any(c.by_count or c.by_shape for c in d.collectives):  # other pieces may be shorter and hide less
-        found["comm"] = _exposed(d) - _shown(d, sum(c.by_duration for c in d.collectives))  # less what network has
+        found["comm"] = exposed_change(d) - felt(d, sum(c.by_duration for c in d.collectives))  # less what network has
     found["kernels"] = sum(work.by_duration for work in _same_work(d))
     return found
 
@@ -285,18 +262,6 @@ _NAMED = {
     "_local_scalar_dense": "reads",
 }
 _READ = "aten::_local_scalar_dense"
-
-
-def _exposed(d: Difference) -> float:
-    return sum(c.change for c in d.times if c.name in ("transfer", "late rank", "pipeline bubble"))
-
-
-def _shown(d: Difference, change: float) -> float:
-    """The part of a change of transfers that steps feel: no more than communication that nothing hides changed by."""
-    exposed = _exposed(d)
-    if exposed * change <= 0:
-        return 0.0
-    return exposed if abs(exposed) < abs(change) else change
 
 
 def _changes(a: Side, b: Side, x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_Change]:
@@ -404,6 +369,9 @@ def _layout(a: Side, b: Side, x: Traits, y: Traits, precision: bool) -> Iterator
         sizes = [f"{'/'.join(map(str, side.groups)) or 'none'} ({len(side.report.ranks)} ranks)" for side in (a, b)]
         split = "parallel" if products[0] == products[1] or x.indices != y.indices else "tensor-parallel"
         text = f"{split} layout: sizes of the groups that communicate {' -> '.join(sizes)}"
+        more = ranks[0] != ranks[1] and all(side.groups in ([], [n]) for side, n in zip((a, b), ranks, strict=True))
+        if more and split == "parallel":
+            text = f"number of ranks {ranks[0]} -> {ranks[1]}"
         yield _Change("layout", text, (*everything, "kernels") if ranks[0] != ranks[1] else everything)
         return
     batch = x.indices != y.indices and parameters(a) == parameters(b)
@@ -556,97 +524,7 @@ def _mostly(d: Difference, share: str) -> str:
     return f", most of it {most.name}" if most is not None and getattr(most, share) else ""
 
 
-# ---------------------------------------------------------------------- the same work, another time
-
-
-_DISTURBED, _SLOWED = 0.25, 0.05  # relative changes of collectives, and of the kernels next to them
-
-
-def _only_collectives(d: Difference) -> bool:
-    """Collectives take another time, and kernels hardly more than what collectives that last longer cost them."""
-    parts = (d.collectives, [work for work in d.operators if not work.part])
-    changes = [sum(work.by_duration for work in part) for part in parts]
-    before = [sum(work.b.time - work.by_duration for work in part) for part in parts]
-    if not all(before):
-        return False
-    collectives, kernels = (change / whole for change, whole in zip(changes, before, strict=True))
-    return abs(collectives) > _DISTURBED and abs(kernels) < _SLOWED and changes[0] * changes[1] > 0
-
-
-def _network(a: Side, b: Side, d: Difference) -> list[Cause]:
-    """Collectives of equal size and ranks take longer or shorter."""
-    same = [c for c in d.collectives if c.by_duration]
-    change = sum(c.by_duration for c in same)
-    if not same:
-        return []
-    before = sum(c.a.time for c in same)
-    most = max(same, key=lambda c: abs(c.by_duration))
-    ratio = (before + change) / before if before else 0.0
-    links = _links(a, b)
-    clusters = [side.report.metadata["cluster"] for side in (a, b)]
-    if not links and clusters[0] != clusters[1] and not d.reality:
-        links = f"another cluster, {clusters[0]} -> {clusters[1]}"
-    where = f"{links}: " if links else ""
-    late = ", waits for late ranks included" if a.real != b.real and len(a.report.ranks) == 1 else ""
-    text = f"network: {where}the same collectives take {ratio:.2f} times as long{late}, most of it in {most.name}"
-    return [Cause("network", text, _shown(d, change))]
-
-
-def _links(a: Side, b: Side) -> str:
-    """Changed links: by the options of the runs, or by their link rows."""
-    x, y = (_degraded(side) for side in (a, b))
-    changed = [(links, share) for links, share in y.items() if x.get(links) != share]
-    shares = [f"links {links} carry {share:g} of their bandwidth" for links, share in changed]
-    shares += [f"links {links} carry all of their bandwidth again" for links in x if links not in y]
-    if shares:
-        return ", ".join(shares)
-    if not (a.report.details and b.report.details and a.report.details.links and b.report.details.links):
-        return ""
-    before = {link.name: link.peak * link.bandwidth for link in a.report.details.links}
-    changes = {
-        link.name: link.peak * link.bandwidth / before[link.name] - 1
-        for link in b.report.details.links
-        if before.get(link.name)
-    }
-    name = max(sorted(changes), key=lambda link: abs(changes[link]), default="")
-    return f"link {name} reaches {1 + changes[name]:.2f} of its rate" if name and abs(changes[name]) > 0.05 else ""
-
-
-def _what_if(side: Side) -> dict[str, Any]:
-    return side.report.metadata.get("extra", {}).get("what_if") or {}
-
-
-def _degraded(side: Side) -> dict[str, float]:
-    return {entry["links"]: float(entry["factor"]) for entry in _what_if(side).get("degrade", ())}
-
-
-def _slowed(side: Side) -> list[Any]:
-    return list(_what_if(side).get("straggler", ()))
-
-
-def _of_host(side: Side) -> dict[str, Any]:
-    """Host options of the run. The pace of its slowest rank follows from the number of ranks."""
-    extra = side.report.metadata.get("extra", {})
-    host = extra.get("host") and {name: fact for name, fact in extra["host"].items() if name != "pace"}
-    return {"host": host, **{name: extra.get(name) for name in ("host_scale", "data_loading")}}
-
-
-def _same_host(a: Side, b: Side) -> bool:
-    """Both runs modelled their hosts by the same profile, and the loading of data."""
-    if any(side.report.metadata["host_mode"] != "modelled" for side in (a, b)):
-        return False
-    return _of_host(a)["host"] is not None and _of_host(a) == _of_host(b)
-
-
-def _host_change(x: dict[str, Any], y: dict[str, Any]) -> str:
-    """``host``, or what is known to differ between the two."""
-    loading = [side["data_loading"] or "free" for side in (x, y)]
-    if loading[0] != loading[1]:
-        return f"data loading {loading[0]} -> {loading[1]}"
-    facts = [side["host"] or {} for side in (x, y)]
-    scales = [(host.get("factor") or 1) * (side["host_scale"] or 1) for host, side in zip(facts, (x, y), strict=True)]
-    names = [f"{host.get('name', '?')} x {scale:.3g}" for host, scale in zip(facts, scales, strict=True)]
-    return f"another host: {names[0]} -> {names[1]}" if names[0] != names[1] else "host"
+# ---------------------------------------------------------------------- hosts that follow what is run
 
 
 def _with_host(structure: list[Cause], host: list[Cause]) -> tuple[list[Cause], list[Cause]]:
@@ -665,16 +543,6 @@ def _with_host(structure: list[Cause], host: list[Cause]) -> tuple[list[Cause], 
     return [whole if cause is most else cause for cause in structure], []
 
 
-def _host_of_reality(a: Side, b: Side, effect: float) -> str:
-    """``data loading`` where the DataLoader's time explains most of it, else ``host gaps``, with the hosts' times."""
-    loading = b.loading - a.loading
-    if loading * effect > 0 and abs(loading) > 0.5 * abs(effect):
-        return f"data loading: the DataLoader takes {duration(b.loading)} a step, not {duration(a.loading)}"
-    times = [side.report.host_time for side in (a, b)]
-    reported = f", the host works {duration(times[1])} a step, not {duration(times[0])}" if min(times) > 0 else ""
-    return f"host gaps{reported}"
-
-
 def _with_reads(structure: list[Cause], host: list[Cause]) -> tuple[list[Cause], list[Cause]]:
     """A host that waits for values of the GPU more often launches late: such reads take the host's part."""
     reads = next((cause for cause in structure if cause.kind == "reads"), None)
@@ -682,15 +550,3 @@ def _with_reads(structure: list[Cause], host: list[Cause]) -> tuple[list[Cause],
         return structure, host
     whole = replace(reads, effect=reads.effect + sum(cause.effect for cause in host))
     return [whole if cause is reads else cause for cause in structure], []
-
-
-def _host(a: Side, b: Side, d: Difference) -> list[Cause]:
-    effect = sum(c.change for c in d.times if c.name in ("host", "synchronisation"))
-    if not effect:
-        return []
-    more = "more" if effect > 0 else "less"
-    if a.real != b.real:
-        text = f"{_host_of_reality(a, b, effect)}: GPUs wait {duration(abs(effect))} {more} a step"
-        return [Cause("host", text, effect)]
-    change = _host_change(_of_host(a), _of_host(b))
-    return [Cause("host", f"{change}: GPUs wait {duration(abs(effect))} {more} a step for launches", effect)]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 import orjson
 
 from phantora.json_data import Ns, Unit, encode
-from phantora.trace.analysis.analyze import Filters, Progress, analyze
+from phantora.trace.analysis.analyze import Filters, Progress, analyze, steps_of_mean
 from phantora.trace.analysis.communicators import collective_kind, groups
 from phantora.trace.analysis.report import Report
 from phantora.trace.diff.inventory import Amount, Inventory, Operation, Transfer
@@ -173,7 +173,7 @@ def gather(log: Log, filters: Filters, progress: Progress | None = None, arrival
     trace of a single rank does not tell them."""
     inventory = Inventory(log, arrivals)
     report = analyze(log, filters, progress=progress, also=[inventory])
-    operations, transfers = inventory.result()
+    operations, transfers = inventory.result(steps_of_mean(report))
     used = {c.comm for c in report.details.collectives} if report.details else set()
     sizes = sorted({len(g.ranks) for comm, g in groups(log).items() if comm in used})
     return Side(
@@ -272,7 +272,7 @@ def compare(a: Side, b: Side) -> Difference:
 _REPEATED = 0.002  # of a step: settled steps of equal work on equal GPUs differ by so much
 _PREDICTED = 0.01  # of a step: by so much those differ that are predicted from few steps
 _FEW = 3  # steady steps
-_OWN_PRICES = frozenset(("gpu", "cluster", "torch", "cost_tables"))
+_OWN_PRICES = frozenset(("gpu", "torch", "cost_tables"))
 
 
 def _same_counts(d: Difference) -> bool:
@@ -283,14 +283,17 @@ def _same_counts(d: Difference) -> bool:
 
 def _error(a: Report, b: Report, d: Difference) -> float:
     """ns. Prices of other GPUs are wrong independently: the bars of both steps add up. Those of the same GPU are wrong
-    together: only the parts that changed count."""
+    together: only the parts that changed count, and on another cluster all communication that nothing hides."""
     x, y = a.headline, b.headline
     slower, faster = (y, x) if y.step_time > x.step_time else (x, y)
     few = min(x.steps, y.steps) < _FEW
     floor = d.step.a * (_PREDICTED if few or not x.settled or not y.settled else _REPEATED)
-    if _OWN_PRICES & {name for name, _, _ in d.settings}:
+    differing = {name for name, _, _ in d.settings}
+    if _OWN_PRICES & differing:
         return floor + slower.step_time * (slower.error or 0.0) + faster.step_time * (faster.error_above or 0.0)
     changed = sum(abs(change.change) for change in d.times)
+    if "cluster" in differing:
+        changed += a.steady.exposed + b.steady.exposed
     return floor + max(x.error or 0.0, y.error or 0.0) * changed
 
 
@@ -356,13 +359,15 @@ def _changes(a: dict[str, float], b: dict[str, float]) -> list[Change]:
 
 
 def rank_compute(report: Report) -> dict[int, float]:
-    """Mean compute time of a steady step by rank."""
-    found = {}
+    """Compute time by rank, in ns, of the steps whose mean is the report's step: their mean is its compute."""
+    kept, found = steps_of_mean(report), {}
     for rank in report.ranks:
-        steps = [step for step in rank.steps if not step.note]
+        steps = [step for step in rank.steps if step.number in kept]
         if steps:
             found[rank.rank] = sum(step.times.compute for step in steps) / len(steps)
-    return found
+    mean = sum(found.values()) / max(1, len(found))
+    scale = report.steady.compute / mean if mean else 1.0  # a predicted step's
+    return {rank: round(scale * compute, 3) for rank, compute in found.items()}
 
 
 def by_class(side: Side) -> dict[str, float]:
@@ -377,9 +382,10 @@ def by_class(side: Side) -> dict[str, float]:
 def _exposure(report: Report, mixed: bool) -> dict[str, float]:
     """Exposure by collective and group. Simulated groups have no name, so next to a real run the group is left out."""
     found: dict[str, float] = {}
+    every = f"ranks 0-{report.metadata['world_size'] - 1}"  # the same group in a job of another size
     for e in report.exposure:
         kind = collective_kind(e.collective)
-        name = kind if mixed else f"{kind} of {e.group}"
+        name = kind if mixed else f"{kind} of {'all ranks' if e.group == every else e.group}"
         found[name] = found.get(name, 0.0) + e.exposed
     return found
 

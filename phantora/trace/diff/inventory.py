@@ -78,7 +78,7 @@ class Inventory:
         reported = [" ".join(word for word in _REPORTED if f"_{word}" in name) for name in names]
         self._notes = sorted(set(reported) | {""})
         self._note_of = np.array([self._notes.index(note) for note in reported] + [0])
-        self._parts: list[tuple[Sums, Sums, int]] = []  # compute, communication, ranks; by step, backwards
+        self._parts: list[tuple[int | None, Sums, Sums, int]] = []  # step, compute, communication, ranks
 
     def begin(self, annotations: Annotations) -> None:
         """The marks by which work is the optimizer's."""
@@ -96,9 +96,8 @@ class Inventory:
         if not window.span.steady:
             return
         own = window.own
-        self._parts.append(
-            (self._compute(window, own), self._communication(window, own), int(window.span.present.sum()))
-        )
+        ranks = int(window.span.present.sum())
+        self._parts.append((window.span.step, self._compute(window, own), self._communication(window, own), ranks))
 
     def _compute(self, window: Window, own: Mask) -> Sums:
         assert self._annotations is not None
@@ -120,9 +119,11 @@ class Inventory:
         keys = tuple(window[column][rows] for column in ("name", "comm", "bytes"))
         return _sums(keys, window["end"][rows] - ready, np.ones(len(rows)), window["rank"][rows])
 
-    def result(self) -> tuple[dict[Operation, Amount], dict[Transfer, Amount]]:
-        """Means per rank and step."""
-        parts = self._parts
+    def result(self, steps: set[int]) -> tuple[dict[Operation, Amount], dict[Transfer, Amount]]:
+        """Means per rank and step, of these steps."""
+        parts = [
+            (compute, communication, ranks) for step, compute, communication, ranks in self._parts if step in steps
+        ]
         share = sum(ranks for _, _, ranks in parts) or 1
         names, operators, shapes, classes = (self._log.words(c) for c in ("name", "op", "shape", "cls"))
         known = groups(self._log)

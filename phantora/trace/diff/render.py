@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich.console import Console
 from rich.markup import escape
@@ -13,7 +13,11 @@ from phantora.trace.diff.compare import SETTINGS, Change, Difference, WorkChange
 
 _MOST = 8
 _ALONE = 48  # characters of a name in a list
+_SHARES = ("MFU", "HFU")
+_OF_CLUSTER = ("world_size", "ranks_per_host")  # settings that follow from it
 _WHOLE = 0.05  # of the change: an effect that differs from it by less is all of it
+_SMALL = 0.01  # of the change: rows of less are added up
+_LEAST = 2e-4  # of a step: the same
 _AGREES = 0.005  # relative: a real step that differs by less is the simulated one
 
 
@@ -85,24 +89,31 @@ def render(d: Difference, console: Console) -> None:
     console.print(f"a {d.path_a}: {duration(d.step.a)} {what}", highlight=False, markup=False)
     console.print(f"b {d.path_b}: {duration(d.step.b)} {what}", highlight=False, markup=False)
     for rate in d.rates:
-        values = f"{_quantity(rate, rate.a)} -> {_quantity(rate, rate.b)}"
-        console.print(f"- {rate.name} {values} ({_relative(rate)})", highlight=False, markup=False)
+        if rate.name in _SHARES:
+            values = f"{100 * rate.a:.1f}% -> {100 * rate.b:.1f}% ({100 * rate.change:+.1f} points)"
+        else:
+            values = f"{amount(rate.a)} -> {amount(rate.b)} ({100 * (rate.b / rate.a - 1):+.1f}%)"
+        console.print(f"- {rate.name} {values}", highlight=False, markup=False)
     for cause in d.causes[0 if _agrees(d) else 1 :]:
         effect = f" ({_signed(cause.effect)})" if cause.effect else ""
         console.print(f"- also {cause.text}{effect}", highlight=False, markup=False)
+    machine = any(name == "cluster" for name, _, _ in d.settings)
     for name, a, b in d.settings:
-        if name in SETTINGS:
+        if name in SETTINGS and not (machine and name in _OF_CLUSTER):
             show = size if name.endswith("_bytes") else str
             console.print(f"- {name.removesuffix('_bytes')}: {show(a)} -> {show(b)}", highlight=False, markup=False)
-    _changes("Where the recorded time changed" if d.recorded else "Where the step's time changed", d.times, console)
-    _changes("Device time by class", d.classes, console)
-    _work("Operators", d.operators, console)
-    _work("Collectives", d.collectives, console)
-    _changes("Exposed communication", d.exposure, console)
-    _changes("Compute by rank", sorted(d.ranks, key=lambda c: -abs(c.change)), console)
-    _changes("Memory at the peak", d.memory, console, memory=True)
-    reserved = [peak for peak in d.peaks if peak.name == "reserved" and peak.change]
-    _changes("Reserved memory", reserved, console, memory=True)
+    least = max(_SMALL * abs(d.step.change), _LEAST * d.step.a)
+    _changes(
+        "Where the recorded time changed" if d.recorded else "Where the step's time changed", d.times, least, console
+    )
+    _changes("Device time by class", d.classes, least, console)
+    _work("Operators", d.operators, least, console)
+    _work("Collectives", d.collectives, least, console)
+    _changes("Exposed communication", d.exposure, least, console)
+    _ranks(d.ranks, least, console)
+    held = _SMALL * max((change.a for change in d.memory if change.name == "allocated"), default=0.0)
+    _memory("Memory at the peak", d.memory, held, console)
+    _memory("Reserved memory", [peak for peak in d.peaks if peak.name == "reserved" and peak.change], held, console)
     for title, names in (("Only in b", d.added), ("Only in a", d.removed)):
         if names:
             more = f" and {len(names) - _MOST} more" if len(names) > _MOST else ""
@@ -119,22 +130,52 @@ def _table(title: str, *columns: str) -> Table:
     return table
 
 
-def _changes(title: str, changes: Sequence[Change], console: Console, memory: bool = False) -> None:
-    if not changes:
+def _parted(changes: Sequence[Change], least: float) -> tuple[list[Change], list[Change]]:
+    """Rows that are shown, and those of smaller changes."""
+    shown = [change for change in changes if abs(change.change) >= least][:_MOST]
+    return shown, [change for change in changes if change not in shown]
+
+
+def _sum(name: str, changes: Sequence[Change]) -> Change:
+    a, b = sum(c.a for c in changes), sum(c.b for c in changes)
+    return changes[0] if len(changes) == 1 else Change(name.format(len(changes)), a, b)
+
+
+def _changes(title: str, changes: Sequence[Change], least: float, console: Console) -> None:
+    """Times that add up. Those below `least` are one row."""
+    shown, small = _parted(changes, least)
+    others = _sum("{} smaller", small)
+    _print(title, [*shown, *([others] if abs(others.change) >= least else [])], duration, console)
+
+
+def _ranks(changes: Sequence[Change], least: float, console: Console) -> None:
+    shown, small = _parted(sorted(changes, key=lambda c: -abs(c.change)), least)
+    if shown and small:
+        others = _sum("mean of {} more", small)
+        shown = [*shown, Change(others.name, others.a / len(small), others.b / len(small))]
+    _print("Compute by rank", shown, duration, console)
+
+
+def _memory(title: str, changes: Sequence[Change], least: float, console: Console) -> None:
+    _print(title, _parted(changes, least)[0], size, console)
+
+
+def _print(title: str, rows: Sequence[Change], show: Callable[[float], str], console: Console) -> None:
+    if not rows:
         return
-    show = size if memory else duration
     table = _table(title, "", "a", "b", "change")
-    for c in changes[:_MOST]:
+    for c in rows:
         sign = "+" if c.change > 0 else "-"
         table.add_row(cut(c.name, 50), show(c.a), show(c.b), sign + show(abs(c.change)))
     console.print(table)
 
 
-def _work(title: str, changes: Sequence[WorkChange], console: Console) -> None:
-    if not changes:
+def _work(title: str, changes: Sequence[WorkChange], least: float, console: Console) -> None:
+    rows = [c for c in changes if abs(c.change) >= least]
+    if not rows:
         return
     table = _table(title, "", "calls a", "calls b", "change", "by count", "by shape", "by duration")
-    for c in changes[:_MOST]:
+    for c in rows[:_MOST]:
         table.add_row(
             cut(c.name, 32),
             f"{c.a.count:g}"[:7],
@@ -144,15 +185,11 @@ def _work(title: str, changes: Sequence[WorkChange], console: Console) -> None:
             _signed(c.by_shape),
             _signed(c.by_duration),
         )
+    more = rows[_MOST:]
+    if more:
+        parts = ([getattr(c, part) for c in more] for part in ("change", "by_count", "by_shape", "by_duration"))
+        table.add_row(f"{len(more)} more", "", "", *(_signed(sum(part)) for part in parts))
     console.print(table)
-
-
-def _quantity(rate: Change, value: float) -> str:
-    return f"{100 * value:.1f}%" if rate.name == "MFU" else amount(value)
-
-
-def _relative(change: Change) -> str:
-    return f"{100 * (change.b / change.a - 1):+.1f}%" if change.a else "new"
 
 
 def _signed(ns: float) -> str:
