@@ -44,8 +44,14 @@ def missing_for_replay(traces: Mapping[int, RankTrace], links: Mapping[int, Link
     if bare:
         return f"rank {bare[0]} has no kernels: profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
     for rank, device in work.items():
-        if traces[rank].schedule is None and np.mean(links[rank].launch[device] >= 0) < _LEAST_LAUNCHED:
-            return f"rank {rank} has no launches of its kernels: profile with ProfilerActivity.CPU too"
+        launched = float(np.mean(links[rank].launch[device] >= 0))
+        if traces[rank].schedule is None and launched < _LEAST_LAUNCHED:
+            if launched:
+                return f"rank {rank} has the launches of {launched:.0%} of its kernels: record longer, from earlier on"
+            return (
+                f"rank {rank} has no launches of its kernels: record longer, from earlier on, and calls of the CPU too "
+                "(ProfilerActivity.CPU of torch.profiler)"
+            )
     if len(traces) < metadata.world_size and not any(trace.schedule for trace in traces.values()):
         return (
             f"the traces are of {len(traces)} of {metadata.world_size} ranks: profile every rank "

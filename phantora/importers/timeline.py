@@ -65,15 +65,20 @@ def timeline(trace: RankTrace, links: Links, floor: Floors, words: Vocabulary) -
 
 def _launched(rows: Rows, links: Links, device: Ints, floor: Floors) -> Ints:
     """When each of the rows `device` was launched, ns. Where the trace has no call (the work was launched before it
-    began), as late as the order of the stream allows: an earlier launch would belong to the step before."""
+    began), as late as the order of the stream allows: an earlier launch would belong to the step before. What a stream
+    ran before all work with a call was launched before the first call: a host that waits for it launches nothing."""
     start, known = rows["start"][device], links.launch[device] >= 0
     latest = np.where(known, np.minimum(links.launch[device], start), start - floor.launch_latency_ns)
     if known.all():
         return latest
     begin = int(rows["start"].min())
+    calls = rows["start"][np.isin(links.kind, [CODES["call"], CODES["sync"]])]
+    first = int(calls.min(initial=np.iinfo(np.int64).max))
     for stream in np.unique(rows["stream"][device][~known]):
         own = np.flatnonzero(rows["stream"][device] == stream)
         own = own[np.argsort(start[own], kind="stable")]
+        leading = own[: int(np.argmax(known[own]))]  # none on a stream without calls
+        latest[leading] = np.minimum(latest[leading], first - 1)
         before_later = np.minimum.accumulate(latest[own][::-1])[::-1]
         latest[own] = np.where(known[own], latest[own], np.maximum(begin, before_later))
     found: Ints = latest

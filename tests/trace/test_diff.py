@@ -26,7 +26,9 @@ from phantora.trace.diff.between import between, sides_of
 from phantora.trace.diff.causes import _with_host
 from phantora.trace.diff.compare import Cause, Change, Difference, Side
 from phantora.trace.diff.cpu_work import with_cpu_work
+from phantora.trace.diff.inventory import Operation
 from phantora.trace.diff.render import render
+from phantora.trace.diff.traits import products_share_sizes
 from phantora.trace.reader import open_log
 from phantora.wire import layout
 from tests.support.fakelog import METADATA, FakeRun, Kind, small_run
@@ -330,7 +332,8 @@ class Model:
                         else:
                             self._work(name, hidden, "attention", 40 * size * slow * (1 + backward))
                         self._work("aten::mm", product, "gemm", 60 * size * slow * (1 + backward))
-                        point = "triton_poi_fused_0" if self.compiled else "aten::gelu"
+                        graph = "triton_poi_fused_0" if self.compiled is True else self.compiled
+                        point = str(graph or "aten::gelu")
                         self._work(
                             point, "" if self.compiled else hidden, "elementwise", (4 if self.compiled else 20) * size
                         )
@@ -526,6 +529,29 @@ def test_an_operator_of_another_gpu_is_no_other_code(tmp_path: Path) -> None:
     first = done.output.splitlines()[0]
     assert "another GPU: H100 -> A100, with attention by another operator" in first, first
     assert "other operators" not in done.output and "sizes" not in done.output
+
+
+def test_other_work_on_another_gpu_is_named_with_it(tmp_path: Path) -> None:
+    """Of a larger batch on a slower GPU nothing tells which part the GPU makes."""
+    a = Model().write(tmp_path / "a.arrow")
+    done = invoke(a, Model(batch=4, gpu="A100").write(tmp_path / "b.arrow"))
+    assert "another GPU: H100 -> A100, and batch 1 -> 4" in done.output.splitlines()[0], done.output
+
+
+def test_a_graph_of_aot_autograd_is_compiled_code(tmp_path: Path) -> None:
+    a = Model(layers=4).write(tmp_path / "a.arrow")
+    first = invoke(a, Model(compiled="CompiledFunction").write(tmp_path / "b.arrow")).output.splitlines()[0]
+    assert "compiled: kernels of torch.compile" in first and "layers" not in first
+
+
+def test_models_without_a_size_in_common_are_others() -> None:
+    def side(*shapes: str) -> Side:
+        found = {Operation("aten::addmm", shape, "gemm", ""): None for shape in shapes}
+        return cast(Side, SimpleNamespace(operations=found))
+
+    qwen, larger = side("bf16[896], bf16[64,896], bf16[896,4864]"), side("bf16[896], bf16[128,896], bf16[896,4864]")
+    assert products_share_sizes(qwen, larger) and products_share_sizes(qwen, side(""))
+    assert not products_share_sizes(qwen, side("fp32[768], fp32[1568,768], fp32[768,3072]"))
 
 
 def test_runs_side_by_side(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from phantora.errors import PhantoraError
 from phantora.trace.analysis.annotations import Annotations
 from phantora.trace.analysis.assumptions import assumptions
 from phantora.trace.analysis.collectives import Collectives
-from phantora.trace.analysis.communicators import groups
+from phantora.trace.analysis.communicators import group_of, groups
 from phantora.trace.analysis.critical_path import CriticalPaths
 from phantora.trace.analysis.delays import delays, losses
 from phantora.trace.analysis.energy import EnergySums
@@ -316,7 +316,7 @@ class _Pass:
             exposure=exposure,
             host_waits=self.host_waits.report(steady),
             delays=delays(
-                steady, exposure, self.exposures.late, slower, self._waits_unknown(), self.log.metadata.gpu_of
+                steady, exposure, self.exposures.late, slower, self._waits_unknown(exposure), self.log.metadata.gpu_of
             ),
             losses=losses(steady, self.work.kernel_classes(), peak),
             mfu=self._mfu(peak),
@@ -415,9 +415,11 @@ class _Pass:
         own = [step for of_rank in self.steps.of_rank.values() for step in of_rank if step.note != "start-up"]
         return faults(self.log.metadata.extra, [(step.number, step.start, step.end) for step in own])
 
-    def _waits_unknown(self) -> bool:
-        """True for the traces of some ranks of a real run: when the others arrived is unknown."""
-        return self.meta.real and len(self.meta.ranks) < self.meta.world_size
+    def _waits_unknown(self, exposure: list[Exposure]) -> bool:
+        """True for a real run of which some ranks have no trace, or whose collectives are not matched across ranks:
+        when the others arrived is unknown."""
+        unmatched = any(not group_of(self.groups, one.comm).ranks for one in exposure)
+        return self.meta.real and (unmatched or len(self.meta.ranks) < self.meta.world_size)
 
     def _host_time(self) -> float:
         """ns that a host works for a steady step: the slowest rank's median."""

@@ -24,14 +24,16 @@ def sides_of(logs: Sequence[Log], filters: Filters, watched: Watched | None = No
     these ranks too. Against a real run that is seen from its start-up on, the simulation's own steps count; else its
     settled ones."""
     partial = [log for log in logs if log.metadata.real and len(log.metadata.ranks) < log.metadata.world_size]
+    ranks = frozenset[int]()
     if partial and filters.ranks is None:
         ranks = frozenset.intersection(*(frozenset(log.metadata.ranks) for log in partial))
-        filters = replace(filters, ranks=ranks or None)
     if not any(log.metadata.real for log in logs):
         return _simulated(logs, filters, watched)
     found: list[Side] = []
     for log in sorted(logs, key=lambda log: not log.metadata.real):  # real ones first
-        own = replace(filters, settle=not any(side.real and "start-up" in side.report.headline.apart for side in found))
+        common = (ranks & frozenset(log.metadata.ranks)) or filters.ranks
+        settle = not any(side.real and "start-up" in side.report.headline.apart for side in found)
+        own = replace(filters, ranks=common, settle=settle)
         found.append(_read(log, own, watched, not partial))
     return [next(side for side in found if side.log is log) for log in logs]
 

@@ -28,7 +28,7 @@ from phantora.trace.diff.machine import (
     straggler_causes,
 )
 from phantora.trace.diff.surroundings import memory_causes, with_surroundings
-from phantora.trace.diff.traits import Repeats, Traits, activations, parameters, repeats, traits
+from phantora.trace.diff.traits import Repeats, Traits, activations, parameters, products_share_sizes, repeats, traits
 
 _WORTH_NAMING = 0.002  # of a step
 _DECISIVE = 0.5  # of the step's change, for a cause to be named first
@@ -77,7 +77,8 @@ def _decisive_first(found: list[Cause], d: Difference) -> list[Cause]:
     if d.recorded:
         slows = 1 - d.pace
         first = next((c for c in found if c.effect * slows > 0 and c.kind not in _COUNTS), None)
-        return found if first is None else [first, *(cause for cause in found if cause is not first)]
+        others = (cause for cause in found if cause is not first and cause.kind not in _COUNTS)
+        return found if first is None else [first, *others]
     if not d.significant or abs(change) <= _WORTH_NAMING * max(d.step.a, 1.0):
         return found
     rest = change - sum(cause.effect for cause in found)
@@ -126,7 +127,11 @@ def _by_another_gpu(found: list[Cause], d: Difference) -> list[Cause]:
     chosen = "".join(f", with {cause.text}" for cause in own if cause.kind == "attention")
     text = f"another GPU: {gpus[0] or '?'} -> {gpus[1] or '?'}{chosen}"
     rest = [cause for cause in found if cause.kind not in _OF_GPU]
-    return [Cause("gpu", text, sum(cause.effect for cause in own)), *rest]
+    effect, other = sum(cause.effect for cause in own), max(rest, key=lambda cause: abs(cause.effect), default=None)
+    if other is not None and abs(other.effect) >= abs(effect):  # of other work nothing tells the part of the GPU
+        rest.remove(other)
+        text, effect = f"{text}, and {other.text}", effect + other.effect
+    return [Cause("gpu", text, effect), *rest]
 
 
 # ---------------------------------------------------------------------- what is run
@@ -234,7 +239,7 @@ def _evidence(d: Difference) -> dict[str, float]:
             found["optimizer"] += part
         elif work.name == _READ:
             found["reads"] += work.change
-        elif not work.a.count or not work.b.count:
+        elif bool(work.a.count) != bool(work.b.count):
             found[_NAMED.get(work.name.removeprefix("aten::"), "code")] += work.change
         elif abs(work.b.count - work.a.count) <= _SAME * work.a.count:  # as many calls, of other sizes
             found["shape"] += part
@@ -266,7 +271,8 @@ _READ = "aten::_local_scalar_dense"
 
 def _changes(a: Side, b: Side, x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_Change]:
     """Changes in the order in which they claim evidence."""
-    if (x.triton > 0.02) != (y.triton > 0.02):
+    recompiled = (x.triton > 0.02) != (y.triton > 0.02)
+    if recompiled:
         kernels, eager = "kernels of torch.compile", "eager operators"
         compiled = f"compiled: {kernels} instead of {eager}"
         text = compiled if y.triton > x.triton else f"no longer compiled: {eager} instead of {kernels}"
@@ -280,8 +286,9 @@ def _changes(a: Side, b: Side, x: Traits, y: Traits, r: Repeats, d: Difference) 
         text = f"parameters held in {y.held} instead of {x.held}"
         yield _Change("precision", text, (*_WORK, "comm"))
     yield from _sizes(a, b, x, y, r, d)
-    yield from _trained(x, y, r)
-    yield from _depth(r, d)
+    if not recompiled:  # operators of a compiled graph are not counted
+        yield from _trained(x, y, r)
+        yield from _depth(r, d)
     yield from _optimizer(a, b, x, y)
     yield from _attention(x, y, d)
     yield from _switches(x, y, r, d)
@@ -363,14 +370,15 @@ def _layout(a: Side, b: Side, x: Traits, y: Traits, precision: bool) -> Iterator
     if x.spread and y.spread and x.spread != y.spread:
         yield _Change("layout", f"{y.spread} instead of {x.spread}", ("comm", "optimizer", "code", "count"))
         return  # shapes of sharded parameters are no others
-    ranks = len(a.report.ranks), len(b.report.ranks)
+    ranks = a.report.metadata["world_size"], b.report.metadata["world_size"]
     products = [{o.shape for o in side.operations if o.cls == "gemm" and not o.part} for side in (a, b)]
     if a.groups != b.groups or ranks[0] != ranks[1]:
-        sizes = [f"{'/'.join(map(str, side.groups)) or 'none'} ({len(side.report.ranks)} ranks)" for side in (a, b)]
+        groups = ("/".join(map(str, side.groups)) or "none" for side in (a, b))
+        sizes = [f"{own} ({number} rank{'s' * (number > 1)})" for own, number in zip(groups, ranks, strict=True)]
         split = "parallel" if products[0] == products[1] or x.indices != y.indices else "tensor-parallel"
         text = f"{split} layout: sizes of the groups that communicate {' -> '.join(sizes)}"
         more = ranks[0] != ranks[1] and all(side.groups in ([], [n]) for side, n in zip((a, b), ranks, strict=True))
-        if more and split == "parallel":
+        if more and (split == "parallel" or not a.groups + b.groups):
             text = f"number of ranks {ranks[0]} -> {ranks[1]}"
         yield _Change("layout", text, (*everything, "kernels") if ranks[0] != ranks[1] else everything)
         return
@@ -413,6 +421,9 @@ def _sizes(a: Side, b: Side, x: Traits, y: Traits, r: Repeats, d: Difference) ->
         rows = zip(("vocabulary", "width"), x.table, y.table, strict=True)
         changed = [f"{name} {p} -> {q}" for name, p, q in rows if p != q]
         yield _Change("model", f"another model: {' and '.join(changed)}", ("shape", "optimizer", "comm"))
+    elif (x.table is None or x.table != y.table) and not products_share_sizes(a, b):
+        text = "another model: no product has a size in common"
+        yield _Change("model", text, (*_WORK, "comm", "kernels"))
     elif x.indices and y.indices and x.indices != y.indices and len(x.indices) == len(y.indices):
         kinds = ("batch", "sequence length") if x.table else ("batch", "image size")
         names = kinds if len(x.indices) == 2 else tuple(f"dimension {i}" for i in range(len(x.indices)))
@@ -425,7 +436,8 @@ def _sizes(a: Side, b: Side, x: Traits, y: Traits, r: Repeats, d: Difference) ->
 
 
 def _other_batch(a: Side, b: Side) -> bool:
-    return parameters(a) == parameters(b) and activations(a) != activations(b)
+    held = parameters(a)
+    return bool(held) and held == parameters(b) and activations(a) != activations(b)
 
 
 def _trained(x: Traits, y: Traits, r: Repeats) -> Iterator[_Change]:
@@ -507,7 +519,7 @@ def _calls_of(d: Difference, kind: str) -> str:
 
 def _alone(d: Difference, part: str) -> list[WorkChange]:
     """Operators of that part of the step that only one run has."""
-    return [work for work in d.operators if work.part == part and not (work.a.count and work.b.count)]
+    return [work for work in d.operators if work.part == part and bool(work.a.count) != bool(work.b.count)]
 
 
 def _code(d: Difference, part: str) -> str:

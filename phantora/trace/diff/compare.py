@@ -8,10 +8,12 @@ from typing import Annotated, Any, ClassVar
 
 import orjson
 
+from phantora.errors import PhantoraError
 from phantora.json_data import Ns, Unit, encode
 from phantora.trace.analysis.analyze import Filters, Progress, analyze, steps_of_mean
 from phantora.trace.analysis.communicators import collective_kind, groups
 from phantora.trace.analysis.report import Report
+from phantora.trace.analysis.summary import no_kernels
 from phantora.trace.diff.inventory import Amount, Inventory, Operation, Transfer
 from phantora.trace.diff.reality import (
     align_classes,
@@ -173,6 +175,8 @@ def gather(log: Log, filters: Filters, progress: Progress | None = None, arrival
     trace of a single rank does not tell them."""
     inventory = Inventory(log, arrivals)
     report = analyze(log, filters, progress=progress, also=[inventory])
+    if not report.steady.time:
+        raise PhantoraError(f"{log.shown}: nothing to compare, step {no_kernels(report)}")
     operations, transfers = inventory.result(steps_of_mean(report))
     used = {c.comm for c in report.details.collectives} if report.details else set()
     sizes = sorted({len(g.ranks) for comm, g in groups(log).items() if comm in used})
@@ -324,11 +328,13 @@ _RUN_ONLY = frozenset(("command",))  # how the run was started, not what it was
 
 
 _OF_BOTH = ("gpu", "world_size")  # in traces of real runs as well
+_UNKNOWN = ("", "unknown GPU")  # which may be any
 
 
 def _settings(a: dict[str, Any], b: dict[str, Any], mixed: bool) -> list[tuple[str, Any, Any]]:
     names = _OF_BOTH if mixed else [name for name in a if name not in _RUN_ONLY]
-    return [(name, a[name], b[name]) for name in names if a[name] != b.get(name)]
+    unknown = {name for name in ("gpu", "memory_bytes") for side in (a, b) if side.get("gpu") in _UNKNOWN}
+    return [(name, a[name], b[name]) for name in names if name not in unknown and a[name] != b.get(name)]
 
 
 _UNSET = "not set"
@@ -375,8 +381,8 @@ def by_class(side: Side) -> dict[str, float]:
     found: dict[str, float] = {}
     for operation, amount in side.operations.items():
         found[operation.cls or "unknown"] = found.get(operation.cls or "unknown", 0.0) + amount.time
-    found["communication"] = sum(amount.time for amount in side.transfers.values())
-    return found
+    transfers = sum(amount.time for amount in side.transfers.values())
+    return {**found, "communication": found.get("communication", 0.0) + transfers}
 
 
 def _exposure(report: Report, mixed: bool) -> dict[str, float]:

@@ -7,6 +7,7 @@ from typing import Any
 from phantora.trace.analysis.slower_ranks import times_the_work
 from phantora.trace.analysis.units import duration
 from phantora.trace.diff.compare import Cause, Difference, Side, rank_compute
+from phantora.trace.diff.reality import has_ranks
 
 
 def straggler_causes(a: Side, b: Side) -> list[Cause]:
@@ -86,9 +87,15 @@ def network_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
     if not links and clusters[0] != clusters[1] and not d.reality:
         links = f"another cluster, {clusters[0]} -> {clusters[1]}"
     where = f"{links}: " if links else ""
-    late = ", waits for late ranks included" if a.real != b.real and len(a.report.ranks) == 1 else ""
+    late = ", waits for late ranks included" if any(_waits_unknown(side) for side in (a, b)) else ""
     text = f"network: {where}the same collectives take {ratio:.2f} times as long{late}, most of it in {most.name}"
     return [Cause("network", text, felt(d, change))]
+
+
+def _waits_unknown(side: Side) -> bool:
+    """True for traces of a real run from which the arrivals of other ranks do not follow."""
+    some = len(side.log.metadata.ranks) < side.log.metadata.world_size
+    return side.real and (some or not has_ranks(side.transfers))
 
 
 def _links(a: Side, b: Side) -> str:
@@ -149,7 +156,10 @@ def _host_change(x: dict[str, Any], y: dict[str, Any]) -> str:
         return f"data loading {loading[0]} -> {loading[1]}"
     facts = [side["host"] or {} for side in (x, y)]
     scales = [(host.get("factor") or 1) * (side["host_scale"] or 1) for host, side in zip(facts, (x, y), strict=True)]
+    known = any("name" in host for host in facts)
     names = [f"{host.get('name', '?')} x {scale:.3g}" for host, scale in zip(facts, scales, strict=True)]
+    if not known:
+        names = [f"{scale:.3g} times its time" for scale in scales]
     return f"another host: {names[0]} -> {names[1]}" if names[0] != names[1] else "host"
 
 
@@ -169,8 +179,9 @@ def host_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
     if not effect:
         return []
     more = "more" if effect > 0 else "less"
+    more = more if d.recorded else f"{more} a step"
     if a.real != b.real:
-        text = f"{_host_of_reality(a, b, effect)}: GPUs wait {duration(abs(effect))} {more} a step"
+        text = f"{_host_of_reality(a, b, effect)}: GPUs wait {duration(abs(effect))} {more}"
         return [Cause("host", text, effect)]
     change = _host_change(_of_host(a), _of_host(b))
-    return [Cause("host", f"{change}: GPUs wait {duration(abs(effect))} {more} a step for launches", effect)]
+    return [Cause("host", f"{change}: GPUs wait {duration(abs(effect))} {more} for launches", effect)]

@@ -50,7 +50,7 @@ def _first(d: Difference) -> str:
     if not d.causes:
         return "no cause found"
     cause, change = d.causes[0], d.step.change
-    if not cause.effect or abs(cause.effect - change) <= _WHOLE * abs(change):
+    if d.recorded or not cause.effect or abs(cause.effect - change) <= _WHOLE * abs(change):
         return cause.text
     return f"{cause.text} ({_signed(cause.effect)})"
 
@@ -94,7 +94,11 @@ def render(d: Difference, console: Console) -> None:
         else:
             values = f"{amount(rate.a)} -> {amount(rate.b)} ({100 * (rate.b / rate.a - 1):+.1f}%)"
         console.print(f"- {rate.name} {values}", highlight=False, markup=False)
-    for cause in d.causes[0 if _agrees(d) else 1 :]:
+    least = max(_SMALL * abs(d.step.change), _LEAST * d.step.a)
+    agrees = _agrees(d)
+    for cause in d.causes[0 if agrees else 1 :]:
+        if agrees and abs(cause.effect) < least:
+            continue
         effect = f" ({_signed(cause.effect)})" if cause.effect else ""
         console.print(f"- also {cause.text}{effect}", highlight=False, markup=False)
     machine = any(name == "cluster" for name, _, _ in d.settings)
@@ -102,7 +106,6 @@ def render(d: Difference, console: Console) -> None:
         if name in SETTINGS and not (machine and name in _OF_CLUSTER):
             show = size if name.endswith("_bytes") else str
             console.print(f"- {name.removesuffix('_bytes')}: {show(a)} -> {show(b)}", highlight=False, markup=False)
-    least = max(_SMALL * abs(d.step.change), _LEAST * d.step.a)
     _changes(
         "Where the recorded time changed" if d.recorded else "Where the step's time changed", d.times, least, console
     )

@@ -20,6 +20,9 @@ _IMAGES = re.compile(r"\w+\[(\d+),[1-4],(\d+),\d+\], \w+\[\d+,[1-4],\d+,\d+\]")
 _ALL = re.compile(r"… (\d+) in all")
 _TRIALS = re.compile(r", True, \w+, \w+( \w+)*$")
 _TENSOR = re.compile(r"\w+\[[\d,]*\]")
+_COMPILED = re.compile(r".*triton|CompiledFunction")  # of torch.compile; AOTAutograd names its operator so
+_SIZES = re.compile(r"\w+\[(\d+(?:,\d+)+)\]")
+_OF_WEIGHTS = re.compile(r"(?:.*::)?(?:addmm|mm|linear|.*convolution)(?:_|\b)")
 _LEAST_PARAMETERS = 1 << 18  # bytes: smaller collectives carry counts, norms and flags
 
 
@@ -101,7 +104,7 @@ def traits(side: Side) -> Traits:
         table=(lookup[0], width) if lookup else None,
         embeddings=sum(v.count for v in embeddings) / min(1.0, max((v.share for v in embeddings), default=1.0) or 1.0),
         losses=max(losses.values(), default=0.0),
-        triton=sum(amount.time for o, amount in operations.items() if "triton" in o.name) / whole,
+        triton=sum(amount.time for o, amount in operations.items() if _COMPILED.match(o.name)) / whole,
         attention=_most(operations, lambda o: o.cls == "attention" and "backward" not in o.name, lambda o: o.name),
         form=_most(operations, lambda o: bool(o.part), lambda o: _family(o.name)),
         held=_most(operations, lambda o: bool(o.part), _dtype),
@@ -236,6 +239,21 @@ def activations(side: Side) -> set[str]:
     """Shapes that follow the batch: of products, or of all operators where there are none."""
     products = {o.shape for o in side.operations if o.cls in PRODUCTS and not o.part}
     return products or {o.shape for o in side.operations}
+
+
+def products_share_sizes(a: Side, b: Side) -> bool:
+    """False where no operand of a product with weights has the sizes of one of the other run: of one model, a batch or
+    a division changes some operands only. True where they are unknown."""
+    found = [
+        {
+            tuple(sorted(int(size) for size in sizes.split(",")))
+            for o in side.operations
+            if not o.part and _OF_WEIGHTS.match(o.name)
+            for sizes in _SIZES.findall(o.shape)
+        }
+        for side in (a, b)
+    ]
+    return not all(found) or bool(found[0] & found[1])
 
 
 def parameters(side: Side) -> set[str]:
