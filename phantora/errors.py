@@ -33,6 +33,8 @@ class Reason(str, enum.Enum):
     REFUSED = "refused"
     """The request cannot be run."""
     SCRIPT_FAILED = "script failed"
+    STARTS_RANKS = "starts ranks"
+    """A script that runs once per GPU starts a rank per GPU itself."""
 
 
 class PhantoraError(Exception):

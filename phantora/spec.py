@@ -239,6 +239,8 @@ class RankSpec(_Json):
     """Print no notes."""
     threads: int = 0
     """OMP_NUM_THREADS of the user; 0: not set."""
+    per_gpu: bool = False
+    """The script runs once per GPU: one that starts its ranks itself is to be run once instead."""
     slow_disks: tuple[SlowDisk, ...] = ()
     """Faults of disks."""
     devices: int = 1

@@ -85,8 +85,7 @@ def _with_assertion(message: str) -> str:
 
 def note(error: BaseException) -> None:
     """Appends the error of this process to the run's file, if it has one."""
-    path = rank_spec().failures
-    if not path:
+    if not rank_spec().failures:
         return
     rank = os.environ.get("RANK", "")
     remedy = remedy_of(error)
@@ -102,7 +101,17 @@ def note(error: BaseException) -> None:
     )
     if failure.reason is Reason.OUT_OF_MEMORY:
         memory_uses.note_uses(error)
-    with suppress(OSError), open(path, "a", encoding="utf-8") as file:
+    _append(failure)
+
+
+def note_here(message: str, reason: Reason) -> None:
+    """Appends a reason to end this process, at the innermost line of the user's own code."""
+    place = _innermost(traceback.extract_stack())
+    _append(Failure(rank=int(os.environ["RANK"]), kind="", message=message, place=place, reason=reason))
+
+
+def _append(failure: Failure) -> None:
+    with suppress(OSError), open(rank_spec().failures, "a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(failure)) + "\n")
 
 
@@ -156,7 +165,10 @@ def read(path: Path) -> list[Failure]:
 def _place(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return _shown(error.filename, error.lineno)
-    frames: Sequence[traceback.FrameSummary] = traceback.extract_tb(error.__traceback__)
+    return _innermost(traceback.extract_tb(error.__traceback__))
+
+
+def _innermost(frames: Sequence[traceback.FrameSummary]) -> str:
     own = [frame for frame in frames if is_users(frame.filename)]
     return _shown(own[-1].filename, own[-1].lineno) if own else ""
 

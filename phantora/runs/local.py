@@ -25,7 +25,7 @@ from phantora.runs.assemble import About, Recorded, Simulation, assemble, host_f
 from phantora.runs.data import slowdown
 from phantora.runs.outputs import Logged, with_timeline
 from phantora.runs.preflight import OF_RANK, preflight
-from phantora.runs.prepare import Prepared, prepare
+from phantora.runs.prepare import Prepared, as_command, prepare
 from phantora.spec import COMMAND, FOUND, RunSpec
 from phantora.units import MIB
 
@@ -79,8 +79,14 @@ class _Run:
             self.plan = replace(self.plan, ranks=replace(self.plan.ranks, failures=str(file), tasks=str(tasks)))
             how = self._run_command if self.prepared.spec.kind == COMMAND else self._run_ranks
             outcome, simulation = how()
-            reported = outcome.why(failures.read(file))
-        return self._finish(reported, simulation, logged)
+            found = failures.read(file)
+        starts = next((one for one in found if one.reason is Reason.STARTS_RANKS), None)
+        if starts is None:
+            return self._finish(outcome.why(found), simulation, logged)
+        simulation.close({})
+        self.prepared.outputs.discard()
+        self._note(f"{starts.place} starts the ranks itself, so the run begins again as `-- python {spec.target}`")
+        return _Run(prepare(as_command(spec)), self.console, self.follow).run(logged)
 
     def _note(self, text: str) -> None:
         if not self.quiet:

@@ -27,6 +27,7 @@ from phantora.spec import (
     COMMAND,
     COUNTED,
     FOUND,
+    MODULE,
     OFF,
     SCRIPT,
     FoldSpec,
@@ -85,6 +86,7 @@ def prepare(spec: RunSpec) -> Prepared:
             assume=parse_assumptions(spec.ranks.assume),
             data_loading=data.scaled(spec.ranks.data_loading, cluster.host),
             threads=_threads(os.environ.get("OMP_NUM_THREADS", "")),
+            per_gpu=spec.kind != COMMAND,
             devices=min(here, cluster.gpus_per_host) if hosts > 1 else cluster.gpus_per_host,
         ),
     )
@@ -182,7 +184,13 @@ def _started_by_itself(spec: RunSpec) -> tuple[RunSpec, str]:
     if spec.kind != SCRIPT or (line := starts_its_ranks(spec.target)) is None:
         return spec, ""
     note = f"{spec.target} starts its ranks itself (line {line}), so it is run once, as `-- python {spec.target}`"
-    return replace(spec, kind=COMMAND, target=sys.executable, arguments=(spec.target, *spec.arguments)), note
+    return as_command(spec), note
+
+
+def as_command(spec: RunSpec) -> RunSpec:
+    """The run of a script or a module as one process, which starts its ranks."""
+    target = ("-m", spec.target) if spec.kind == MODULE else (spec.target,)
+    return replace(spec, kind=COMMAND, target=sys.executable, arguments=(*target, *spec.arguments))
 
 
 def check_script(path: str) -> None:

@@ -112,6 +112,18 @@ def test_spawned_ranks(tmp_path: Path, form: str) -> None:
     assert kernels_of(tmp_path / "run.arrow") == {0: 1, 1: 1}
 
 
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_ranks_spawned_by_a_script_for_torchrun_too(tmp_path: Path, gpus: int) -> None:
+    """Its text does not show who starts the ranks: the first ones that spawn end the run, which begins again."""
+    text = SPAWN.replace("import", "import os\nos.environ.get('RANK')\nimport", 1)
+    (tmp_path / "spawn.py").write_text(text)
+    done = trace(tmp_path, "--cluster", f"1x{gpus}xH100", "-o", "run.arrow", "spawn.py", str(free_port()))
+    assert done.returncode == 0, done.stderr
+    assert values(done.stdout) == {(rank, gpus * (gpus + 1) / 2) for rank in range(gpus)}
+    line = text.splitlines().index(next(one for one in text.splitlines() if "mp.spawn(" in one)) + 1
+    assert f"spawn.py:{line} starts the ranks itself, so the run begins again as `-- python spawn.py`" in done.stderr
+
+
 def test_the_sample(tmp_path: Path) -> None:
     """samples/spawn_ddp.py, as its first lines say."""
     sizes = ("--width", "512", "--layers", "1", "--batch", "256", "--steps", "3", "--port", str(free_port()))
