@@ -38,7 +38,7 @@ def _is_rank() -> bool:
     import torch
 
     child = multiprocessing.parent_process() is not None
-    return child or torch.cuda.is_initialized() or torch.distributed.is_initialized()
+    return child or torch.cuda.is_initialized() or torch.distributed.is_initialized()  # type: ignore[no-untyped-call]
 
 
 def install(rank: Rank) -> None:
