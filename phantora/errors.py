@@ -14,7 +14,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _NO_THREAD = ("can't start new thread", "Failed to launch worker thread")  # Python, Arrow
 _OUT_OF_MEMORY = "OutOfMemoryError"  # torch's
 # Messages of libraries whose own allocations fail.
-_NO_ROOM = re.compile(r"Cuda failure 2 'out of memory'|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED")
+_NO_ROOM = re.compile(
+    r"Cuda failure 2 'out of memory'|CUDA error: out of memory|_ALLOC_FAILED|DEVICE_ALLOCATION_FAILED"
+)
 
 
 class Reason(str, enum.Enum):

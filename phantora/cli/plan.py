@@ -113,6 +113,11 @@ def _print(answer: Offers, rate: str | None, margin: float) -> None:
     if rate and enough:
         gpus = f"{enough.gpus} GPU{'s run' if enough.gpus > 1 else ' runs'}"
         console.print(f"{gpus} {rate} tokens/s: {enough.cluster}.", highlight=False)
+        above = (enough.row.measured.error_above if enough.row.measured else None) or 0.0
+        least = (enough.rate or 0.0) / (1 + above)
+        if least < COUNT.of("--rate", rate):
+            text = f"Not sure: within its error bar it may run {counted(least, None)} tokens/s."
+            console.print(text, highlight=False)
     elif rate:
         text = f"{found[-1].gpus} GPUs do not run {rate} tokens/s and leave {margin:.0%}; try more with --gpus."
         console.print(text, highlight=False)

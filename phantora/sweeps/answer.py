@@ -13,9 +13,10 @@ from phantora.json_data import Bytes, MeanBytes, Ns, Seconds, encode
 from phantora.sweeps.objective import Objective
 from phantora.sweeps.result import RAN, Measured
 from phantora.sweeps.runner import Entry
-from phantora.sweeps.space import text_of
+from phantora.sweeps.space import CLUSTER, text_of
 
 SKIPPED = "skipped"
+_CRITERIA = {"per-gpu": "speed per GPU", "step": "the step's time"}
 
 
 @dataclass
@@ -70,6 +71,18 @@ class Answer:
     def best(self) -> Row | None:
         """The first row, if it has numbers."""
         return self.rows[0] if self.rows and self.rows[0].measured else None
+
+    @property
+    def title(self) -> str:
+        """``The best of 8 layouts by speed: tp=2 dp=4``; of clusters alone their name."""
+        best, ran = self.best, sum(1 for row in self.rows if row.measured)
+        if best is None:
+            return "No point ran to its end"
+        alone = self.axes == [CLUSTER]
+        what = f"best of {ran} {'clusters' if alone else 'layouts'}" if ran > 1 else "only one that ran"
+        by = f" by {_CRITERIA.get(self.objective.by, self.objective.by)}" if ran > 1 else ""
+        ties = f" (and {len(self.ties)} within its error bar)" if self.ties else ""
+        return f"The {what}{by}: {best.entry.point.cluster if alone else best.entry.point.label(self.axes)}{ties}"
 
     @property
     def passed_over(self) -> list[Row]:

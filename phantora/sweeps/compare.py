@@ -188,7 +188,7 @@ def compare(run: RunSpec, folder: Path, question: Question, on_result: OnResult 
     run = unfolded_elsewhere(replace(run, cluster=names[0]))
     space = Space(where="compare", run=run, axes=axes, arguments=arguments)
     objective = Objective("speed", _prices(names, question), question.job.margin)
-    request = Request(space=space, folder=folder, objective=objective, again=True, fold=ONE)
+    request = Request(space=space, folder=folder, objective=objective, again=True, fold=ONE, files=False)
     found = run_sweep(request, on_result).answer
     ran = [row for row in found.rows if row.measured]
     broken = [row for row in found.rows if row.entry.result is not None and row.entry.result.status == "failed"]
@@ -325,6 +325,7 @@ def decide(choices: Sequence[Choice], job: Job) -> tuple[Choice | None, str]:
         text = (
             f"{best.cluster} is the fastest{_ahead(best, others)}; no price of {_unpriced(enough)} is known (--price)"
         )
+    text += _near(best, job)
     for word, better in (("faster", lambda one: (one.rate or 0.0) > (best.rate or 0.0)), ("cheaper", _cheaper(best))):
         if (passed := next(filter(better, tight), None)) is not None:
             return best, f"{text}. {passed.cluster} is {word} and leaves only {passed.left:.1%} of its memory"
@@ -352,7 +353,7 @@ def _by(best: Choice, others: Sequence[Choice]) -> str:
         return f": {price}"
     second = min(others, key=_cost)
     gain = 1 - _cost(best) / _cost(second)
-    sure = _sure(best, second, _cost(second) / _cost(best), "the cheapest", "more dollars")
+    sure = _sure(best, [(one, _cost(one) / _cost(best)) for one in others], "the cheapest", "more dollars")
     return f": {price}, {gain:.0%} below {second.cluster}; {sure}"
 
 
@@ -360,8 +361,9 @@ def _ahead(best: Choice, others: Sequence[Choice]) -> str:
     if not others:
         return ""
     second = max(others, key=lambda one: one.rate or 0.0)
-    ratio = (best.rate or 0.0) / (second.rate or math.inf)
-    return f": {ratio:.2f} times {second.cluster}; {_sure(best, second, ratio, 'the fastest', 'more time')}"
+    ratios = [(one, (best.rate or 0.0) / (one.rate or math.inf)) for one in others]
+    ratio = next(ratio for one, ratio in ratios if one is second)
+    return f": {ratio:.2f} times {second.cluster}; {_sure(best, ratios, 'the fastest', 'more time')}"
 
 
 def error_of_ratio(a: Measured, b: Measured) -> float:
@@ -369,14 +371,31 @@ def error_of_ratio(a: Measured, b: Measured) -> float:
     return math.hypot(a.error_above or 0.0, b.error or 0.0)
 
 
-def _sure(best: Choice, second: Choice, ratio: float, stays: str, worse: str) -> str:
-    """``sure: it stays the cheapest even at 7% more per token``: `ratio` (second's cost over best's) against its
-    error."""
-    assert best.measured is not None and second.measured is not None
-    bar = error_of_ratio(best.measured, second.measured)
-    if ratio > 1 + bar:
-        return f"sure: it stays {stays} even at {bar:.0%} {worse}, the error of the ratio"
-    return f"not sure: the error of the ratio, {bar:.0%} {worse}, may reverse the order"
+def _sure(best: Choice, others: Sequence[tuple[Choice, float]], stays: str, worse: str) -> str:
+    """``sure: it stays the cheapest even at 7% more per token``: the ratio of each other's cost (or time) to that of
+    the best, against its error."""
+
+    def bar(other: Choice) -> float:
+        assert best.measured is not None and other.measured is not None
+        return error_of_ratio(best.measured, other.measured)
+
+    second, _ = min(others, key=lambda item: item[1])
+    rival, ratio = min(others, key=lambda item: item[1] / (1 + bar(item[0])))
+    if ratio > 1 + bar(rival):
+        return f"sure: it stays {stays} even at {bar(second):.0%} {worse}, the error of the ratio"
+    if rival is not second:
+        return f"not sure: {rival.cluster} may be {stays}, the error of their ratio is {bar(rival):.0%}"
+    return f"not sure: the error of the ratio, {bar(second):.0%} {worse}, may reverse the order"
+
+
+def _near(best: Choice, job: Job) -> str:
+    """``. Its rate may be 190,000 tokens/s``, below what is wanted, or a time beyond the deadline; "" for neither."""
+    above = (best.measured.error_above if best.measured else None) or 0.0
+    if job.rate is not None and best.rate and best.rate / (1 + above) < job.rate:
+        return f". Within its error bar it may miss the {job.rate:,.0f} {best.unit}/s: {best.rate / (1 + above):,.0f}"
+    if job.deadline is not None and best.time and best.time * (1 + above) > job.deadline:
+        return f". Within its error bar it may miss the deadline: its steps may be {above:.0%} longer"
+    return ""
 
 
 def _unpriced(choices: Sequence[Choice]) -> str:

@@ -78,7 +78,7 @@ def _best(found: Answer) -> bytes:
         return b""
     lines = [
         "#!/bin/sh",
-        f"# The best of {sum(1 for row in found.rows if row.measured)} layouts: {best.entry.point.label()}",
+        f"# {found.title}",
         f"# Simulated: {shlex.join(best.entry.result.command)}",
         *(["# On every host; HOST is the first of them."] if best.entry.point.hosts > 1 else []),
         shlex.join(best.entry.task.real_words()) + ' "$@"',

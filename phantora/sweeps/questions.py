@@ -5,11 +5,14 @@ Each run is a point of a sweep, so its folder's journal keeps it: the same quest
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from phantora.errors import PhantoraError
+from phantora.hardware import load_cluster
 from phantora.hardware.prices import Rate, rate_of, rental_prices
 from phantora.json_data import Bytes
 from phantora.spec import RunSpec, unfolded_elsewhere
@@ -133,7 +136,7 @@ def fits(
         assert result is not None
         return Tried(f"{run.target} {largest} {number}", number, result, margin)
 
-    search = largest_that_fits(run_with, round(capacity * (1 - margin)), largest, run.target)
+    search = largest_that_fits(run_with, round(capacity * (1 - margin)), largest, run.target, on_part)
     known = {one.value: one for one in search}
     best = max((one.value for one in known.values() if one.safe), default=0)
     shown = known[best or 1]
@@ -142,21 +145,30 @@ def fits(
     if best and (more := known.get(best + 1)) is not None and more.bytes:
         left = f", which leaves less than {margin:.0%} (--margin)" if more.fits else ""
         says.append(f"{largest} {best + 1} needs {more.bytes / GIB:.1f} GiB{left}.")
+    says += _other_memory(run)
     memory = {one.value: one.bytes for one in known.values()}
     return Fits(fits=bool(best), memory=shown.bytes, capacity=capacity, says=says, largest=best, tried=memory)
+
+
+def _other_memory(run: RunSpec) -> list[str]:
+    """A sentence about a memory that the GPU does not have."""
+    own = load_cluster(run.cluster).gpu.memory_bytes
+    given = run.gpu_memory
+    return [f"--gpu-memory {given:g} GiB is assumed; the GPU has {size(own)}."] if given is not None else []
 
 
 def _fit_of(run: RunSpec, request: Request, one: Tried, told: tuple[OnResult, Callable[[str], None]] | None) -> Fits:
     """The answer for one run, with remedies if `told` is given: what is called with points and with what begins."""
     measured, capacity = one.result.measured, plan_of(request).points[0].capacity
-    helped: list[Remedied] = []
+    helped, unknown = list[Remedied](), ""
     if told is not None and not one.safe and not (measured and measured.grows):
-        helped = remedied(run, request, one.result, *told)
+        helped, unknown = remedied(run, request, one.result, *told)
     says = one.says(capacity, advised=not any(change.fits for change in helped))
     worst = measured.worst_batch if measured else ""
     if run.ranks.worst_batch:
         says.append(f"Worst batch: {worst}." if worst else f"--worst-batch: {run.target} {NO_LOADER}.")
     says += [text.says(capacity) for text in helped]
+    says += [*([unknown] if unknown else []), *_other_memory(run)]
     return Fits(
         fits=one.fits and not (measured and measured.grows),
         memory=one.bytes,
@@ -203,7 +215,22 @@ def _same(a: Result, b: Result) -> bool:
     return x is not None and y is not None and (x.memory, x.step_time) == (y.memory, y.step_time)
 
 
-def largest_that_fits(run: Callable[[int], Tried], capacity: int, option: str, script: str) -> Iterator[Tried]:
+def _expected(option: str, number: int, low: int, high: int, seconds: float) -> str:
+    """``--batch 49: 16 fits, 83 does not, at most 8 more runs of 25 s``."""
+    known = [*([f"{low} fits"] if low else []), *([f"{high} does not"] if high else [])]
+    if high:  # every second run halves what is left
+        most = 2 * math.ceil(math.log2(high - low))
+        known.append(f"at most {most} more run{'s' * (most > 1)} of {seconds:.0f} s")
+    return f"{option} {number}: {', '.join(known)}"
+
+
+def largest_that_fits(
+    run: Callable[[int], Tried],
+    capacity: int,
+    option: str,
+    script: str,
+    on_part: Callable[[str], None] = lambda text: None,
+) -> Iterator[Tried]:
     """Runs until the largest number that fits is known: the largest of those that did.
 
     Memory grows nearly in a straight line with it, so the next number is where the line through two runs meets
@@ -213,7 +240,10 @@ def largest_that_fits(run: Callable[[int], Tried], capacity: int, option: str, s
     low, high = 0, 0  # the largest that fits, the smallest that does not; 0: none yet
     tried: dict[int, int] = {}
     number, runs = 1, 0
+    began = time.monotonic()
     while number <= MOST:
+        if runs:
+            on_part(_expected(option, number, low, high, (time.monotonic() - began) / runs))
         found = run(number)
         if before is not None and before.safe and found.safe and _same(before.result, found.result):
             raise ChangesNothing(f"{option} changes nothing: does {script} read it?")
@@ -348,4 +378,4 @@ def one_run(run: RunSpec, folder: Path, where: str, largest: str | None = None) 
     if largest:
         axes[largest], arguments[largest] = (1,), largest
     space = Space(where=where, run=unfolded_elsewhere(run), axes=axes, arguments=arguments)
-    return Request(space=space, folder=folder, again=True, fold=ENDS)  # what failed may be fixed since
+    return Request(space=space, folder=folder, again=True, fold=ENDS, files=False)  # what failed may be fixed since

@@ -62,8 +62,9 @@ def remedied(
     result: Result,
     on_result: Callable[[Entry, int, int], None],
     on_part: Callable[[str], None],
-) -> list[Remedied]:
-    """Runs the script once with each change; the fastest that fits first. `result` is that of the run without."""
+) -> tuple[list[Remedied], str]:
+    """Runs the script once with each change; the fastest that fits first, and a sentence about those that did not run.
+    `result` is that of the run without."""
     single = load_cluster(run.cluster).world_size == 1
     needless = {FSDP: single, CHECKPOINTING: result.measured is not None and result.measured.checkpointed}
     kinds = () if run.ranks.remedy else [kind for kind in REMEDIES if not needless.get(kind)]
@@ -71,19 +72,22 @@ def remedied(
     smaller = {" ".join(words): (times, words) for times in _TIMES if (words := smaller_batch(run.arguments, times))}
     listed: tuple[dict[str, Value], ...] = tuple({REMEDY: name} for name in (*changes, *smaller))
     if not listed:
-        return []
+        return [], ""
     on_part(f"running it with changes that may make it fit: {', '.join(map(str, (*changes, *smaller)))}")
     options = {**changes, **dict.fromkeys(smaller, ())}
     arguments = {**dict.fromkeys(changes, ()), **{name: words for name, (_, words) in smaller.items()}}
     space = replace(request.space, listed=listed, options={REMEDY: options}, arguments={REMEDY: arguments})
     try:
         found = run_sweep(replace(request, space=space, needs=False), on_result).answer
-    except PhantoraError:  # all fail in the same way, which says nothing about the run itself
-        return []
-    made = []
+    except PhantoraError as error:  # all fail in the same way, which says nothing about the run itself
+        return [], f"No remedy was simulated: {error}."
+    made, failed, reason = [], list[str](), ""
     for row in found.rows:
         name, seen = str(row.entry.point.values[REMEDY]), row.entry.result
         times, words = smaller.get(name, (1, changes.get(name, ())))
+        if seen is not None and seen.status == FAILED:
+            failed.append(name)
+            reason = reason or seen.error
         if seen is None or seen.status == FAILED or _changes_nothing(seen, result):
             continue
         if name in changes and seen.measured is not None and not seen.measured.remedied:
@@ -100,7 +104,8 @@ def remedied(
                 at_most=times > 1,
             )
         )
-    return sorted(made, key=lambda one: (not one.fits, one.slower or 0.0))
+    unknown = f"Not simulated: {', '.join(failed)}: {reason}." if failed else ""
+    return sorted(made, key=lambda one: (not one.fits, one.slower or 0.0)), unknown
 
 
 def _changes_nothing(changed: Result, before: Result) -> bool:

@@ -160,8 +160,9 @@ def _report_folds(found: Answer, ran: Sequence[Row], console: Console) -> None:
 def _report_best(found: Answer, console: Console) -> None:
     best = found.best
     assert best is not None and best.measured is not None and best.entry.result is not None
+    _line(console, f"{found.title}.")
     if best.measured.holds_up:
-        _line(console, f"The best is held up by: {best.measured.holds_up}")
+        _line(console, f"It is held up by: {best.measured.holds_up}")
     for what, words in (("simulated", best.entry.result.command), ("on the cluster", best.entry.task.real_words())):
         console.print(f"The best, {what}:", markup=False, highlight=False)
         console.print(shlex.join(words), markup=False, highlight=False, soft_wrap=True)  # to be copied whole

@@ -53,6 +53,8 @@ class Request:
     again: bool = False
     needs: bool = True
     top: int = 0
+    files: bool = True
+    """Write the page, the tables and the script of the best; False where another answer is made of the points."""
     fold: str = ONE
     """Fold of a point with a known mesh: one of ``phantora.sweeps.fold.MODES``."""
 
@@ -119,8 +121,9 @@ def run_sweep(
             shown = axes if len(axes) <= MOST_AXES else _varying(entries, axes)
             found = answer(entries, request.objective, shown, request.folder)
             _export(found, request.top, on_part)
-            on_part(f"writing the page and tables of {len(entries)} points")
-            write_files(found)
+            if request.files:
+                on_part(f"writing the page and tables of {len(entries)} points")
+                write_files(found)
             return Outcome(found, search)
     finally:
         journal.close()

@@ -554,6 +554,24 @@ def test_models_without_a_size_in_common_are_others() -> None:
     assert not products_share_sizes(qwen, side("fp32[768], fp32[1568,768], fp32[768,3072]"))
 
 
+def test_a_run_that_failed_does_not_pass_and_is_no_base(tmp_path: Path, base: Path) -> None:
+    run = training()
+    run.trailer |= {"status": 1, "error": "ValueError: no", "reason": "script failed"}
+    failed = run.write(tmp_path / "failed.arrow")
+    done = CliRunner().invoke(diff, [str(base), str(failed), "--fail-above", "50%"], standalone_mode=False)
+    assert done.return_value == 1 and "the run failed: " in done.stderr
+    assert done.stdout.startswith("b failed: ") and "Of the steps before: " in done.stdout
+    with pytest.raises(PhantoraError, match="of a run that failed"):
+        CliRunner().invoke(diff, [str(failed), str(base), "--fail-above", "50%"], catch_exceptions=False)
+
+
+def test_a_rate_is_worse_by_the_share_that_the_table_shows(tmp_path: Path) -> None:
+    a, b = Model().write(tmp_path / "a.arrow"), Model(layers=12).write(tmp_path / "b.arrow")
+    data = json.loads(invoke(a, b, "--json", "--fail-above", "tokens:2%").stdout)
+    rate = next(rate for rate in data["rates"] if rate["name"] == "tokens/s")
+    assert data["verdict"]["worse"] == pytest.approx(1 - rate["b"] / rate["a"]) and data["verdict"]["worse"] < 1
+
+
 def test_runs_side_by_side(tmp_path: Path) -> None:
     paths = [Model(layers=layers).write(tmp_path / f"layers{layers}.arrow") for layers in (2, 4, 6)]
     shown = invoke(*paths).output

@@ -78,6 +78,29 @@ def test_slower_hosts_of_the_best_make_it_less_sure() -> None:
     assert "; sure: it stays the cheapest even at 7%" in decide([H100, B200], Job())[1]
 
 
+def test_the_third_machine_may_be_the_cheapest_too() -> None:
+    """It is 60 % dearer than the best, of which its step may be 70 % shorter; the second's is known within 7 %."""
+    found = choice("1x8xGB200", 64, 5.0)
+    result = found.row.entry.result
+    assert result is not None
+    less = replace(result, measured=measured(64, error=0.7))
+    third = replace(found, row=replace(found.row, entry=replace(found.row.entry, result=less)))
+    assert decide([H100, B200, third], Job())[1].endswith(
+        "not sure: 1x8xGB200 may be the cheapest, the error of their ratio is 70%"
+    )
+
+
+def test_what_a_machine_barely_meets_is_not_sure() -> None:
+    found = measured(40, error=0.05, error_above=0.25)
+    assert B200.row.entry.result is not None
+    entry = replace(B200.row.entry, result=replace(B200.row.entry.result, measured=found))
+    wide = replace(B200, row=replace(B200.row, entry=entry))
+    assert decide([wide], Job(rate=190_000))[1].endswith(
+        "Within its error bar it may miss the 190,000 tokens/s: 160,000"
+    )
+    assert "may miss" not in decide([wide], Job(rate=150_000))[1]
+
+
 def test_a_machine_must_meet_rate_and_deadline() -> None:
     assert decide([H100, B200], Job(rate=150_000))[0] is B200
     best, text = decide([H100, B200], Job(rate=1e6))

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from phantora.errors import PhantoraError, Reason, cause_of
+from phantora.errors import PhantoraError, Reason, cause_of, reason_of
 from phantora.launch.ending import Outcome
 from phantora.rank.failures import Failure, message_of
 from phantora.runs.prepare import check_script
@@ -156,3 +156,9 @@ def test_an_error_without_a_line_or_a_number_reads_without_none(tmp_path: Path) 
         gzip.decompress(b"no archive")
     assert unread.value.strerror is None and cause_of(unread.value) == "Not a gzipped file (b'no')"
     assert cause_of(FileNotFoundError(2, "")) == "No such file or directory"
+
+
+def test_a_library_that_finds_no_memory_is_out_of_memory() -> None:
+    text = "cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_{}_ALLOCATION_FAILED"
+    assert reason_of(RuntimeError(text.format("DEVICE"))) == Reason.OUT_OF_MEMORY
+    assert reason_of(RuntimeError(text.format("HOST"))) == Reason.SCRIPT_FAILED

@@ -59,6 +59,17 @@ def test_few_runs_where_memory_grows_evenly() -> None:
     assert last.value in (104, 105) and runs <= 7
 
 
+def test_a_search_tells_how_far_it_is() -> None:
+    def run(number: int) -> Tried:
+        taken = number * 10 << 30
+        return Tried("train.py", number, result(RAN if number <= 5 else OUT_OF_MEMORY, taken, None, number))
+
+    told: list[str] = []
+    list(largest_that_fits(run, 80 << 30, "--batch", "train.py", told.append))
+    assert told[0] == "--batch 2: 1 fits"
+    assert told[-1].startswith("--batch 5: 4 fits, 6 does not, at most 2 more runs of ")
+
+
 def test_a_run_that_fails_ends_the_search() -> None:
     with pytest.raises(PhantoraError, match=r"train\.py --batch 1 failed: "):
         list(

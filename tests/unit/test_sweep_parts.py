@@ -627,7 +627,10 @@ def test_the_answer_ranks_names_ties_and_the_front(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "sweep.parquet").num_rows == 10
     assert len((tmp_path / "sweep.csv").read_text().splitlines()) == 11
     assert orjson.loads((tmp_path / "sweep.json").read_bytes())[0]["rank"] == 1
-    assert "torchrun" in (tmp_path / "best.sh").read_text()
+    script = (tmp_path / "best.sh").read_text()
+    assert "torchrun" in script and f"# {found.title}\n" in script and f"\n{found.title}.\n" in text
+    label = "tp=1 sp=false ac=none"
+    assert found.title == f"The best of 4 layouts by speed: {label} (and 1 within its error bar)"
     subprocess.run(["sh", "-n", str(tmp_path / "best.sh")], check=True)
     assert "needs 93.00 GiB" in (tmp_path / "sweep.html").read_text()
 
@@ -640,8 +643,9 @@ def test_cost_ranks_by_what_work_costs(tmp_path: Path) -> None:
     prices = parse_prices("H100=2.5")
     entries = run(tmp_path, engine, found)
     for by, first in (("speed", "1x2xH100"), ("cost", "1x1xH100"), ("per-gpu", "1x1xH100"), ("step", "1x2xH100")):
-        best = answer(entries, Objective(by, prices), ["cluster"], tmp_path).best
-        assert best is not None and best.entry.point.cluster == first, by
+        ranked = answer(entries, Objective(by, prices), ["cluster"], tmp_path)
+        assert ranked.best is not None and ranked.best.entry.point.cluster == first, by
+        assert ranked.title.startswith("The best of 2 clusters by ") and f": {first}" in ranked.title
     for wrong in ("free", "H100=", "Z80=2", "-1", "0", "inf", "nan"):
         with pytest.raises(PhantoraError):
             parse_prices(wrong)

@@ -134,6 +134,8 @@ class Difference:
     """Throughput of the jobs: tokens/s, samples/s, MFU, as far as both logs show it."""
     recorded: bool = False
     """Neither of two real traces has steps: `step` has the lengths of the recordings, which say nothing about speed."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """``a`` and ``b``, as far as they ended early: the line that says why."""
     pace: float = 1.0
     """Operators that b runs in a second, as share of those of a."""
     format: int = DIFF_FORMAT
@@ -221,6 +223,7 @@ def compare(a: Side, b: Side) -> Difference:
     difference = Difference(
         path_a=ra.path, path_b=rb.path, equal=False, step=Change("step", ra.headline.step_time, rb.headline.step_time)
     )
+    difference.failures = {name: report.failure for name, report in (("a", ra), ("b", rb)) if report.failure}
     difference.settings = _settings(ra.metadata, rb.metadata, mixed)
     difference.variables = [] if mixed else _changed_variables(ra.metadata, rb.metadata)
     if mixed:

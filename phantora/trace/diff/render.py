@@ -22,7 +22,12 @@ _AGREES = 0.005  # relative: a real step that differs by less is the simulated o
 
 
 def headline(d: Difference) -> str:
-    """``Slower by 12.3 ms a step (+5.2%): another GPU: H100 -> A100``."""
+    """``Slower by 12.3 ms a step (+5.2%): another GPU: H100 -> A100``; of runs that failed this is of their steps."""
+    failed = "; ".join(f"{name} failed: {line.split(';')[0]}" for name, line in d.failures.items())
+    return f"{failed}. Of the steps before: {_of_steps(d)}" if failed else _of_steps(d)
+
+
+def _of_steps(d: Difference) -> str:
     if d.equal:
         return "No difference."
     change, whole = d.step.change, d.step.a

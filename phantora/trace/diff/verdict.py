@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
-from phantora.errors import PhantoraError
+from phantora.errors import PhantoraError, known_names
 from phantora.trace.diff.compare import Change, Difference
 from phantora.units import SHARE
 
@@ -48,6 +48,8 @@ class Verdict:
     error: float
     """Error bar of `worse`."""
     limit: float
+    failure: str = ""
+    """The line that ended run b early; then `result` is ``fail``, whatever the metric."""
 
     @property
     def unit(self) -> str:
@@ -59,6 +61,8 @@ class Verdict:
     @property
     def text(self) -> str:
         """``step is 3.20 % (+-0.40 %) worse, more than 2 %``."""
+        if self.failure:
+            return f"the run failed: {self.failure}"
         bar = f" (+-{100 * self.error:.2f} %)" if self.error else ""
         how = f"{100 * abs(self.worse):.2f} %{bar} {'worse' if self.worse > 0 else 'better'}"
         relation = {
@@ -66,28 +70,38 @@ class Verdict:
             FAIL: "more than the limit of",
             INCONCLUSIVE: "too uncertain for the limit of",
         }[self.result]
-        return f"{self.metric} is {how}, {relation} {100 * self.limit:g} %"
+        values = f" ({100 * self.a:.1f} % -> {100 * self.b:.1f} %)" if self.metric == "mfu" else ""
+        return f"{self.metric}{values} is {how}, {relation} {100 * self.limit:g} %"
 
 
 def judge(difference: Difference, limit: Limit) -> Verdict:
     """The verdict on run b. Raises PhantoraError if the logs do not show the metric."""
+    if (line := difference.failures.get("a")) is not None:
+        raise PhantoraError(f"--fail-above: {difference.path_a} is of a run that failed ({line}): compare with another")
     change, step = _change(difference, limit.metric), difference.step
     inverse = limit.metric in ("tokens", "samples", "mfu")
     worse, error = 0.0, 0.0
     if change.a and change.b:
-        worse = change.a / change.b - 1 if inverse else change.b / change.a - 1
+        worse = (change.b / change.a - 1) * (-1 if inverse else 1)
     if limit.metric not in _MEMORY and step.a and not difference.equal:
         error = difference.error / step.a
         if limit.metric != "step" and step.change:  # another batch changes the step more than the rate
             error *= min(1.0, abs(worse) * step.a / abs(step.change))
-    if worse - error > limit.share:
+    if worse - error > limit.share or "b" in difference.failures:
         result: Result = FAIL
     else:
         result = PASS if worse <= limit.share and (worse <= 0 or worse + error <= limit.share) else INCONCLUSIVE
     if result == INCONCLUSIVE and difference.same_work and not difference.significant:
         result = PASS  # the same work: what is left is the spread of steps
     return Verdict(
-        result=result, metric=limit.metric, a=change.a, b=change.b, worse=worse, error=error, limit=limit.share
+        result=result,
+        metric=limit.metric,
+        a=change.a,
+        b=change.b,
+        worse=worse,
+        error=error,
+        limit=limit.share,
+        failure=difference.failures.get("b", ""),
     )
 
 
@@ -110,7 +124,8 @@ def parse_limit(text: str) -> Limit:
     """``"2%"``, ``"0.02"`` or ``"tokens:2%"``. Raises PhantoraError."""
     metric, colon, share = text.strip().rpartition(":")
     limit = SHARE.read(share)
-    if limit is None or (metric if colon else "step") not in METRICS:
-        known = ", ".join(METRICS)
-        raise PhantoraError(f"--fail-above {text!r} is no share; write it like 2% or tokens:2%, of {known}")
+    if colon and metric not in METRICS:
+        raise PhantoraError(f"--fail-above {text!r}: unknown metric; {known_names(metric, METRICS)}")
+    if limit is None:
+        raise PhantoraError(f"--fail-above {text!r} is no share; write it like 2% or tokens:2%")
     return Limit(metric if colon else "step", limit)
