@@ -22,6 +22,7 @@ from megatron.core.transformer.moe import moe_utils
 from megatron.core.transformer.moe.experts import TEGroupedMLP
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from phantora.rank.standins.kernels import launch, operator, spec
 from validation.workloads.narrow_layers import (
     BYTE,
     Narrow,
@@ -35,6 +36,8 @@ from validation.workloads.narrow_layers import (
 )
 
 STREAMS = 4
+TILES = 1024
+"""Blocks of a grouped product's launch: more than a GPU has SMs."""
 
 
 @cache
@@ -121,16 +124,30 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         how, counts, (weight1, weight2) = ctx.how, ctx.counts, ctx.weights
         _copy(ctx.stashed)
-        gradient = split(quantise(gradients[0], how), counts, how)
-        gated = gradients[0].new_empty((gradients[0].size(0), weight2.size(-1)))
-        _products(_rows(gradient), _columns(ctx.second), how, torch.split(gated, counts))
+        whole = quantise(gradients[0], how)
+        gradient = split(whole, counts, how)
         wide = _written(gradients[0], weight1.size(-2), counts, how)
+        if how.name == "mxfp8" and weight1.size(-2) == 2 * weight2.size(-1):
+            _gated_gradient(whole.along_rows, weight2, ctx.stashed[0])
+        else:
+            gated = gradients[0].new_empty((gradients[0].size(0), weight2.size(-1)))
+            _products(_rows(gradient), _columns(ctx.second), how, torch.split(gated, counts))
         into = gradients[0].new_empty((gradients[0].size(0), weight1.size(-1)))
         _products(_rows(wide), _columns(ctx.first), how, torch.split(into, counts))
         for outputs, inputs, weight in ((gradient, ctx.gated, weight2), (wide, ctx.own, weight1)):
             _products(_columns(outputs), _columns(inputs), how, _matrices(weight.main_grad))
             weight.grad_added_to_main_grad = True
         return into, ctx.probs, None, None, None, *(unused(weight.shape).detach() for weight in ctx.weights)
+
+
+def _gated_gradient(gradient: torch.Tensor, weight: torch.Tensor, inputs: torch.Tensor) -> None:
+    """cuDNN's product of `gradient` [rows, hidden] and `weight` [experts, hidden, width], with the gate's gradient, its
+    casts and the gradient of its biases in the epilogue. The gate's `inputs` are [rows, 2 * width]."""
+    experts, hidden, width = weight.shape
+    given = [gradient, spec(gradient.dtype, experts, hidden, width), inputs]
+    given += [spec(gradient.dtype, 2, *inputs.shape)]  # its result along rows and along columns
+    given += [spec(inputs.dtype, experts, 2 * width)] if NarrowExperts.biased else []
+    operator("cute::grouped_gemm_dglu", given, lambda: launch("grouped_gemm_dglu", TILES))
 
 
 def _rows(parts: Sequence[Narrow]) -> list[torch.Tensor]:

@@ -1,12 +1,13 @@
 """Kernels of the CuTe DSL: never less than their tensors take to pass memory, and a product's time where three fit.
 
 What they do is not in their arguments: the largest tensors are read or written once. FlashAttention-4 has its own
-operators (:mod:`phantora.cost.families.flash_attn`).
+operators (:mod:`phantora.cost.families.flash_attn`), cuDNN's backward products of gated experts a rate of their own.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import prod
 
 from phantora.cost.families import gemm, unknown
 from phantora.cost.family import Estimate, Family, Kernels
@@ -17,6 +18,17 @@ from phantora.cost.types import OperatorSignature, TensorSpec
 ERROR = 0.5
 """Relative: an assumption. quack's kernels reach 80 to 90 % of the memory's peak for large tensors (its README)."""
 PRODUCT_ERROR = 0.3
+GATED_GRADIENT = "grouped_gemm_dglu"
+"""In the names of cuDNN's products of experts' gradients, with the gate's gradient and its casts in the epilogue."""
+GRADIENTS_PER_NS = 2.3
+"""Elements of the gate's gradient that the epilogue of a Blackwell SM makes in a ns.
+
+The published time of 268 M elements (M 32,768, K 8,192, N 4,096) gives 2.1 on a GB200 and 2.4 on a GB300, where the
+product alone takes nearly as long (github.com/NVIDIA/cudnn-frontend, benchmark/cutedsl_fusion_kernels, 1.23.0). The six
+products of a layer of 64 experts (262,144 rows, 2,560 x 1,280) take 6.9 ms on a GB200 with it and 5.4 ms without;
+7.4 ms are published (github.com/marin-community/marin, issue 7282)."""
+BIAS = 1.12
+"""Time with gradients of biases over that without: 155.6 and 139.0 us on a B200 (cudnn-frontend, pull request 322)."""
 
 
 def classify(name: str) -> str | None:
@@ -27,6 +39,8 @@ def classify(name: str) -> str | None:
 def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
     """A pass of all tensors; a product of two of them into a third takes at least its time."""
     given = on_gpu(signature.args)
+    if GATED_GRADIENT in name and (gated := gated_gradient(given)):
+        return _of_gradient(machine, gated, float(sum(map(traffic, given))))
     moved = float(sum(map(traffic, given)))
     whole = Estimate(machine.memory_ns(moved) + max(0, len(kernels) - 1) * machine.fit.floor_ns, moved, error=ERROR)
     product = product_among(given)
@@ -35,6 +49,41 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     ns, tiles = gemm.plan(machine, product)
     found = replace(whole, flops=product.flops, format=product.dtype, tiles=tiles, cls="gemm", error=PRODUCT_ERROR)
     return replace(found, ns=max(whole.ns, ns))
+
+
+@dataclass(frozen=True)
+class GatedGradient:
+    """`product` of all experts, the `elements` that its epilogue makes, and whether it sums the gradients of biases."""
+
+    product: gemm.Product
+    elements: int
+    biased: bool
+
+
+def gated_gradient(given: list[TensorSpec]) -> GatedGradient | None:
+    """Of rows (m, k), weights of experts (k, n, experts) in any order, the gate's inputs (m, 2 n) in 16 bits and, if
+    there are, biases' gradients of 2 n for each expert. None if these are not among `given`."""
+    shapes = [tuple(size for size in t.shape if size > 1) for t in given]
+    wide = [shape for t, shape in zip(given, shapes, strict=True) if item_bytes(t.dtype) == 2 and len(shape) == 2]
+    narrow = [shape for t, shape in zip(given, shapes, strict=True) if item_bytes(t.dtype) < 2]
+    if not wide or not narrow:
+        return None
+    m, both = max(wide, key=prod)
+    n, k = both // 2, next((shape[1] for shape in narrow if len(shape) == 2 and shape[0] == m), 0)
+    experts = next((prod(shape) // (n * k) for shape in narrow if len(shape) == 3 and k and {n, k} <= {*shape}), 1)
+    if not k or both % 2:
+        return None
+    product = gemm.Product(max(1, m // experts), n, k, batch=experts, dtype="float8_e4m3fn", in_bytes=1, out_bytes=2)
+    return GatedGradient(product, m * both, any(prod(shape) == experts * both for shape in wide))
+
+
+def _of_gradient(machine: Machine, gated: GatedGradient, moved: float) -> Estimate:
+    """The longest of its bytes, its product, and the work of its epilogue, which runs next to the product."""
+    ns, tiles = gemm.plan(machine, gated.product)
+    epilogue = machine.fit.floor_ns + gated.elements / (GRADIENTS_PER_NS * machine.gpu.sms)
+    ns = max(machine.memory_ns(moved), ns, epilogue) * (BIAS if gated.biased else 1.0)
+    p = gated.product
+    return Estimate(ns, moved, error=PRODUCT_ERROR, flops=p.flops, format=p.dtype, tiles=tiles, cls="gemm")
 
 
 def product_among(given: list[TensorSpec]) -> gemm.Product | None:
