@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from inspect import signature
 from typing import Any
 
 import torch
@@ -60,9 +61,11 @@ class HybridStack(mamba_block.MambaStack):
         self, config: Any, spec: TransformerBlockSubmodules, *, pg_collection: Any, pre_process: bool, post_process: bool,
         vp_stage: int | None,
     ) -> None:
+        kinds = self.pattern[: config.num_layers]
+        listed = "layer_type_list" in signature(mamba_block.MambaStack.__init__).parameters  # Megatron-Core 0.19
         super().__init__(
             config, self.specs(spec), pre_process=pre_process, post_process=post_process, pg_collection=pg_collection,
-            hybrid_override_pattern=self.pattern[: config.num_layers],
+            **{"layer_type_list": list(kinds)} if listed else {"hybrid_override_pattern": kinds},
         )
 
     def forward(self, hidden_states: torch.Tensor, attention_mask: torch.Tensor, **_: Any) -> torch.Tensor:

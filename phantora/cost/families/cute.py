@@ -61,8 +61,8 @@ class GatedGradient:
 
 
 def gated_gradient(given: list[TensorSpec]) -> GatedGradient | None:
-    """Of rows (m, k), weights of experts (k, n, experts) in any order, the gate's inputs (m, 2 n) in 16 bits and, if
-    there are, biases' gradients of 2 n for each expert. None if these are not among `given`."""
+    """Reads rows (m, k), weights of experts (k, n, experts) in any order, the gate's inputs (m, 2 n) in 16 bits and
+    perhaps gradients of biases, 2 n for each expert. None if these are not among `given`."""
     shapes = [tuple(size for size in t.shape if size > 1) for t in given]
     wide = [shape for t, shape in zip(given, shapes, strict=True) if item_bytes(t.dtype) == 2 and len(shape) == 2]
     narrow = [shape for t, shape in zip(given, shapes, strict=True) if item_bytes(t.dtype) < 2]
