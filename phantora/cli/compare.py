@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from phantora.sweeps.compare import Choice, Comparison, Question
 
 _NAMED = 8  # packages
+_WIDE = 130  # columns of a table with the time and cost of a job
 
 
 @click.command(
@@ -222,7 +223,7 @@ def _print(found: Comparison, vary: str, page: Path) -> None:
         table.add_column(name, justify="left" if name in (vary, "machine", "limited by") else "right", no_wrap=True)
     for one in found.choices:
         table.add_row(*([str(one.value)] if vary else []), *_cells(one, with_job))
-    console.print(table)
+    Console(width=_WIDE if with_job else 100).print(table)
     where = f"page: {page}; runs: {found.folder}; prices: docs/howto/which-machine.md"
     console.print(where, highlight=False, style="dim")
 
@@ -230,7 +231,9 @@ def _print(found: Comparison, vary: str, page: Path) -> None:
 def _dollars(amount: float | None) -> str:
     if amount is None:
         return "-"
-    return f"${amount:,.0f}" if amount < 1e5 else f"${amount / 1e3:,.0f}k" if amount < 1e8 else f"${amount / 1e6:,.0f}M"
+    from phantora.cli.plan import dollars
+
+    return dollars(amount) if amount < 1e5 else f"${amount / 1e3:,.0f}k" if amount < 1e8 else f"${amount / 1e6:,.0f}M"
 
 
 def _cells(one: Choice, with_job: bool) -> list[str]:

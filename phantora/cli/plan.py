@@ -107,6 +107,7 @@ def plan(target: tuple[str, ...], **options: Any) -> int:
 
 def _print(answer: Offers, rate: str | None, margin: float) -> None:
     from phantora.trace.analysis.summary import counted
+    from phantora.trace.analysis.units import size
 
     console = Console(width=100)
     found, enough = answer.tried, answer.enough
@@ -122,7 +123,10 @@ def _print(answer: Offers, rate: str | None, margin: float) -> None:
         text = f"{found[-1].gpus} GPUs do not run {rate} tokens/s and leave {margin:.0%}; try more with --gpus."
         console.print(text, highlight=False)
     elif enough is None:
-        console.print(f"The script leaves {margin:.0%} of the memory of none of these clusters.", highlight=False)
+        text = "The script does not fit any of these clusters."
+        if any(offer.rate for offer in found):
+            text = f"The script leaves {margin:.0%} of the memory (--margin) on none of these clusters."
+        console.print(text, highlight=False)
     for offer in answer.passed_over:
         assert offer.row.measured is not None
         left = f"{offer.row.measured.left:.1%} of its memory, less than {margin:.0%} (--margin)"
@@ -135,7 +139,9 @@ def _print(answer: Offers, rate: str | None, margin: float) -> None:
     for offer in found:
         measured, speed = offer.row.measured, offer.rate
         if measured is None or not speed or first is None or not first.rate:
-            table.add_row(offer.cluster, offer.row.status, *[""] * 5)
+            result = offer.row.entry.result
+            needs = f"needs {size(result.needs)}" if result is not None and result.needs else offer.row.status
+            table.add_row(offer.cluster, "-", "-", "-", needs, "-", "-")
             continue
         linear = speed / offer.gpus / (first.rate / first.gpus)
         table.add_row(
@@ -145,7 +151,7 @@ def _print(answer: Offers, rate: str | None, margin: float) -> None:
             f"{measured.mfu:.0%}" if measured.mfu else "-",
             f"{measured.memory / measured.capacity:.0%}",
             days(offer.seconds) if offer.seconds else "-",
-            f"${offer.dollars:,.0f}" if offer.dollars else "-",
+            dollars(offer.dollars) if offer.dollars else "-",
         )
     console.print(table)
     if answer.public and any(offer.dollars for offer in found):
@@ -153,6 +159,13 @@ def _print(answer: Offers, rate: str | None, margin: float) -> None:
         console.print(text, highlight=False)
 
 
+def dollars(amount: float) -> str:
+    """``$1,234``; ``$0.12``."""
+    return f"${amount:,.0f}" if amount >= 100 else f"${amount:.3g}"
+
+
 def days(seconds: float) -> str:
-    """``12.3 days``, ``5.1 h``."""
+    """``12.3 days``, ``5.1 h``, ``20 min``, ``12 s``."""
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.3g} s"
     return f"{seconds / 86400:,.1f} days" if seconds >= 2 * 86400 else f"{seconds / 3600:,.1f} h"

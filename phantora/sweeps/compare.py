@@ -318,18 +318,28 @@ def decide(choices: Sequence[Choice], job: Job) -> tuple[Choice | None, str]:
     if len(priced) == len(enough):
         best = min(enough, key=_cost)
         others = [one for one in enough if one is not best]
-        text = f"{best.cluster} is the cheapest{_by(best, others)}"
+        text = f"{best.cluster} {_which('cheapest', choices, fitting, enough)}{_by(best, others)}"
     else:
         best = max(enough, key=lambda one: one.rate or 0.0)
         others = [one for one in enough if one is not best]
         text = (
-            f"{best.cluster} is the fastest{_ahead(best, others)}; no price of {_unpriced(enough)} is known (--price)"
+            f"{best.cluster} {_which('fastest', choices, fitting, enough)}{_ahead(best, others)}; "
+            f"no price of {_unpriced(enough)} is known (--price)"
         )
     text += _near(best, job)
     for word, better in (("faster", lambda one: (one.rate or 0.0) > (best.rate or 0.0)), ("cheaper", _cheaper(best))):
         if (passed := next(filter(better, tight), None)) is not None:
             return best, f"{text}. {passed.cluster} is {word} and leaves only {passed.left:.1%} of its memory"
     return best, text
+
+
+def _which(word: str, choices: Sequence[Choice], fitting: Sequence[Choice], enough: Sequence[Choice]) -> str:
+    """``is the cheapest``, as far as others are compared."""
+    if len(choices) == 1:
+        return "is enough"
+    if len(enough) == len(fitting):
+        return f"is the {word}" if len(fitting) > 1 else "is the only one with enough memory"
+    return f"is the {word} that is fast enough" if len(enough) > 1 else "is the only one that is fast enough"
 
 
 def _cheaper(best: Choice) -> Callable[[Choice], bool]:

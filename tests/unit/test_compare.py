@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from phantora.cli.plan import days, dollars
 from phantora.errors import PhantoraError
 from phantora.spec import AUTO, OFF, FoldSpec, LaunchSpec, RunSpec, unfolded_elsewhere
 from phantora.sweeps.compare import (
@@ -106,7 +107,8 @@ def test_a_machine_must_meet_rate_and_deadline() -> None:
     best, text = decide([H100, B200], Job(rate=1e6))
     assert best is None and text == "no machine meets 1,000,000 tokens/s; the fastest, 1x8xB200, runs 200,000 tokens/s"
     slow, fast = choice("1x8xH100", 100, 1.0, days=40), choice("1x8xB200", 40, 5.0, days=16)
-    assert decide([slow, fast], Job(deadline=30 * 86400))[0] is fast
+    best, text = decide([slow, fast], Job(deadline=30 * 86400))  # the cheaper one is too slow
+    assert best is fast and text.startswith("1x8xB200 is the only one that is fast enough: $")
 
 
 def test_a_machine_without_room_is_passed_over() -> None:
@@ -203,3 +205,13 @@ def test_ranks_on_other_nodes_are_all_processes(monkeypatch: pytest.MonkeyPatch,
 def test_a_fold_that_is_named_stays_to_be_refused() -> None:
     run = RunSpec("train.py", launch=LaunchSpec(ray="auto"), fold=FoldSpec("dp=16"))
     assert unfolded_elsewhere(run) == run
+
+
+def test_small_jobs_have_minutes_and_cents() -> None:
+    assert [days(seconds) for seconds in (12.0, 1230.0, 18_360.0, 1_062_720.0)] == [
+        "12 s",
+        "20 min",
+        "5.1 h",
+        "12.3 days",
+    ]
+    assert [dollars(amount) for amount in (0.1234, 12.34, 1234.5)] == ["$0.123", "$12.3", "$1,234"]
