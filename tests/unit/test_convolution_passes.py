@@ -10,9 +10,10 @@ import pytest
 
 from phantora.cost import OperatorSignature, TensorSpec
 from phantora.cost.families.convolution.nearest import Nearest, Neighbour, coordinates, points_of
-from phantora.cost.families.convolution.passes import INPUT, OUTPUT, WEIGHT, Pass, passes_of, timed_passes
+from phantora.cost.families.convolution.passes import INPUT, OUTPUT, WEIGHT, Pass, passes_of, run_passes, timed_passes
 from phantora.cost.families.convolution.predict import DEVIATIONS, OPERATORS
 from phantora.cost.families.convolution.ranges import COORDINATES, FITTED
+from phantora.cost.families.convolution.tiled_transforms import is_tiled, may_tile, tiled_ns
 from phantora.cost.families.convolution.tiles import looped, pass_ns
 from phantora.cost.families.convolution.transforms import transformed, transforms_ns
 from phantora.cost.machine import Machine
@@ -171,3 +172,17 @@ def test_filters_as_large_as_the_image_take_what_was_measured() -> None:
     for entry in read_table(DATA / "h200-sxm.parquet").of_operator("cudnn_convolution"):
         errors += [abs(ns / pass_ns(machine, work)[0] - 1) for work, ns in timed_passes(entry) if looped(machine, work)]
     assert len(errors) > 50 and statistics.median(errors) < 0.06 and statistics.quantiles(errors, n=10)[-1] < 0.2
+
+
+def test_transforms_of_tiles_take_what_their_kernels_took() -> None:
+    """An H200's gradients in float32 without TF32: three kernels a tile."""
+    machine, table = Machine(load_gpu("H200")), read_table(DATA / "h200-sxm.parquet")
+    found = [
+        (work, sum(kernel_ns(kernel, "convolution") for kernel in ran))
+        for name in OPERATORS
+        for entry in table.of_operator(name)
+        for work, ran in run_passes(entry)
+        if may_tile(work) and not work.last and is_tiled(kernel.name for kernel in ran)
+    ]
+    errors = [abs(log(tiled_ns(machine, work) / real)) for work, real in found]
+    assert len(found) > 30 and statistics.mean(errors) < 0.12 and max(errors) < 0.4

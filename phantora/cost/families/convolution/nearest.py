@@ -14,12 +14,14 @@ from math import exp, log, log2, sqrt
 import numpy as np
 
 from phantora.cost import kriging
-from phantora.cost.families.convolution.passes import Pass, timed_passes
+from phantora.cost.families.convolution.passes import Pass, run_passes
 from phantora.cost.families.convolution.ranges import FITTED
+from phantora.cost.families.convolution.tiled_transforms import is_tiled, may_tile
 from phantora.cost.families.convolution.tiles import pass_ns
 from phantora.cost.kriging import Floats
 from phantora.cost.machine import Machine
 from phantora.cost.table import Entry
+from phantora.cost.timing import kernel_ns
 from phantora.cost.training_points import Families, TrainingPoints
 
 NEAREST = 64  # points that count
@@ -76,13 +78,21 @@ def _odd(channels: int) -> float:
     return 0.0 if channels % 8 == 0 else 0.5 if channels % 4 == 0 else 1.0
 
 
+def family_of(work: Pass) -> str:
+    """The family of a pass: by direction, and by tensor cores or none."""
+    return f"{work.which} float32" if work.arithmetic == "float32" else work.which
+
+
 def points_of(machine: Machine, entries: Iterable[Entry]) -> Families:
-    """The passes of measured `entries`, those of a direction (`Pass.which`) together."""
+    """The passes of measured `entries`, those of a family together, less transforms of tiles."""
     found: dict[str, list[tuple[list[float], float]]] = {}
     for entry in entries:
-        for work, ns in timed_passes(entry):
+        for work, ran in run_passes(entry):
+            ns = sum(kernel_ns(kernel, "convolution") for kernel in ran)
+            if ns <= 0.0 or (may_tile(work) and is_tiled(kernel.name for kernel in ran)):
+                continue
             place, analytic = coordinates(machine, work)
-            found.setdefault(work.which, []).append((place, log(ns / analytic)))
+            found.setdefault(family_of(work), []).append((place, log(ns / analytic)))
     return {
         which: TrainingPoints(np.array([place for place, _ in points]), np.array([value for _, value in points]))
         for which, points in found.items()

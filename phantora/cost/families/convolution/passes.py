@@ -6,13 +6,13 @@ round. So measured passes of either count for both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from phantora.cost.families import base_name
 from phantora.cost.families.convolution import model
-from phantora.cost.table import Entry
+from phantora.cost.table import Entry, TimedKernel
 from phantora.cost.tensors import ints_at, on_gpu
 from phantora.cost.timing import kernel_ns, own_kernels
 from phantora.cost.types import OperatorSignature, TensorSpec
@@ -51,6 +51,8 @@ class Pass:
     last: bool  # channels
     dtype: str
     arithmetic: str  # "half", "tf32", or a dtype
+    image: tuple[int, ...] = ()  # extents of `inside`
+    filter: tuple[int, ...] = ()  # extents of `taps`
 
     @property
     def depthwise(self) -> bool:
@@ -78,13 +80,18 @@ def by_transforms(entry: Entry) -> bool:
 
 def timed_passes(entry: Entry) -> Iterator[tuple[Pass, float]]:
     """The passes of a measured operator with their ns."""
-    if by_transforms(entry):
-        return
-    passes, kernels = passes_of(entry.parsed, entry.compute), own_kernels(entry)
-    for work, ran in zip(passes, model.by_gradient(kernels) if len(passes) > 1 else (kernels,), strict=False):
+    for work, ran in run_passes(entry):
         ns = sum(kernel_ns(kernel, "convolution") for kernel in ran)
         if ns > 0.0:
             yield work, ns
+
+
+def run_passes(entry: Entry) -> Iterator[tuple[Pass, Sequence[TimedKernel]]]:
+    """The passes of a measured operator with their kernels."""
+    if by_transforms(entry):
+        return
+    passes, kernels = passes_of(entry.parsed, entry.compute), own_kernels(entry)
+    yield from zip(passes, model.by_gradient(kernels) if len(passes) > 1 else (kernels,), strict=False)
 
 
 def _pass(signature: OperatorSignature, compute: str) -> Pass | None:
@@ -129,6 +136,8 @@ def _pass(signature: OperatorSignature, compute: str) -> Pass | None:
         last=_last(x) or _last(w),
         dtype=x.dtype,
         arithmetic="half" if half else compute or x.dtype,
+        image=big[2:],
+        filter=w.shape[2:],
     )
 
 

@@ -4,11 +4,13 @@ those that are most identical."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import expm1, sqrt
+from math import expm1, hypot, log, sqrt
 
-from phantora.cost.families.convolution.nearest import Nearest, Neighbour, points_of
+from phantora.cost.families.convolution.nearest import Nearest, Neighbour, family_of, points_of
 from phantora.cost.families.convolution.passes import Pass, passes_of
 from phantora.cost.families.convolution.prediction import Convolutions
+from phantora.cost.families.convolution.tiled_transforms import DEVIATION as TILED_DEVIATION
+from phantora.cost.families.convolution.tiled_transforms import Choice, choices, may_tile, tiled_ns
 from phantora.cost.families.convolution.tiles import looped, pass_ns
 from phantora.cost.families.convolution.transforms import DEVIATION, transformed, transforms_ns
 from phantora.cost.family import Prediction
@@ -30,6 +32,7 @@ OPERATORS = (
 # (popular ones, hidden: 1.5 to 7.3 % in the median, not 5.7 to 6.5), from the second on less (41 instead of 10 %).
 CLOSE, FAR = 1.0, 2.0
 LOOP_DEVIATION = 0.1  # of 56 measured loops over large filters
+CHOICES = "tiled"  # the family of cuDNN's choices
 DEVIATIONS = 1.1  # of a neighbour: nine of ten of the random draws lie within, since a few lie far outside
 
 
@@ -43,11 +46,12 @@ class Predicted:
         self._field = Convolutions(machine, table.of_operator(name))
         self._families: Families | None = None
         self._nearest: dict[str, Nearest | None] = {}
+        self._choice: Choice | None = None
 
     def read(self, signature: OperatorSignature, compute: str) -> Prediction | None:
         """None if nothing comparable was measured."""
         passes = passes_of(signature, compute)
-        modelled = any(transformed(work) or looped(self._machine, work) for work in passes)
+        modelled = any(transformed(work) or looped(self._machine, work) or may_tile(work) for work in passes)
         near = None if modelled else self._field.read(signature, compute)
         if near is not None and near.distance <= CLOSE:
             return near
@@ -71,15 +75,37 @@ class Predicted:
             return Neighbour(transforms_ns(self._machine, work), DEVIATION)
         if looped(self._machine, work):
             return Neighbour(pass_ns(self._machine, work)[0], LOOP_DEVIATION)
-        if work.which not in self._nearest:
-            if self._families is None:
-                cache = self._cache
-                self._families = cache.find(("passes", *OPERATORS), self._points) if cache else self._points()
-            points = self._families.get(work.which)
-            self._nearest[work.which] = Nearest(self._machine, work.which, points) if points is not None else None
-        nearest = self._nearest[work.which]
-        return nearest.read(work) if nearest is not None else None
+        nearest = self._nearest_of(work)
+        near = nearest.read(work) if nearest is not None else None
+        return self._tiled(work, near) if may_tile(work) else near
+
+    def _tiled(self, work: Pass, near: Neighbour | None) -> Neighbour | None:
+        """`work` by transforms of tiles, or as `near` if cuDNN takes none. The error has the chance of the other."""
+        if self._choice is None:
+            points = self._measured().get(CHOICES)
+            if points is None:
+                return near
+            self._choice = Choice(self._machine, points)
+        ns, chance = tiled_ns(self._machine, work), self._choice.tiled(work)
+        if near is None:
+            return Neighbour(ns, TILED_DEVIATION)
+        taken = Neighbour(ns, TILED_DEVIATION) if chance > 0.5 else near
+        return Neighbour(taken.ns, hypot(taken.deviation, sqrt(chance * (1.0 - chance)) * log(ns / near.ns)))
+
+    def _nearest_of(self, work: Pass) -> Nearest | None:
+        family = family_of(work)
+        if family not in self._nearest:
+            points = self._measured().get(family)
+            self._nearest[family] = Nearest(self._machine, work.which, points) if points is not None else None
+        return self._nearest[family]
+
+    def _measured(self) -> Families:
+        if self._families is None:
+            cache = self._cache
+            self._families = cache.find(("passes", *OPERATORS), self._points) if cache else self._points()
+        return self._families
 
     def _points(self) -> Families:
-        entries = (entry for name in OPERATORS for entry in self._table.of_operator(name))
-        return points_of(self._machine, entries)
+        entries = [entry for name in OPERATORS for entry in self._table.of_operator(name)]
+        families, tiled = points_of(self._machine, entries), choices(self._machine, entries)
+        return families if tiled is None else {**families, CHOICES: tiled}
