@@ -46,11 +46,13 @@ from phantora.spec import (
 )
 from phantora.trace.analysis.analyze import Filters, analyze
 from phantora.trace.analysis.energy import priced
+from phantora.trace.analysis.fit import MARGIN
 from phantora.trace.analysis.report import Report
 from phantora.trace.analysis.tables import tables
 from phantora.trace.analysis.units import amount, duration, size
 from phantora.trace.reader import Log, open_log
 from phantora.trace.schema import COMMUNICATION_KINDS
+from phantora.units import COUNT, TIME, Grammar
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -244,8 +246,15 @@ def _spec(
     options: Mapping[str, Any],
     base: RunSpec | None = None,
 ) -> RunSpec:
+    if isinstance(args, str):
+        raise TypeError(f"args {args!r}: give a list of words, as {args.split()}")
     spec = replace(base or RunSpec(""), target=os.fspath(script), arguments=tuple(args))
     return with_options(replace(spec, kind=MODULE if module else SCRIPT), command, options)
+
+
+def _number(name: str, value: float | str | None, form: Grammar = COUNT) -> float | None:
+    """A number, or its text as on the command line: ``"200k"``. Raises PhantoraError."""
+    return form.of(name, value) if isinstance(value, str) else value
 
 
 def why(*paths: str | os.PathLike[str]) -> Answer:
@@ -299,6 +308,8 @@ def fits(
     args: Sequence[str] = (),
     *,
     largest: str | None = None,
+    margin: float = MARGIN,
+    remedies: bool = True,
     folder: str | os.PathLike[str] = "fits",
     module: bool = False,
     **options: Unpack[FitsOptions],
@@ -308,6 +319,8 @@ def fits(
     Args:
         script: As of :func:`run`, with `args` and `module`.
         largest: An option of the script; the largest whole number of it that fits is found.
+        margin: Share of the fullest GPU's memory that stays free.
+        remedies: What would help a run that does not fit is simulated.
         folder: Folder of the runs; the same call goes on with what is in it.
 
     Raises:
@@ -316,7 +329,7 @@ def fits(
     from phantora.sweeps import questions
 
     run = _spec(FITS, script, args, module, options, _UNFOLDED)
-    return questions.fits(run, Path(folder), largest)
+    return questions.fits(run, Path(folder), largest, margin=margin, remedies=remedies)
 
 
 @with_keywords(PLAN)
@@ -327,9 +340,10 @@ def plan(
     gpu: str = "H100",
     gpus: int = 8,
     per_host: int = 8,
-    rate: float | None = None,
-    tokens: float | None = None,
+    rate: float | str | None = None,
+    tokens: float | str | None = None,
     price: float | str | None = None,
+    margin: float = MARGIN,
     folder: str | os.PathLike[str] = "plan",
     module: bool = False,
     **options: Unpack[PlanOptions],
@@ -341,10 +355,11 @@ def plan(
         gpu: Model of the GPUs.
         gpus: 1, 2, 4, ... up to this number are tried.
         per_host: GPUs of a host.
-        rate: Tokens per second that are enough; the search ends there.
+        rate: Tokens per second that are enough, 200_000 or ``"200k"``; the search ends there.
         tokens: Tokens of the whole job, for its time and cost.
         price: Dollars per GPU and hour: 2.5, or ``"H100=2.5,H200=3.5"``. By default the median of public on-demand
             prices.
+        margin: Share of the fullest GPU's memory that a cluster leaves that is enough.
         folder: Folder of the runs; the same call goes on with what is in it.
 
     Raises:
@@ -355,7 +370,15 @@ def plan(
 
     run = _spec(PLAN, script, args, module, options, _UNFOLDED)
     prices = parse_prices(None if price is None else str(price))
-    sizes = questions.Sizes(gpu=gpu, most=gpus, per_host=per_host, rate=rate, tokens=tokens, prices=prices)
+    sizes = questions.Sizes(
+        gpu=gpu,
+        most=gpus,
+        per_host=per_host,
+        rate=_number("rate", rate),
+        tokens=_number("tokens", tokens),
+        prices=prices,
+        margin=margin,
+    )
     return questions.plan(run, Path(folder), sizes)
 
 
@@ -364,13 +387,14 @@ def compare(
     script: str | os.PathLike[str],
     args: Sequence[str] = (),
     *,
-    gpus: Sequence[str],
-    counts: Sequence[int] = (8,),
+    gpus: str | Sequence[str],
+    counts: int | Sequence[int] = (8,),
     vary: str = "",
-    tokens: float | None = None,
-    rate: float | None = None,
-    deadline: float | None = None,
+    tokens: float | str | None = None,
+    rate: float | str | None = None,
+    deadline: float | str | None = None,
     price: float | str | None = None,
+    margin: float = MARGIN,
     folder: str | os.PathLike[str] = "compare",
     module: bool = False,
     **options: Unpack[CompareOptions],
@@ -384,8 +408,9 @@ def compare(
         vary: An option of the script with its values: ``"seq=8k:64k"``.
         tokens: Tokens of the whole job, for its time and cost with failures.
         rate: Least tokens per second.
-        deadline: Longest time of the job in seconds.
+        deadline: Longest time of the job, in seconds or as ``"30d"``.
         price: Dollars per GPU and hour, as of :func:`plan`. By default the median of public on-demand prices.
+        margin: As of :func:`plan`.
         folder: Folder of the runs; the same call goes on with what is in it.
 
     Raises:
@@ -396,12 +421,13 @@ def compare(
     from phantora.sweeps.objective import parse_prices
 
     name, values = of.parse_values(vary) if vary else ("", ())
+    seconds = TIME.of("deadline", deadline) / 1e9 if isinstance(deadline, str) else deadline
     question = of.Question(
-        gpus=tuple(gpus),
-        counts=tuple(counts),
+        gpus=tuple(part.strip() for part in gpus.split(",")) if isinstance(gpus, str) else tuple(gpus),
+        counts=(counts,) if isinstance(counts, int) else tuple(counts),
         vary=name,
         values=values,
-        job=of.Job(tokens=tokens, rate=rate, deadline=deadline),
+        job=of.Job(tokens=_number("tokens", tokens), rate=_number("rate", rate), deadline=seconds, margin=margin),
         prices=rental_prices(),
         dollars=parse_prices(None if price is None else str(price)),
     )
@@ -523,7 +549,7 @@ def calibrate(
 def goodput(
     run: Run | str | os.PathLike[str],
     *,
-    tokens: float | None = None,
+    tokens: float | str | None = None,
     steps: float | None = None,
     gpus: int | None = None,
     gpu_mtbf_hours: float | None = None,
@@ -548,7 +574,7 @@ def goodput(
     from phantora.jobs.estimate import Inputs, estimate
 
     given: dict[str, Any] = {
-        "tokens": tokens,
+        "tokens": _number("tokens", tokens),
         "steps": steps,
         "gpus": gpus,
         "gpu_mtbf_hours": gpu_mtbf_hours,

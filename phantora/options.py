@@ -354,6 +354,10 @@ def keyword_type(place: Place) -> str:
     return f"{kind} | None" if place.default is None else kind
 
 
+_OWN: dict[str, frozenset[str]] = {}
+"""Keywords by command that are no options of the run, of the functions for Python."""
+
+
 def with_keywords(
     command: str, without: Collection[str] = (), spec: type[RunSpec] = RunSpec
 ) -> Callable[[Function], Function]:
@@ -362,6 +366,7 @@ def with_keywords(
 
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)
+        _OWN[command] = frozenset(signature.parameters) - {"options"}
         own = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
         chosen = [place for place in places_of(command, spec) if place.name not in {*signature.parameters, *without}]
         keyword = inspect.Parameter.KEYWORD_ONLY
@@ -386,7 +391,7 @@ def with_options(spec: RunSpec, command: str, options: Mapping[str, Any]) -> Run
     PhantoraError for a wrong value."""
     known = {place.name for place in places_of(command, type(spec))}
     if unknown := sorted(options.keys() - known):
-        close = difflib.get_close_matches(unknown[0], known, 1)
+        close = difflib.get_close_matches(unknown[0], known | _OWN.get(command, frozenset()), 1)
         hint = f"; did you mean {close[0]}?" if close else ""
         raise TypeError(f"{command}: unknown options {', '.join(unknown)}{hint}")
     return changed(spec, options)

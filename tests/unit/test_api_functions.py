@@ -13,6 +13,7 @@ from phantora import api
 from phantora.errors import Reason
 from phantora.result import RunReport, RunResult
 from phantora.spec import AUTO, RunSpec
+from phantora.sweeps import compare
 
 
 def test_names_have_types_and_texts() -> None:
@@ -94,3 +95,19 @@ def test_a_spec_is_the_same_after_json() -> None:
     for wrong in ('{"target": 3}', '{"target": "a", "sped": 1}', "[]", '{"target": "a", "ranks": {"seed": "x"}}', "{"):
         with pytest.raises(phantora.PhantoraError, match="this is no RunSpec"):
             RunSpec.from_json(wrong)
+
+
+def test_numbers_are_texts_too_and_mistakes_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A list of words may not be one text, and a keyword of the command line's form has a hint."""
+    asked: list[Any] = []
+    monkeypatch.setattr(compare, "compare", lambda run, folder, question: asked.append(question))
+    phantora.compare("train.py", gpus="H100, B200", counts=4, tokens="1T", deadline="1d", folder=tmp_path)
+    (question,) = asked
+    assert (question.gpus, question.counts) == (("H100", "B200"), (4,))
+    assert (question.job.tokens, question.job.deadline) == (1e12, 86400.0)
+    with pytest.raises(phantora.PhantoraError, match="rate fast: give a number such as 200k"):
+        phantora.plan("train.py", rate="fast", folder=tmp_path)
+    with pytest.raises(TypeError, match="give a list of words, as"):
+        phantora.run("train.py", "--lr 3")
+    with pytest.raises(TypeError, match="unknown options count; did you mean counts"):
+        phantora.compare("train.py", gpus=["H100"], count=4)  # type: ignore[call-arg]
