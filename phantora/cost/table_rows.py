@@ -49,6 +49,7 @@ class Rows:
         self._entry_of = np.full(len(self._words), -1)  # of a word
         self._entry_of[self._word_of] = np.arange(len(self._first))
         self._entries: dict[str, int] = {}  # by key, once all keys were asked for
+        self._listed: dict[str, int] = {}  # by key, of the operators that were asked for
 
     def keys(self) -> list[str]:
         """Keys of all entries, in the order of the table."""
@@ -64,11 +65,15 @@ class Rows:
         if number < 0:
             return []
         words = self._word_of[indices[self._first] == number]
-        return list(dict.fromkeys(self._words[word].as_py() for word in words.tolist()))
+        found = dict(zip(self._words.take(words).to_pylist(), self._entry_of[words].tolist(), strict=True))
+        self._listed |= found
+        return list(found)
 
     def find(self, key: str) -> tuple[int, int] | None:
         """The rows of the entry `key`."""
-        entry = self._entries.get(key, -1) if self._entries else self._search(key)
+        entry = self._entries.get(key, -1) if self._entries else self._listed.get(key, -1)
+        if entry < 0 and not self._entries:
+            entry = self._search(key)
         if entry < 0:
             return None
         end = len(self.table) if entry + 1 == len(self._first) else int(self._first[entry + 1])

@@ -53,7 +53,7 @@ def test_a_report_of_nsight_is_exported_by_nsys(tmp_path: Path, monkeypatch: pyt
     (tools / "nsys").chmod(0o755)
     assert len(only(imported(report), "kernel")) == 2
     done = CliRunner().invoke(cli, ["analyze", str(report)], catch_exceptions=False)
-    assert "job.nsys-rep was imported" in done.stderr
+    assert "job.nsys-rep was imported" in done.output
     (tools / "nsys").write_text("#!/bin/sh\necho no such report >&2\nexit 1\n")
     with pytest.raises(PhantoraError, match=r"job\.nsys-rep: nsys export failed: no such report"):
         imported(report)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from phantora.cost import OperatorSignature, TensorSpec, gp_cache, kriging
 from phantora.cost.families.convolution.case import case_of
 from phantora.cost.families.convolution.groups import PADDED, SLICED, Groups, Timed, timed_groups, uneven
-from phantora.cost.families.convolution.prediction import Convolutions
+from phantora.cost.families.convolution.prediction import Convolutions, cases_of
 from phantora.cost.gaussian_process import GaussianProcess, Tier
 from phantora.cost.gp_cache import WORTH_KEEPING
 from phantora.cost.gpu_table import GpuTable
@@ -144,7 +144,9 @@ def test_a_kernel_that_waits_for_the_one_ahead_counts_what_it_does() -> None:
 def test_hidden_convolutions_of_the_table_are_found_again() -> None:
     """A sample of validation/compare/leave_out.py; 90th percentile of all: 24 %, with sizes that no network has."""
     table = read_table(DATA / "h200-sxm.parquet").of_operator("cudnn_convolution")
-    entries = [entry for entry in table if not list(timed_groups(entry))]  # which have a test of their own
+    entries = [
+        entry for entry in table if not list(timed_groups(entry, cases_of(entry)))
+    ]  # which have a test of their own
     random.Random(7).shuffle(entries)
     source = GpuTable(Table(ABOUT, entries[120:]), H200)
     errors = []
@@ -161,7 +163,12 @@ def test_hidden_convolutions_in_uneven_groups_are_found_again() -> None:
     """Outputs in 16 bits with channels last: 9 % in the median of 1,035 hidden ones, of which half were measured with
     others to learn from. Before cuDNN's two ways were distinguished it was 20 %."""
     table = read_table(DATA / "h100-sxm.parquet").of_operator("cudnn_convolution")
-    timed = [each for entry in table for each in timed_groups(entry) if each.case.work[-1] == "half" and each.case.last]
+    timed = [
+        each
+        for entry in table
+        for each in timed_groups(entry, cases_of(entry))
+        if each.case.work[-1] == "half" and each.case.last
+    ]
     random.Random(7).shuffle(timed)
     groups = Groups(Machine(load_gpu("H100")), timed[200:])
     errors = [abs(groups.read(each.case)[0] / each.ns - 1) for each in timed[:200]]

@@ -11,8 +11,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import exp, inf, log, log2, prod
 
-from phantora.cost.families.convolution import model
-from phantora.cost.families.convolution.case import Case, case_of, product_ns
+from phantora.cost.families.convolution.case import Case, product_ns
 from phantora.cost.gaussian_process import GaussianProcess, Tier
 from phantora.cost.machine import Machine
 from phantora.cost.table import Entry, TimedKernel
@@ -85,10 +84,11 @@ class Groups:
         return _ns(self._machine, case, path) * exp(ratio), self._choice.distance(_at(case), "", 0) or 0.0
 
 
-def timed_groups(entry: Entry) -> Iterator[Timed]:
-    """The convolutions that `entry` measures, gradients separately."""
-    for part, ran in zip(model.gradients(entry.parsed), _by_gradient(entry), strict=False):
-        case = case_of(part, entry.compute)
+def timed_groups(entry: Entry, cases: Sequence[Case | None]) -> Iterator[Timed]:
+    """The convolutions in uneven groups that `entry` measures; `cases` has one for each of its gradients."""
+    if not any(case is not None and uneven(case) for case in cases):
+        return
+    for case, ran in zip(cases, _by_gradient(entry, len(cases)), strict=False):
         if case is None or not uneven(case) or not ran:
             continue
         groups = case.x.shape[1] // case.w.shape[1]
@@ -98,10 +98,11 @@ def timed_groups(entry: Entry) -> Iterator[Timed]:
             yield Timed(case, PADDED if padded else SLICED, sum(kernel_ns(kernel, "convolution") for kernel in ran))
 
 
-def _by_gradient(entry: Entry) -> Sequence[Sequence[TimedKernel]]:
-    """The kernels of each gradient. Behind the last product of the inputs' comes one kernel that moves its result."""
+def _by_gradient(entry: Entry, gradients: int) -> Sequence[Sequence[TimedKernel]]:
+    """The kernels of each of one or two gradients. Behind the last product of the inputs' comes one kernel that moves its
+    result."""
     kernels = own_kernels(entry)
-    if len(model.gradients(entry.parsed)) < 2:
+    if gradients < 2:
         return (kernels,)
     of_inputs = [i for i, kernel in enumerate(kernels) if "dgrad" in kernel.name.lower()]
     if not of_inputs:

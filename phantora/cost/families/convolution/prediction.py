@@ -149,9 +149,10 @@ class Convolutions:
 
     def _time(self, halves: bool) -> None:
         for entry in self._unread.pop(halves, ()):
-            for group in groups.timed_groups(entry):
+            cases = cases_of(entry)
+            for group in groups.timed_groups(entry, cases):
                 self._timed_groups.setdefault(group.case.work, []).append(group)
-            for each in timed_cases(entry):
+            for each in timed_cases(entry, cases):
                 self._timed.setdefault(each.case.work, []).append(each)
 
     def _work(self, kind: tuple[Hashable, ...]) -> _Work:
@@ -165,13 +166,17 @@ class Convolutions:
         return self._groups[kind]
 
 
-def timed_cases(entry: Entry) -> Iterator[Timed]:
-    """The convolutions that `entry` measures, gradients separately, without those in uneven groups."""
-    kernels, parts = own_kernels(entry), model.gradients(entry.parsed)
+def cases_of(entry: Entry) -> list[Case | None]:
+    """The case of each gradient that `entry` measures, or of its forward pass."""
+    return [case_of(part, entry.compute) for part in model.gradients(entry.parsed)]
+
+
+def timed_cases(entry: Entry, cases: Sequence[Case | None]) -> Iterator[Timed]:
+    """The `cases` with the times that `entry` has measured of them, without those in uneven groups."""
+    kernels = own_kernels(entry)
     if by_transforms(entry):
         return
-    for part, ran in zip(parts, model.by_gradient(kernels) if len(parts) > 1 else (kernels,), strict=True):
-        case = case_of(part, entry.compute)
+    for case, ran in zip(cases, model.by_gradient(kernels) if len(cases) > 1 else (kernels,), strict=True):
         if case is None or groups.uneven(case):
             continue
         layout = sum(kernel_ns(kernel, "convolution") for kernel in ran if model.changes_layout(kernel))
