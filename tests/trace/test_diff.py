@@ -237,7 +237,7 @@ def test_gate(tmp_path: Path, base: Path) -> None:
     assert invoke(base, other, "--fail-above", "50%").exit_code == 0
     failed = CliRunner().invoke(diff, [str(base), str(other), "--fail-above", "1%"], standalone_mode=False)
     assert failed.return_value == 1
-    assert "more than the limit of 1 %" in failed.stderr
+    assert "more than the limit of 1 %" in failed.output
     faster = CliRunner().invoke(diff, [str(other), str(base), "--fail-above", "1%"], standalone_mode=False)
     assert faster.return_value == 0
     with pytest.raises(PhantoraError, match="write it like 2%"):

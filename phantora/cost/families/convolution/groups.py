@@ -99,7 +99,7 @@ def timed_groups(entry: Entry, cases: Sequence[Case | None]) -> Iterator[Timed]:
 
 
 def _by_gradient(entry: Entry, gradients: int) -> Sequence[Sequence[TimedKernel]]:
-    """The kernels of each of one or two gradients. Behind the last product of the inputs' comes one kernel that moves its
+    """The kernels of each gradient, one or two. Behind the last product of the inputs' comes one kernel that moves its
     result."""
     kernels = own_kernels(entry)
     if gradients < 2:
