@@ -45,6 +45,7 @@ _ARGUMENTS = {  # descriptions of commands' arguments
     "script": "The training script.",
     "sql": "SQL over the log's tables, as Perfetto's trace processor reads it.",
 }
+_ON_STDERR = ("trace", "replay", "import")  # tools whose summary is on standard error
 _LEFT_OUT = {"as_json", "view", "help"}
 _TYPES = {"integer": "integer", "integer range": "integer", "float": "number", "float range": "number"}
 _WIDTH = "100"
@@ -178,6 +179,14 @@ async def run(name: str, command_line: list[str], folder: str | None, progress: 
     return Outcome(status, printed.decode(errors="replace"), "\n".join(errors))
 
 
+def answer(name: str, found: Outcome) -> str:
+    """The text of a call: what the command printed, with standard error where its summary or its verdict is there. A
+    script prints on standard output next to it."""
+    if found.text and (name in _ON_STDERR or found.status):
+        return f"{found.text.rstrip()}\n\n{found.error}".rstrip()
+    return found.text or found.error
+
+
 def server() -> Server[Any]:
     """The server. Raises PhantoraError if the package ``mcp`` is missing."""
     try:
@@ -218,10 +227,11 @@ def server() -> Server[Any]:
             found = await run(parameters.name, line, arguments.get("folder"), progress)
         except (PhantoraError, OSError) as error:
             return _failed(str(error))
-        text = found.text or found.error
-        content = {"result": json.loads(text)} if "--json" in line[:1] and found.text else {"text": text}
-        if found.status and not found.text:
-            return _failed(found.error or f"{parameters.name} ended with status {found.status}")
+        as_json = "--json" in line[:1] and found.text
+        text = found.text if as_json else answer(parameters.name, found)
+        content = {"result": json.loads(text)} if as_json else {"text": text}
+        if found.status and (not found.text or parameters.name in _ON_STDERR):
+            return _failed(answer(parameters.name, found) or f"{parameters.name} ended with status {found.status}")
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=text)], structured_content=content, is_error=False
         )

@@ -64,7 +64,7 @@ def test_tools_answer_in_text_and_in_json(tool: str, arguments: dict[str, Any], 
 
 def test_a_run_tells_its_progress_and_a_failure_its_line(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
-        "import sys, torch\ntorch.ones(4, device='cuda')\nassert sys.argv[1:] == ['1']\n"
+        "import sys, torch\nprint('loss')\ntorch.ones(4, device='cuda')\nassert sys.argv[1:] == ['1']\n"
     )
     said: list[str] = []
 
@@ -75,8 +75,9 @@ def test_a_run_tells_its_progress_and_a_failure_its_line(tmp_path: Path) -> None
         run = {"target": ["train.py", "1"], "cluster": "1x1xH100", "output": ["run.arrow"], "folder": str(tmp_path)}
         found = await client.call_tool("trace", run, progress_callback=progress)
         assert not found.is_error and (tmp_path / "run.arrow").exists() and said
+        assert "loss" in found.content[0].text and "\nFITS " in found.content[0].text  # the script's, and the summary
         failed = await client.call_tool("trace", {**run, "target": ["train.py", "2"]})
-        assert "AssertionError" in failed.content[0].text
+        assert failed.is_error and "AssertionError" in failed.content[0].text
         for tool, arguments, line in (
             ("analyze", {"log": "none.arrow"}, "none.arrow: cannot open the log"),
             ("analyze", {"lag": "none.arrow"}, "analyze has no argument 'lag'; it has log"),
