@@ -137,3 +137,8 @@ extern "C" __attribute__((visibility("default"))) void phantora_module_end(void)
   thread.modules.pop_back();
   ph_leave();
 }
+
+// A phase of a framework for the places of its collectives, until the next one; "": none.
+extern "C" __attribute__((visibility("default"))) void phantora_phase(const char *text) {
+  if (active()) this_thread().phase = text;
+}

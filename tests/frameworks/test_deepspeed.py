@@ -355,3 +355,34 @@ def test_gradients_of_unknown_norm_are_clipped(tmp_path: Path) -> None:
     run = trace(tmp_path, "--cluster", "1x2xH100", str(tmp_path / "clipped.py"))
     said = [(a.what.split(" at ")[0], a.times) for a in analyze(open_log(run.log)).assumptions]
     assert ("gradients of unknown norm are clipped", 4) in said  # two steps, two ranks; flags of overflow, too
+
+
+UNEVEN = """
+import os, torch, deepspeed
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = torch.nn.Linear(256, 256), torch.nn.Linear(256, 256)
+
+    def forward(self, x, calls):
+        return sum(self.head(self.body(x)) for _ in range(calls)).float().mean()
+
+deepspeed.init_distributed()
+torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+stage = {"stage": 3, "stage3_param_persistence_threshold": 0, "stage3_max_live_parameters": 1}
+conf = {"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": True}, "zero_optimization": stage,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-4}}}
+net = Net()
+engine, *_ = deepspeed.initialize(model=net, model_parameters=net.parameters(), config=conf)
+loss = engine(torch.randn(4, 256, device="cuda", dtype=torch.bfloat16), 1 + 2 * int(os.environ["RANK"]))
+engine.backward(loss)
+engine.step()
+"""
+
+
+def test_a_mismatch_of_the_third_stage_names_the_modules(tmp_path: Path) -> None:
+    (tmp_path / "uneven.py").write_text(UNEVEN)
+    run = trace(tmp_path, "--cluster", "1x2xH100", "uneven.py", check=False)
+    assert re.search(r"rank 1 calls all_gather .*uneven.py:\d+, ZeRO fetch, module (head|body)\)", run.err)
+    assert re.search(r"rank 0 calls \w+ .*uneven.py:\d+, ZeRO \w+, module (head|body)", run.err)
