@@ -15,7 +15,7 @@ from phantora.errors import PhantoraError
 from phantora.rank.assume import parse_assumptions
 from phantora.spec import VARIABLE, RankSpec
 from phantora.trace.analysis.analyze import analyze
-from phantora.trace.analysis.assumptions import HOST_THREADS, Assumption, assumed
+from phantora.trace.analysis.assumptions import HOST_THREADS, Assumption, _by_source, assumed
 from phantora.trace.analysis.render import render
 from phantora.trace.reader import open_log
 from tests.support import ringdump, runs
@@ -391,6 +391,14 @@ def test_a_run_reports_its_assumptions(tmp_path: Path, stub_set: Any) -> None:
     console = Console(width=100, file=io.StringIO(), force_terminal=False)
     render(analyze(open_log(run.log)), console)
     assert "nonzero finds 500 in 5000 elements at guess.py:4, 6 times" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_a_number_that_ends_no_loop_has_no_option_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("counts.py").write_text("right += hits.sum().item()\nwhile wrong < 3:\n    wrong += misses.sum().item()\n")
+    counted, ends = (_by_source(f"88 is read at counts.py:{line}", 1) for line in (1, 3))
+    assert counted is not None and (counted.option, counted.rank) == ("", 1)
+    assert ends is not None and ends.option == " (--assume iterations=N@counts.py:3)"
 
 
 def test_a_summary_names_what_decides_work_first() -> None:

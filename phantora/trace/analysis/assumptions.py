@@ -44,6 +44,8 @@ class Assumption:
     """Number of reads, over all ranks."""
     ends_loop: bool = False
     """True if the source ends a loop by it: ``if error.item() < tolerance: break``."""
+    tested: bool = True
+    """False if no branch or loop of the source depends on it; sizes may."""
 
     @property
     def rank(self) -> int:
@@ -56,7 +58,7 @@ class Assumption:
     def option(self) -> str:
         """In parentheses the option that changes it, after a space; empty if there is none or `what` names it."""
         given = next((option for begin, option in _OPTIONS.items() if self.what.startswith(begin)), "")
-        if " is read at " in self.what:
+        if " is read at " in self.what and self.tested:
             given = f"iterations=N@{self.what.rpartition(' at ')[2]}"
             if self.what.startswith(REAL) and not self.ends_loop:
                 given = f"loss=VALUE or {given}"
@@ -85,7 +87,9 @@ def _by_source(what: str, times: int) -> Assumption | None:
     tests = _tests_of(file) if read and text.isdigit() else _Tests()
     if what.startswith(REAL) and int(text or 0) not in tests.lines:
         return None
-    return Assumption(what, times, ends_loop=text.isdigit() and int(text) in tests.ends_loop)
+    line = int(text) if text.isdigit() else 0
+    tested = not tests.found or line in tests.lines
+    return Assumption(what, times, ends_loop=line in tests.ends_loop, tested=tested)
 
 
 def relevant(found: Sequence[Assumption], step: float, host: float) -> list[Assumption]:
@@ -120,6 +124,8 @@ class _Tests:
     """Tests (``if``, ``while``, ``assert``), and what they depend on."""
     ends_loop: frozenset[int] = frozenset()
     """Lines with a ``while``, or with an ``if`` in a loop that breaks or returns."""
+    found: bool = False
+    """The source was read."""
 
 
 @cache
@@ -133,7 +139,7 @@ def _tests_of(file: str) -> _Tests:
         return _Tests()
     functions = [n for n in ast.walk(tree) if isinstance(n, _FUNCTIONS)]
     scopes = [(getattr(scope, "name", ""), list(_inside(scope))) for scope in (tree, *functions)]
-    return _Tests(_lines_behind(scopes, _tests), _lines_behind(scopes, _ends_of_loops))
+    return _Tests(_lines_behind(scopes, _tests), _lines_behind(scopes, _ends_of_loops), path is not None)
 
 
 def _tests(nodes: Sequence[ast.AST]) -> Iterator[ast.expr]:
