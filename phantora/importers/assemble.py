@@ -224,6 +224,7 @@ def _metadata(
         "files": [os.path.basename(trace.source) for trace in traces.values()],
         "ranks": list(traces),
         "missing": missing,
+        "cut_short": any(trace.cut_short for trace in traces.values()),
         "versions": versions,
         "clock_skew_ns": {str(rank): found.ns for rank, found in skews.items() if len(traces) > 1},
         "clock_skew_removed_ns": {str(rank): found.removed for rank, found in skews.items() if found.removed},

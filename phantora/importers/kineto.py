@@ -382,6 +382,7 @@ def _read(path: str, words: Vocabulary, position: int, progress: Report | None) 
                 functions=reader.functions if kept is None else {},
                 versions=_versions(header, job),
                 missing=_missing(reader),
+                cut_short=file.cut_short,
                 notes=notes if not place else [],
             )
         )

@@ -164,6 +164,8 @@ class RankTrace:
     versions: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     """Facts that the trace does not contain -> the option of the profiler that adds them."""
+    cut_short: bool = False
+    """The file ends before the trace does."""
     notes: list[str] = field(default_factory=list)
     """Notes about the file for the user."""
     schedule: Schedule | None = None

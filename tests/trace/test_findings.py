@@ -94,6 +94,22 @@ def test_exposed_all_gather(tmp_path: Path) -> None:
     ]
 
 
+def test_the_kind_of_collective_that_costs_most_may_have_several_groups(tmp_path: Path) -> None:
+    """The all-gathers of two groups cost 2 x 200 us on half of the ranks each, an all-reduce of all 150 us."""
+    run = Drawn(4)
+    for comm, ranks in enumerate(((0, 1, 2, 3), (0, 1), (2, 3))):
+        run.group(comm, "", ranks)
+    for rank in range(4):
+        run.kernel(rank, 0, 200, 0)
+        run.kernel(rank, 400, 500, 0)
+        run.kernel(rank, 650, 1000, 0)
+    run.collective(1, {0: 200, 1: 200}, 400)
+    run.collective(2, {2: 200, 3: 200}, 400)
+    run.collective(0, dict.fromkeys(range(4), 500), 650, "AllReduce")
+    (said,) = words(run.report(tmp_path))
+    assert "takes 350.00 us of a step (35.0%), most in all_gather of 2 groups (200.00 us, awaited" in said
+
+
 def test_what_prepares_a_kernel_is_not_what_waits(tmp_path: Path) -> None:
     run = Drawn()
     run.group(0, "dp", (0, 1))

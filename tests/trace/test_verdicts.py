@@ -126,3 +126,18 @@ def test_a_trace_that_lacks_flops_or_ranks_has_no_mfu_and_no_replay(tmp_path: Pa
     report = analyze(open_log(recording(tmp_path, "a", 20, 60)))
     assert report.headline.mfu is None and report.headline.energy is None
     assert "replay" not in dict(answer(report))["NEXT"]
+
+
+def test_a_trace_cut_short_before_its_kernels_says_so(tmp_path: Path) -> None:
+    trace = Trace(0, 1)
+    for step in range(40):
+        mm = trace.operator("aten::mm", 1000 * step, 8, [512, 512], [512, 512])
+        trace.kernel("nvjet_tst", 1000 * step + 2, 1000 * step + 20, 300, external=mm)
+    trace.events.sort(key=lambda event: event["cat"] == "kernel")
+    path = trace.write(tmp_path / "rank0.json")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 3])
+    import_traces([str(path)], str(tmp_path / "real.arrow"))
+    found = dict(answer(analyze(open_log(tmp_path / "real.arrow"))))
+    assert "cut short before any kernel" in found["STEP"] and "lists the operators" in found["NEXT"]
+    with pytest.raises(PhantoraError, match=r"real\.arrow: nothing to compare, step none: the file is cut short"):
+        sides_of([open_log(tmp_path / "real.arrow")] * 2, Filters())

@@ -80,21 +80,23 @@ def findings(report: Report, details: Details) -> list[str]:
         )
     emit("late rank", late + ".")
     if exposure:
-        by_collective: dict[tuple[str, str], float] = defaultdict(float)
-        waiters: dict[tuple[str, str], dict[str, float]] = defaultdict(lambda: defaultdict(float))
+        by_kind: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))  # and group
+        waiters: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for e in exposure:
-            key = collective_kind(e.collective), e.group
-            by_collective[key] += e.exposed - e.late_rank
-            waiters[key][e.waited_by] += e.exposed - e.late_rank
-        (kind, group), most = max(by_collective.items(), key=lambda item: item[1])
-        waiter = max(waiters[kind, group].items(), key=lambda item: item[1])[0]
+            kind = collective_kind(e.collective)
+            by_kind[kind][e.group] += e.exposed - e.late_rank
+            waiters[kind][e.waited_by] += e.exposed - e.late_rank
+        kind, of_groups = max(by_kind.items(), key=lambda item: sum(item[1].values()))
+        group, most = max(of_groups, key=lambda name: of_groups[name]), sum(of_groups.values())
+        named = group if len(of_groups) == 1 else f"{len(of_groups)} groups"
+        waiter = max(waiters[kind].items(), key=lambda item: item[1])[0]
         by = f", awaited most by {waiter.removeprefix('aten::')}" if waiter else ""
         waits = steady.exposed - stalls["transfer"]
         of = f"; {percent(steady.exposed, whole)} with waits for ranks" if waits > _SEEN * whole else ""
         emit(
             "transfer",
             "Exposed transfers: communication that no compute hides takes {time} of {step} ({share}{of}), most in "
-            f"{kind} of {group} ({duration(most)}{by}){_calls(kind, group, details)}.",
+            f"{kind} of {named} ({duration(most)}{by}){_calls(kind, group, details)}.",
             of=of,
         )
     if slow := slow_products(report):
@@ -171,7 +173,7 @@ _HIDES = {
     "reduce_scatter": "smaller pieces would begin earlier, during the backward pass",
     "all_reduce": "smaller buckets would begin earlier, during the backward pass",
     "all_to_all": "it hides behind work that does not need the tokens: shared experts, another micro-batch",
-    "send_recv": "it hides behind other micro-batches",
+    "send_recv": "work that does not need it could hide it: other micro-batches, the part of a model before its use",
 }
 
 

@@ -155,7 +155,11 @@ def no_kernels(report: Report) -> str:
     """What a log without work of a GPU has, and how to get the rest."""
     if report.metadata["host_mode"] != REAL:
         return "none: the run ended before a GPU had work"
+    if not report.host_operators:
+        return "none: the trace has no work of a GPU"
     calls = sum(row.count for row in report.host_operators)
+    if report.metadata["extra"].get("imported", {}).get("cut_short"):
+        return f"none: the file is cut short before any kernel, after {calls:,} operators; give the whole file"
     what = "an execution trace has no times" if report.host_operators[0].time is None else "the trace has no kernels"
     remedy = "profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]"
     return f"none: {what}, only {calls:,} operators; {remedy}"

@@ -106,6 +106,8 @@ def _is_real(report: Report) -> bool:
 def _experiment(report: Report) -> str:
     """What makes the largest stall smaller, and a command that simulates the run without it."""
     first, log = _first(report), report.path
+    if report.host_operators:
+        return f"phantora analyze {log} lists the operators of the host"
     cause = first.cause if first is not None else ""
     hint = _hint(cause, report)
     if report.metadata.get("extra", {}).get("imported", {}).get("no_replay"):
@@ -121,5 +123,12 @@ def _experiment(report: Report) -> str:
     if cause == "pipeline bubble" and longest_stage(report.ranks):
         return f"give the rank that computes longest fewer layers; phantora analyze {log} compares the ranks"
     if cause in ("transfer", "pipeline bubble"):
-        return f"phantora replay {log} --cluster with faster links, or another layout by phantora sweep"
-    return f"the kernels decide: phantora analyze {log} lists them, phantora replay {log} --gpu B200 has another GPU's"
+        links = f"phantora replay {log} --cluster SPEC has the links of another machine; " if _scales(report) else ""
+        return f"{links}phantora sweep tries other layouts of its script"
+    other = f", phantora replay {log} --gpu B200 has another GPU's" if _scales(report) else ""
+    return f"the kernels decide: phantora analyze {log} lists them{other}"
+
+
+def _scales(report: Report) -> bool:
+    """False for a real run of a GPU without a file here: a replay cannot scale its durations to another machine."""
+    return not _is_real(report) or bool(report.metadata["peak_flops"])
