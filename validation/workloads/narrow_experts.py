@@ -112,8 +112,12 @@ class _Fused(torch.autograd.Function):
         rows = given.size(0)
         own, gated = split(quantise(given, how), counts, how), _written(given, weights[1].size(-1), counts, how)
         wide, out = (given.new_empty((rows, weight.size(-2))) for weight in weights)
-        _products(_rows(own), _rows(first), how, torch.split(wide, counts))
-        _products(_rows(gated), _rows(second), how, torch.split(out, counts))
+        if how.name == "mxfp8":
+            _grouped(weights[0], weights[0].size(-1), wide)
+            _grouped(weights[1], weights[1].size(-1), out)
+        else:
+            _products(_rows(own), _rows(first), how, torch.split(wide, counts))
+            _products(_rows(gated), _rows(second), how, torch.split(out, counts))
         stashed = [wide, *_columns(own), *_columns(gated)]
         _copy(stashed)
         ctx.own, ctx.gated, ctx.weights, ctx.stashed, ctx.probs = own, gated, weights, stashed, probs
@@ -127,17 +131,37 @@ class _Fused(torch.autograd.Function):
         whole = quantise(gradients[0], how)
         gradient = split(whole, counts, how)
         wide = _written(gradients[0], weight1.size(-2), counts, how)
-        if how.name == "mxfp8" and weight1.size(-2) == 2 * weight2.size(-1):
-            _gated_gradient(whole.along_rows, weight2, ctx.stashed[0])
-        else:
-            gated = gradients[0].new_empty((gradients[0].size(0), weight2.size(-1)))
-            _products(_rows(gradient), _columns(ctx.second), how, torch.split(gated, counts))
+        gated = gradients[0].new_empty((gradients[0].size(0), weight2.size(-1)))
         into = gradients[0].new_empty((gradients[0].size(0), weight1.size(-1)))
-        _products(_rows(wide), _columns(ctx.first), how, torch.split(into, counts))
-        for outputs, inputs, weight in ((gradient, ctx.gated, weight2), (wide, ctx.own, weight1)):
-            _products(_columns(outputs), _columns(inputs), how, _matrices(weight.main_grad))
+        if how.name == "mxfp8":
+            if weight1.size(-2) == 2 * weight2.size(-1):
+                _gated_gradient(whole.along_rows, weight2, ctx.stashed[0])
+            else:
+                _grouped(weight2, weight2.size(-2), gated)
+            _grouped(weight1, weight1.size(-2), into)
+            for weight in (weight2, weight1):
+                _grouped_gradient(weight, gradients[0].size(0))
+        else:
+            _products(_rows(gradient), _columns(ctx.second), how, torch.split(gated, counts))
+            _products(_rows(wide), _columns(ctx.first), how, torch.split(into, counts))
+            for outputs, inputs, weight in ((gradient, ctx.gated, weight2), (wide, ctx.own, weight1)):
+                _products(_columns(outputs), _columns(inputs), how, _matrices(weight.main_grad))
+        for weight in (weight1, weight2):
             weight.grad_added_to_main_grad = True
         return into, ctx.probs, None, None, None, *(unused(weight.shape).detach() for weight in ctx.weights)
+
+
+def _grouped(weight: torch.Tensor, inner: int, made: torch.Tensor) -> None:
+    """cuDNN's product of rows [rows, inner] and `weight` [experts, .., ..] into `made` [rows, outer]."""
+    given = [spec(BYTE, made.size(0), inner), spec(BYTE, *weight.shape), made]
+    operator("cute::grouped_gemm_quant", given, lambda: launch("grouped_gemm_quant", TILES))
+
+
+def _grouped_gradient(weight: torch.Tensor, rows: int) -> None:
+    """cuDNN's product of `rows` rows of gradients and inputs into the gradient of `weight` [experts, outer, inner]."""
+    _, outer, inner = weight.shape
+    given = [spec(BYTE, rows, outer), spec(BYTE, rows, inner), weight.main_grad]
+    operator("cute::grouped_gemm_wgrad", given, lambda: launch("grouped_gemm_wgrad", TILES))
 
 
 def _gated_gradient(gradient: torch.Tensor, weight: torch.Tensor, inputs: torch.Tensor) -> None:

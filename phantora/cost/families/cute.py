@@ -27,6 +27,11 @@ The published time of 268 M elements (M 32,768, K 8,192, N 4,096) gives 2.1 on a
 product alone takes nearly as long (github.com/NVIDIA/cudnn-frontend, benchmark/cutedsl_fusion_kernels, 1.23.0). The six
 products of a layer of 64 experts (262,144 rows, 2,560 x 1,280) take 6.9 ms on a GB200 with it and 5.4 ms without;
 7.4 ms are published (github.com/marin-community/marin, issue 7282)."""
+GROUPED = "grouped_gemm"
+"""In the names of cuDNN's products of all experts in one kernel."""
+GROUPED_SHARE = 0.77
+"""Of the rate of a product: 0.71 on a GB200, 0.83 on a GB300, by the published times of 8 experts with 4,096 rows,
+K 8,192 and N 4,096 (`srelu`, the same benchmark)."""
 BIAS = 1.12
 """Time with gradients of biases over that without: 155.6 and 139.0 us on a B200 (cudnn-frontend, pull request 322)."""
 
@@ -41,6 +46,8 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     given = on_gpu(signature.args)
     if GATED_GRADIENT in name and (gated := gated_gradient(given)):
         return _of_gradient(machine, gated, float(sum(map(traffic, given))))
+    if GROUPED in name and (every := product_of_experts(given)):
+        return _of_experts(machine, every, float(sum(map(traffic, given))))
     moved = float(sum(map(traffic, given)))
     whole = Estimate(machine.memory_ns(moved) + max(0, len(kernels) - 1) * machine.fit.floor_ns, moved, error=ERROR)
     product = product_among(given)
@@ -73,7 +80,7 @@ def gated_gradient(given: list[TensorSpec]) -> GatedGradient | None:
     experts = next((prod(shape) // (n * k) for shape in narrow if len(shape) == 3 and k and {n, k} <= {*shape}), 1)
     if not k or both % 2:
         return None
-    product = gemm.Product(max(1, m // experts), n, k, batch=experts, dtype="float8_e4m3fn", in_bytes=1, out_bytes=2)
+    product = _narrow(max(1, m // experts), n, k, experts)
     return GatedGradient(product, m * both, any(prod(shape) == experts * both for shape in wide))
 
 
@@ -81,8 +88,38 @@ def _of_gradient(machine: Machine, gated: GatedGradient, moved: float) -> Estima
     """The longest of its bytes, its product, and the work of its epilogue, which runs next to the product."""
     ns, tiles = gemm.plan(machine, gated.product)
     epilogue = machine.fit.floor_ns + gated.elements / (GRADIENTS_PER_NS * machine.gpu.sms)
-    ns = max(machine.memory_ns(moved), ns, epilogue) * (BIAS if gated.biased else 1.0)
+    ns = max(machine.memory_ns(moved), ns / GROUPED_SHARE, epilogue) * (BIAS if gated.biased else 1.0)
     p = gated.product
+    return Estimate(ns, moved, error=PRODUCT_ERROR, flops=p.flops, format=p.dtype, tiles=tiles, cls="gemm")
+
+
+def product_of_experts(given: list[TensorSpec]) -> gemm.Product | None:
+    """Reads rows (m, k) and weights of experts, k and n in any order; or gradients of outputs (m, n) and inputs (m, k)
+    that make gradients of weights. None if these are not among `given`."""
+    shapes = [tuple(size for size in t.shape if size > 1) for t in given]
+    narrow = [shape for t, shape in zip(given, shapes, strict=True) if item_bytes(t.dtype) < 2]
+    rows, weights = ([shape for shape in narrow if len(shape) == size] for size in (2, 3))
+    if rows and weights and rows[0][1] in weights[0]:
+        (m, k), every = rows[0], prod(weights[0])
+        experts = next((size for size in weights[0] if size != k and m % size == 0 and every // (k * size) > size), 0)
+        if experts:
+            return _narrow(m // experts, every // (k * experts), k, experts)
+    made = [shape for shape in shapes if len(shape) == 3]
+    if len(rows) > 1 and made and rows[0][0] == rows[1][0]:
+        (m, n), (_, k) = rows[:2]
+        experts = prod(made[0]) // (n * k)
+        return _narrow(n, k, m // experts, experts) if experts else None
+    return None
+
+
+def _narrow(m: int, n: int, k: int, experts: int) -> gemm.Product:
+    return gemm.Product(m, n, k, batch=experts, dtype="float8_e4m3fn", in_bytes=1, out_bytes=2)
+
+
+def _of_experts(machine: Machine, p: gemm.Product, moved: float) -> Estimate:
+    """The longer of its bytes and its product."""
+    ns, tiles = gemm.plan(machine, p)
+    ns = max(machine.memory_ns(moved), ns / GROUPED_SHARE)
     return Estimate(ns, moved, error=PRODUCT_ERROR, flops=p.flops, format=p.dtype, tiles=tiles, cls="gemm")
 
 
