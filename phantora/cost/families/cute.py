@@ -30,7 +30,7 @@ products of a layer of 64 experts (262,144 rows, 2,560 x 1,280) take 6.9 ms on a
 GROUPED = "grouped_gemm"
 """In the names of cuDNN's products of all experts in one kernel."""
 GROUPED_SHARE = 0.77
-"""Of the rate of a product: 0.71 on a GB200, 0.83 on a GB300, by the published times of 8 experts with 4,096 rows,
+"""Part of a product's rate: 0.71 on a GB200, 0.83 on a GB300, by the published times of 8 experts with 4,096 rows,
 K 8,192 and N 4,096 (`srelu`, the same benchmark)."""
 BIAS = 1.12
 """Time with gradients of biases over that without: 155.6 and 139.0 us on a B200 (cudnn-frontend, pull request 322)."""
