@@ -3,13 +3,16 @@
     python tests/matrix.py --torch 2.9.1 2.11.0 2.14.1 2.15.0 --tier samples
     python tests/matrix.py --torch 2.14.1 --python python3.10 python3.13 --tier stubs --folder /tmp/matrix
     python tests/matrix.py --torch newest --tier short --only-torch
+    python tests/matrix.py --lowest --tier unit
 
 PyPI's wheels decide the CUDA version (torch 2.9 and 2.10: 12, later: 13); another one comes by `--pip-arguments`, as
 ``--index-url https://download.pytorch.org/whl/cu126``. Tiers: `stubs` builds the libraries and runs their tests,
 `ranks` those of whole runs, `samples` runs samples on few simulated GPUs and prints step times and memory side by side,
 `short` some of the first and one sample. An environment takes about 6 GB and is kept if `--folder` names a place for
 it. With `--only-torch` it takes 1 GB: torch's wheel and CUDA's headers are installed, the rest is that of the running
-interpreter, and NVIDIA's libraries are left out, since the stubs stand for them. Status 1 if anything failed.
+interpreter, and NVIDIA's libraries are left out, since the stubs stand for them. With `--lowest` it takes 0.2 GB: the
+running interpreter's packages, but of what Phantora needs next to torch the lowest versions that it lets in. Status 1
+if anything failed.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import requires
+from importlib.metadata import requires, version
 from pathlib import Path
 
 from phantora.run_process import PHANTORA
@@ -36,6 +39,12 @@ NEWEST = "newest"
 """The newest torch that the package lets in and pip finds; `.ci/run` tries it next to the tested default."""
 NEEDED = ("pytest>=8", "pytest-xdist>=3.5", "hypothesis>=6", "torchvision")
 TESTS = {
+    "unit": (
+        "tests/unit",
+        "tests/trace",
+        "-k",
+        "not mlflow_reads_its_runs",  # SciPy, which it imports, wants a newer numpy than the lowest
+    ),
     "stubs": (
         "tests/stubs/test_build.py",
         "tests/unit/test_rank_runtime.py",
@@ -109,20 +118,46 @@ def environment(folder: Path, torch: str, python: str, pip_arguments: Sequence[s
 def only_torch(folder: Path, torch: str) -> Path:
     """The interpreter of an environment with `torch` that takes all other packages from the running one."""
     made = folder / f"torch-{torch}-only"
-    interpreter = made / "bin" / "python"
     if not (made / "ready").exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(made)], check=True)
-        packages = Path(sysconfig.get_path("purelib", vars={"base": str(made)}))
-        (packages / "running.pth").write_text(sysconfig.get_path("purelib") + "\n")  # behind this one's own
-        pip = ("-m", "pip", "--python", str(interpreter), "install", "--quiet", "--no-deps", "--no-compile")
-        _install([sys.executable, *pip, f"torch=={torch}"])
+        packages = _layer(made)
+        _install_alone(made, f"torch=={torch}")
         cuda = re.search(r"^cuda[^=\n]*= '([\d.]+)'", (packages / "torch" / "version.py").read_text(), re.MULTILINE)
         if cuda is None:
             raise RuntimeError(f"torch {torch} is built without CUDA")
         suffix = "-cu12" if cuda[1].startswith("12.") else ""
-        _install([sys.executable, *pip, f"nvidia-cuda-runtime{suffix}=={cuda[1]}.*"])
+        _install_alone(made, f"nvidia-cuda-runtime{suffix}=={cuda[1]}.*")
         (made / "ready").touch()
-    return interpreter
+    return _interpreter(made)
+
+
+def lowest(folder: Path) -> Path:
+    """The interpreter of an environment with the lowest dependencies, which takes all other packages from the running
+    one."""
+    made = folder / "lowest"
+    if not (made / "ready").exists():
+        _layer(made)
+        bounds = (re.fullmatch(r"([\w.-]+)>=([\d.]+)", one) for one in requires("phantora") or ())
+        _install_alone(made, *(f"{bound[1]}=={bound[2]}" for bound in bounds if bound is not None))
+        (made / "ready").touch()
+    return _interpreter(made)
+
+
+def _layer(made: Path) -> Path:
+    """Makes an environment whose own packages stand before those of the running one; the folder of its own."""
+    subprocess.run([sys.executable, "-m", "venv", "--clear", "--without-pip", str(made)], check=True)
+    packages = Path(sysconfig.get_path("purelib", vars={"base": str(made)}))
+    (packages / "running.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    return packages
+
+
+def _interpreter(made: Path) -> Path:
+    return made / "bin" / "python"
+
+
+def _install_alone(made: Path, *packages: str) -> None:
+    """Installs packages without what they need."""
+    pip = ("-m", "pip", "--python", str(_interpreter(made)), "install", "--quiet", "--no-deps", "--no-compile")
+    _install([sys.executable, *pip, *packages])
 
 
 def _install(command: Sequence[str]) -> None:
@@ -191,19 +226,23 @@ def main() -> int:
     parser.add_argument("--python", nargs="+", default=[sys.executable], help="interpreters")
     parser.add_argument("--tier", nargs="+", choices=(*TESTS, "samples"), default=["stubs", "samples"])
     parser.add_argument("--only-torch", action="store_true", help="take all but torch from the running environment")
+    parser.add_argument("--lowest", action="store_true", help="the running torch with the lowest other dependencies")
     parser.add_argument("--folder", type=Path, help="where the environments are kept")
     parser.add_argument("--pip-arguments", default="", help="for installing torch, in one word")
     options = parser.parse_args()
     results = []
     with tempfile.TemporaryDirectory(prefix="phantora-matrix-") as temporary:
         folder = (options.folder or Path(temporary)).resolve()
-        for torch in (newest() if torch == NEWEST else torch for torch in options.torch):
+        versions = (newest() if torch == NEWEST else torch for torch in options.torch)
+        for torch in (version("torch"),) if options.lowest else versions:
             for python in options.python:
                 result = Result(torch, python)
                 results.append(result)
                 began = time.monotonic()
                 try:
-                    if options.only_torch:
+                    if options.lowest:
+                        interpreter = lowest(folder)
+                    elif options.only_torch:
                         interpreter = only_torch(folder, torch)
                     else:
                         interpreter = environment(folder, torch, python, shlex.split(options.pip_arguments))

@@ -98,10 +98,10 @@ def _no_such_option(error: click.ClickException) -> str:
         given = next((name for name in error.param.opts if name in sys.argv), None)
         if given is not None:
             return f"{given} stands behind the script, which gets all that follows it; write {given} before the script"
-    if not isinstance(error, click.NoSuchOption) or not error.possibilities:
+    if not isinstance(error, click.NoSuchOption):
         return error.format_message().removesuffix(".")
-    close = difflib.get_close_matches(error.option_name, error.possibilities, 1, 0.0)
-    return f"no option {error.option_name!r}; did you mean {close[0]}?"
+    close = difflib.get_close_matches(error.option_name, error.possibilities or (), 1, 0.0)
+    return f"no option {error.option_name!r}" + (f"; did you mean {close[0]}?" if close else "")
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

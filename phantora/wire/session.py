@@ -211,7 +211,7 @@ class Session:
         self._ring("doorbell")
 
     def _ring(self, bell: str) -> None:
-        self.header[bell] += 1
+        self.header[bell] = (int(self.header[bell]) + 1) % (1 << 32)  # numpy 1 casts no sum to 32 bits by itself
         fields = layout.dtype(layout.Header).fields
         assert fields is not None
         self._wake([int(fields[bell][1])])

@@ -31,6 +31,7 @@ from phantora.trace.diff.render import render
 from phantora.trace.diff.traits import products_share_sizes
 from phantora.trace.reader import open_log
 from phantora.wire import layout
+from tests.support.command_line import runner
 from tests.support.fakelog import METADATA, FakeRun, Kind, small_run
 from tests.support.trace_processor import ask
 
@@ -150,7 +151,7 @@ def training(**given: Any) -> FakeRun:
 
 
 def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(diff, [str(argument) for argument in arguments])
+    return runner().invoke(diff, [str(argument) for argument in arguments])
 
 
 @pytest.fixture(scope="module")
@@ -210,7 +211,7 @@ def test_memory_and_variables_are_named(tmp_path: Path, base: Path, change: str)
     other = training(**arguments).write(tmp_path / "run.arrow")
     first = invoke(base, other).output.splitlines()[0]
     assert text in first, first
-    failed = CliRunner().invoke(diff, [str(base), str(other), "--fail-above", "memory:5%"], standalone_mode=False)
+    failed = runner().invoke(diff, [str(base), str(other), "--fail-above", "memory:5%"], standalone_mode=False)
     assert failed.return_value == int("reserved" in arguments)
 
 
@@ -238,10 +239,10 @@ def test_gate(tmp_path: Path, base: Path) -> None:
     failed = CliRunner().invoke(diff, [str(base), str(other), "--fail-above", "1%"], standalone_mode=False)
     assert failed.return_value == 1
     assert "more than the limit of 1 %" in failed.output
-    faster = CliRunner().invoke(diff, [str(other), str(base), "--fail-above", "1%"], standalone_mode=False)
+    faster = runner().invoke(diff, [str(other), str(base), "--fail-above", "1%"], standalone_mode=False)
     assert faster.return_value == 0
     with pytest.raises(PhantoraError, match="write it like 2%"):
-        CliRunner().invoke(diff, [str(base), str(other), "--fail-above", "much"], catch_exceptions=False)
+        runner().invoke(diff, [str(base), str(other), "--fail-above", "much"], catch_exceptions=False)
 
 
 def test_page_and_timeline(tmp_path: Path, base: Path) -> None:
@@ -492,13 +493,13 @@ def test_throughput_and_other_metrics(tmp_path: Path) -> None:
 
     def status(*arguments: object) -> object:
         words = [str(argument) for argument in arguments]
-        return CliRunner().invoke(diff, words, standalone_mode=False).return_value
+        return runner().invoke(diff, words, standalone_mode=False).return_value
 
     assert status(a, b, "--fail-above", "2%") == 1  # a step takes longer
     assert status(a, b, "--fail-above", "tokens:2%") == 0  # but more tokens are done
     assert status(b, a, "--fail-above", "tokens:2%") == 1
     with pytest.raises(PhantoraError, match="do not show mfu"):
-        CliRunner().invoke(diff, [str(a), str(b), "--fail-above", "mfu:1%"], catch_exceptions=False)
+        runner().invoke(diff, [str(a), str(b), "--fail-above", "mfu:1%"], catch_exceptions=False)
 
 
 def test_tables_leave_out_what_is_small_and_agree_on_compute(tmp_path: Path) -> None:
@@ -559,10 +560,10 @@ def test_a_run_that_failed_does_not_pass_and_is_no_base(tmp_path: Path, base: Pa
     run.trailer |= {"status": 1, "error": "ValueError: no", "reason": "script failed"}
     failed = run.write(tmp_path / "failed.arrow")
     done = CliRunner().invoke(diff, [str(base), str(failed), "--fail-above", "50%"], standalone_mode=False)
-    assert done.return_value == 1 and "the run failed: " in done.stderr
+    assert done.return_value == 1 and "the run failed: " in done.output
     assert done.stdout.startswith("b failed: ") and "Of the steps before: " in done.stdout
     with pytest.raises(PhantoraError, match="of a run that failed"):
-        CliRunner().invoke(diff, [str(failed), str(base), "--fail-above", "50%"], catch_exceptions=False)
+        runner().invoke(diff, [str(failed), str(base), "--fail-above", "50%"], catch_exceptions=False)
 
 
 def test_a_rate_is_worse_by_the_share_that_the_table_shows(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def said(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         (["train.py"], "run it with `phantora trace train.py`"),
         (["compare", "x.py", "--gpus", "H100"], "--gpus stands behind the script"),
         (["trace", "--clster", "1x1xH100", "x.py"], "no option '--clster'; did you mean --cluster?"),
-        (["analyze", "--zzz"], "No such option '--zzz' (see"),
+        (["analyze", "--zzz"], "no option '--zzz' (see"),
         (["trace", "--cluster", "1x1xH1000", "x.py"], "did you mean H100"),
         (["analyze", "nothing.arrow"], "nothing.arrow: cannot open the log"),
     ],

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 from phantora.cli.main import cli
 from phantora.errors import PhantoraError
 from phantora.framework_logs import StepLog, read_step_log
 from phantora.framework_logs.statistics import steady
+from tests.support.command_line import runner
 from tests.support.fakelog import small_run
 
 GIB = 2**30
@@ -118,12 +118,12 @@ def test_drift_and_outliers_are_named(tmp_path: Path) -> None:
 
 def validated(folder: Path, log: str, *more: str) -> Any:
     words = ["analyze", log, "--validate", str(folder / "log.txt"), *more]
-    return CliRunner().invoke(cli, words, standalone_mode=False)
+    return runner().invoke(cli, words, standalone_mode=False)
 
 
 def test_a_simulated_run_is_compared_with_the_lines(tmp_path: Path) -> None:
     log = str(small_run(steps=3).write(tmp_path / "run.arrow"))
-    report = json.loads(CliRunner().invoke(cli, ["analyze", log, "--json"]).stdout)
+    report = json.loads(runner().invoke(cli, ["analyze", log, "--json"]).stdout)
     step_ms = report["headline"]["step_time_ns"] / 1e6
     (tmp_path / "log.txt").write_text("\n".join(MEGATRON.format(n=n, step=n, ms=9.0) for n in (1, 2, 3)))
     found = json.loads(validated(tmp_path, log, "--json", "--validate-within", "1000%").stdout)["validation"]

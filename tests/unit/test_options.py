@@ -174,7 +174,7 @@ def test_wrong_values_of_keywords_are_refused(values: dict[str, Any], message: s
 def test_keywords_that_a_call_does_not_have_are_refused() -> None:
     with pytest.raises(TypeError, match="sweep: unknown options flows"):
         with_options(RunSpec(""), SWEEP, {"flows": True})
-    with pytest.raises(PhantoraError, match="No such option '--sped'"):
+    with pytest.raises(PhantoraError, match=r"No such option:? '?--sped"):
         spec_of(["--sped", "1", "train.py"])
     with pytest.raises(TypeError, match="unknown options sped"):
         phantora.run("train.py", sped=1)  # type: ignore[call-arg]
