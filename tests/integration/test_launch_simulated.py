@@ -31,18 +31,13 @@ x = torch.ones(1 << 20, device="cuda")
 def run(
     directory: Path, *arguments: str, before: Callable[[], None] | None = None, packages: str = "", shared: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """`shared`: the fork server of all tests is taken."""
+    """`shared`: the fork server of all tests is taken. Nothing is simulated again from a recording."""
+    words = ("trace", "--no-recording", *arguments)
     if shared:
-        return runs.phantora("trace", *arguments, cwd=directory, timeout=120)
+        return runs.phantora(*words, cwd=directory, timeout=120)
     own = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), packages)))}
     return subprocess.run(
-        [*PHANTORA, "trace", *arguments],
-        cwd=directory,
-        env=own,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        preexec_fn=before,
+        [*PHANTORA, *words], cwd=directory, env=own, capture_output=True, text=True, timeout=120, preexec_fn=before
     )
 
 
@@ -224,7 +219,7 @@ def test_launcher_with_cuda(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(script)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
-        [*PHANTORA, "trace", "--cluster", "2", "--", *launcher, "train.py"],
+        [*PHANTORA, "trace", "--no-recording", "--cluster", "2", "--", *launcher, "train.py"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

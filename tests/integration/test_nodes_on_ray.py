@@ -47,9 +47,15 @@ NODE: dict[str, Any] = {"num_cpus": 1, "num_gpus": 0, "memory": 1 << 30, "object
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
-    made = _started()
-    yield made
-    made.shutdown()
+    """A node of Ray in this process takes SIGTERM: what is forked later would drain that node in place of ending."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        made = _started()
+        signal.signal(signal.SIGTERM, handler)
+        yield made
+        made.shutdown()
+    finally:
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _started() -> Any:

@@ -209,7 +209,7 @@ def unwaited(directory: Path, pulse_ns: int, disturb: Callable[[int], object] | 
     (directory / "unwaited.py").write_text(UNWAITED)
     arguments = ["--cluster", "1x4xH100", "unwaited.py", str(SAMPLES / "llama_fsdp2.py"), *TINY]
     process = subprocess.Popen(
-        command("-o", "run.arrow", "--no-summary", *arguments),
+        command("-o", "run.arrow", "--no-summary", "--no-recording", *arguments),
         cwd=directory,
         env={**os.environ, "PULSE_NS": str(pulse_ns)},
         stdout=subprocess.DEVNULL,

@@ -70,13 +70,17 @@ def free_port() -> int:
         return int(s.getsockname()[1])
 
 
-def trace(directory: Path, *arguments: str, shared: bool = False) -> subprocess.CompletedProcess[str]:
-    """`shared`: a run whose ranks Phantora forks takes the fork server of all tests."""
+def trace(
+    directory: Path, *arguments: str, shared: bool = False, recording: bool = False
+) -> subprocess.CompletedProcess[str]:
+    """`shared`: a run whose ranks Phantora forks takes the fork server of all tests. A run with a `recording` is
+    simulated four times more, as in tests/support/runs.py."""
+    words = ("--no-summary", *(() if recording else ("--no-recording",)), *arguments)
     if shared:
-        return runs.phantora("trace", "--no-summary", *arguments, cwd=directory, timeout=300)
+        return runs.phantora("trace", *words, cwd=directory, timeout=300)
     own = {"PYTHONPATH": os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))}
     return subprocess.run(
-        [*PHANTORA, "trace", "--no-summary", *arguments],
+        [*PHANTORA, "trace", *words],
         cwd=directory,
         env={**os.environ, **own},
         capture_output=True,
@@ -137,7 +141,7 @@ def test_gpus_serve_one_process_after_the_other(tmp_path: Path) -> None:
     """Workers are started twice; the second ones begin when the first are done, and the log can be replayed."""
     (tmp_path / "twice.py").write_text(FORKED)
     ports = str(free_port()), str(free_port())
-    done = trace(tmp_path, "--cluster", "1x3xH100", "-o", "run.arrow", "twice.py", "3,2", *ports)
+    done = trace(tmp_path, "--cluster", "1x3xH100", "-o", "run.arrow", "twice.py", "3,2", *ports, recording=True)
     assert done.returncode == 0, done.stderr
     assert len(re.findall(r"<\d 3.0>", done.stdout)) == 2 and len(re.findall(r"<\d 6.0>", done.stdout)) == 3
     assert kernels_of(tmp_path / "run.arrow") == {0: 2, 1: 2, 2: 1}
@@ -276,7 +280,9 @@ def test_a_worker_that_is_killed_leaves_its_memory(tmp_path: Path) -> None:
         "use = 'import os, torch; x = torch.zeros(64 << 20, device=\"cuda\"); x.add_(1); torch.cuda.synchronize()'\n"
         "subprocess.run([sys.executable, '-c', use + '; os.kill(os.getpid(), 9)'])\n"
     )
-    done = trace(tmp_path, "--cluster", "1x1xH100", "-o", "run.arrow", "--", sys.executable, "driver.py")
+    done = trace(
+        tmp_path, "--cluster", "1x1xH100", "-o", "run.arrow", "--", sys.executable, "driver.py", recording=True
+    )
     assert done.returncode == 0, done.stderr
     log = open_log(tmp_path / "run.arrow")
     assert log.trailer["device_memory_bytes"] > 256 << 20
