@@ -48,6 +48,7 @@ from phantora.trace.analysis.analyze import Filters, analyze
 from phantora.trace.analysis.energy import priced
 from phantora.trace.analysis.fit import MARGIN
 from phantora.trace.analysis.report import Report
+from phantora.trace.analysis.summary import error_bar
 from phantora.trace.analysis.tables import tables
 from phantora.trace.analysis.units import amount, duration, size
 from phantora.trace.reader import Log, open_log
@@ -180,7 +181,7 @@ class Run:
 
     def _facts(self) -> list[tuple[str, str]]:
         h, found = self.report.headline, self.summary()
-        bar = "" if h.error is None or h.error_above is None else f" -{h.error:.1%} +{h.error_above:.1%}"
+        bar = "" if h.error is None or h.error_above is None else f" {error_bar(h.error, h.error_above)}"
         facts = [("step", f"{duration(h.step_time)}{bar}"), ("steady steps", str(h.steps))]
         if h.mfu is not None:
             facts.append(("MFU", f"{h.mfu:.1%}"))

@@ -25,7 +25,7 @@ class Replays:
         self._setup = replace(setup, spec=replace(setup.spec, output=output, profile=TABLES))
         assert simulation.again is not None
         self._again = simulation.again
-        self._all_rows = all_rows  # a whole run as the step has the extent of all its rows
+        self.all_rows = all_rows  # a whole run as the step has the extent of all its rows
 
     @contextmanager
     def run(self, recorded: Recorded) -> Iterator[tuple[Log, Powers]]:
@@ -34,7 +34,7 @@ class Replays:
         from phantora.sim.replay import Replayer
 
         with unnamed("phantora-again") as path:  # a folder would stay where the run is killed
-            again = self._again(path, self._setup, replace(recorded, brief=not self._all_rows))
+            again = self._again(path, self._setup, replace(recorded, brief=not self.all_rows))
             assert isinstance(again.simulator, Replayer)
             try:
                 again.simulator.run()

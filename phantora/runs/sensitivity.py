@@ -88,7 +88,8 @@ def simulated_again(
 
     `settled`, where power limits the run: ns of the settled steps by number, and where the time of a steady one goes.
     `host_sensitivity`: ns of settled steps by factor on the host's time, and between which factors hosts lie that pass
-    for this one. `skipped` in either is the reason why there is none. Without `hosts` the first alone."""
+    for this one. `skipped` in either is the reason why there is none. Without `hosts` the others alone.
+    `without_stragglers`: by rank with a factor of ``--straggler`` the share of a settled step that passes by it."""
     log, spec, host = simulation.log, setup.spec, setup.cluster.host
     if log is None or not log.rows or not recorded.records:
         return {}
@@ -116,6 +117,9 @@ def simulated_again(
     if spec.output.samples:
         settled_part = replace(part, recorded=replace(part.recorded, power=settled.powers))
         found["spread"] = sampled(replays, setup, settled_part.recorded, settled_part.counted(own), part.by)
+    if setup.what_if.straggler:
+        own_times = {number: settled.times[number] for number in part.counted(own) if number in settled.times}
+        found["without_stragglers"] = _without_stragglers(simulation, setup, part, own_times, replays.all_rows)
     if hosts:
         part = replace(part, recorded=replace(part.recorded, power=settled.powers))
         found["host_sensitivity"] = about | _on_hosts(replays, part, settled.times, host.spread)
@@ -216,6 +220,20 @@ def _settled(replays: Replays, part: _Part, expected: Times | None = None) -> _S
 def _equal(times: Times, others: Times, share: float) -> bool:
     """True for the same steps, none of which differs by more than `share`."""
     return times.keys() == others.keys() and all(abs(times[n] - ns) <= share * ns for n, ns in others.items())
+
+
+def _without_stragglers(
+    simulation: Simulation, setup: Setup, part: _Part, own: Times, all_rows: bool
+) -> dict[str, float]:
+    """By rank: share of the steps `own` that they are shorter by if the rank's kernels take their own time."""
+    found = {}
+    for rank in {one.rank: None for one in setup.what_if.straggler}:
+        others = tuple(one for one in setup.what_if.straggler if one.rank != rank)
+        healed = replace(setup, what_if=replace(setup.what_if, straggler=others))
+        times = _settled(Replays(simulation, healed, all_rows=all_rows), part)
+        if times is not None and own.keys() <= times.times.keys():
+            found[str(rank)] = 1 - sum(times.times[number] for number in own) / sum(own.values())
+    return found
 
 
 def _on_hosts(replays: Replays, part: _Part, own: Times, spread: Sequence[float]) -> dict[str, Any]:

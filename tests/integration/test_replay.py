@@ -16,6 +16,7 @@ from phantora.cli.diff import diff
 from phantora.cli.view import site_of
 from phantora.trace.analysis.analyze import Filters, analyze
 from phantora.trace.analysis.steps import find_steps
+from phantora.trace.analysis.summary import held_up
 from phantora.trace.reader import open_log
 from phantora.trace.schema import METADATA_KEY
 from tests.support.runs import SAMPLES, Run, phantora, trace
@@ -96,6 +97,14 @@ def test_what_if_of_the_page_is_a_replay(run: Run, tmp_path: Path) -> None:
     found = orjson.loads(site_of(str(run.log), None, Filters()).what_if("a", {"straggler": "1.5"}))
     slow = again(run, tmp_path, "--straggler", "rank=0:1.5")
     assert found["times"]["time"] == analyze(open_log(slow), details=False).steady.time
+
+
+def test_the_gain_without_a_straggler_is_that_of_the_run_without_it(run: Run, tmp_path: Path) -> None:
+    slow = analyze(open_log(again(run, tmp_path, "--straggler", "rank=1:1.3")), details=False)
+    (late,) = (delay for delay in slow.delays if delay.rank == 1)
+    gain = slow.steady.time - analyze(open_log(run.log), details=False).steady.time
+    assert late.gain == pytest.approx(gain, rel=0.03) and gain > 0.1 * slow.steady.time
+    assert f"without its factor the step takes {100 * late.gain / slow.steady.time:.1f} % less" in held_up(slow)
 
 
 def test_what_cannot_be_replayed_is_said_in_one_line(run: Run, tmp_path: Path) -> None:

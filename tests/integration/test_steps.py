@@ -112,3 +112,24 @@ def test_a_batch_that_the_cpu_draws_is_named_with_its_line(tmp_path: Path) -> No
     found = analyze(open_log(trace(tmp_path, "--cluster", "1x1xH100", "drawn.py").log))
     assert "(most in CPU operators at drawn.py:4)" in dict(lines(found))["HELD UP"]
     assert "OMP_NUM_THREADS" in dict(answer(found))["NEXT"]
+    drawn = next(row for row in found.host_operators if row.name == "CPU operators at drawn.py:4")
+    assert drawn.count == 8 and drawn.time is not None and drawn.time > 0.5 * found.steady.time
+
+
+def test_an_optimizer_on_the_cpu_and_copies_to_it_are_named(tmp_path: Path) -> None:
+    (tmp_path / "offloaded.py").write_text(
+        "import torch\n"
+        "w = torch.nn.Linear(4096, 4096, device='cuda')\n"
+        "copy = [p.detach().cpu().requires_grad_() for p in w.parameters()]\n"
+        "optimizer = torch.optim.Adam(copy, foreach=False)\n"
+        "for _ in range(5):\n"
+        "    w(torch.ones(64, 4096, device='cuda')).sum().backward()\n"
+        "    for c, p in zip(copy, w.parameters()):\n"
+        "        c.grad, p.grad = p.grad.cpu(), None\n"
+        "    optimizer.step()\n"
+    )
+    found = analyze(open_log(trace(tmp_path, "--cluster", "1x1xH100", "offloaded.py").log))
+    waits = {wait.name: wait.time for wait in found.host_waits}
+    assert {"Optimizer.step on the CPU", "aten::copy_"} <= set(waits)
+    assert "the GPU waits for the host, most in" in " ".join(found.details.findings if found.details else [])
+    assert "keep the optimizer's state on the GPU" in dict(answer(found))["NEXT"]

@@ -49,7 +49,7 @@ def _step(report: Report, said: dict[str, str], printed: str, data: dict[str, An
     time = report.headline.step_time
     assert report.steady.time == time == data["headline"]["step_time_ns"] == data["steady"]["time_ns"]
     assert json.loads(json.dumps(data)) == data
-    if report.host_operators or report.details is None or (report.details.fit and not report.details.fit.fits):
+    if report.without_gpu or report.details is None or (report.details.fit and not report.details.fit.fits):
         return
     number, unit = _NUMBER.findall(said["STEP"])[0]
     assert float(number) * _TIMES[unit] == pytest.approx(time, rel=0.05), said["STEP"]
@@ -68,7 +68,8 @@ def _delays(report: Report, said: dict[str, str], printed: str) -> None:
     missing = whole - report.steady.compute
     assert sum(delay.time for delay in report.delays) == pytest.approx(missing, abs=1e-3 * whole + 1)
     rows = _rows(printed, "Time without compute")
-    held_up = re.sub(r" \([^()]*\)", "", said.get("HELD UP", ""))
+    total, _, held_up = re.sub(r" \([^()]*\)", "", said.get("HELD UP", "")).rpartition(" % of the step: ")
+    assert not total or float(total) == pytest.approx(100 * missing / whole, abs=0.06)
     for name, share in re.findall(r"([^,]+?) ([\d.]+) %(?:, |$)", held_up):
         assert any(row.startswith(name) and f" {share}%" in row for row in rows), (name, share, rows)
 
@@ -96,14 +97,14 @@ def _page(report: Report, said: dict[str, str], printed: str) -> None:
     assert shown["steady"] == encode(report.steady, units=False)
     delays = {delay["name"]: f"{100 * delay['time'] / whole:.1f}" for delay in shown["delays"]} if whole else {}
     losses = {loss["name"]: f"{100 * loss['share']:.1f}" for loss in shown["losses"]}
-    held_up = re.sub(r" \([^()]*\)", "", said.get("HELD UP", ""))
+    held_up = re.sub(r" \([^()]*\)", "", said.get("HELD UP", "")).rpartition(" % of the step: ")[2]
     for name, share in re.findall(r"([^,]+?) ([\d.]+) %(?:, |$)", held_up):
         assert delays[name.strip()] == share
     for kind in re.findall(r"\((.*?)\)", said.get("LOST", "")):
         for name, share in re.findall(r"([\w ]+?) ([\d.]+)(?:, |$)", kind):
             assert losses[name.strip()] == share
     for line in shown["details"]["findings"]:
-        assert line in printed or report.host_operators
+        assert line in printed or report.without_gpu
     assert set(data["mean"]) <= {step.number for step in report.steps if not step.note or report.headline.steps == 0}
 
 

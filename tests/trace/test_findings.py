@@ -155,7 +155,7 @@ def test_rollouts_between_updates_count_in_the_mean_of_the_run(tmp_path: Path) -
     report = analyze(open_log(run.write(tmp_path / "run.arrow")), details=False)
     assert report.headline.apart == {"start-up": [1], "more work": [3, 6]}
     assert report.headline.step_time == STEP and report.headline.mean == 2 * STEP
-    assert "2.00 ms with more work" in dict(lines(report))["STEP"]
+    assert "2.00 ms on average with more work" in dict(lines(report))["STEP"]
 
 
 def test_steps_that_get_longer_are_none_of_them_outliers(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_straggler(tmp_path: Path) -> None:
     assert words(report) == [
         "Straggler: rank 2 comes last in 1 collectives (100.0% of all lateness); waiting for late ranks costs "
         "300.00 us of a step (30.0%); its kernels take 80.0% longer than those of the median rank, 400.00 us a step "
-        "(40.0%), the least that fixing it gains.",
+        "(40.0%); fixing it gains as much at least.",
         "Exposed transfers: communication that no compute hides takes 100.00 us of a step (10.0%; 40.0% with waits for "
         "ranks), most in "
         "all_reduce of dp: ranks 0-3 (100.00 us); a call of 1.0 MiB takes 100.00 us at 16 GB/s of bus bandwidth; "

@@ -53,7 +53,9 @@ def test_a_host_that_decides_is_named(tmp_path: Path) -> None:
     kernels = [("gemm", "aten::mm", "[8, 8]")]
     assert "HOST" not in dict(lines(report_of(tmp_path, kernels, slower=1.1)))
     found = dict(lines(report_of(tmp_path, kernels, slower=1.2)))
-    assert found["HOST"] == "limits the step and its range; slowest rank x 1.17 (rank_spread)"
+    assert found["HOST"] == (
+        "a slower one would limit the step, and widens its error bar; slowest rank x 1.17 (rank_spread)"
+    )
 
 
 def test_one_operator_is_wrong_each_time_that_it_runs(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from phantora.trace.analysis.findings import findings
 from phantora.trace.analysis.fold_imbalance import FoldImbalance
 from phantora.trace.analysis.garbage import collections
 from phantora.trace.analysis.host_memory import host_memory
-from phantora.trace.analysis.host_operators import host_operators
+from phantora.trace.analysis.host_operators import cpu_operators, host_operators
 from phantora.trace.analysis.host_waits import HostWaits
 from phantora.trace.analysis.hosts import other_hosts
 from phantora.trace.analysis.links import Links
@@ -314,9 +314,15 @@ class _Pass:
             by_class=_shares([rank.by_class for rank in ranks]),
             by_provenance=_shares([rank.by_provenance for rank in ranks]),
             exposure=exposure,
-            host_waits=self.host_waits.report(steady),
+            host_waits=self.host_waits.report(steady, self.log, self.ranks),
             delays=delays(
-                steady, exposure, self.exposures.late, slower, self._waits_unknown(exposure), self.log.metadata.gpu_of
+                steady,
+                exposure,
+                self.exposures.late,
+                slower,
+                self._waits_unknown(exposure),
+                self.log.metadata.gpu_of,
+                self.log.trailer.get("without_stragglers", {}),
             ),
             losses=losses(steady, self.work.kernel_classes(), peak),
             mfu=self._mfu(peak),
@@ -332,8 +338,11 @@ class _Pass:
         report.peak, report.growth = peak_and_growth(self.log, self.ranks, self.steps, self.annotations)
         if self.steps.source == "run" and not report.by_class:
             report.host_operators = host_operators(self.log, self.ranks)
-            if report.host_operators:
+            report.without_gpu = bool(report.host_operators)
+            if report.without_gpu:
                 _without_gpu(report)
+        if not report.without_gpu:
+            report.host_operators = cpu_operators(self.annotations)
         if self.details:
             report.details = self._details(report)
         return report

@@ -26,10 +26,12 @@ def delays(
     slower: Mapping[int, float],
     waits: bool = False,
     gpu_of: Callable[[int], str] = lambda rank: "",
+    healed: Mapping[str, float] | None = None,
 ) -> list[Delay]:
     """The rows of a steady step, longest first; their sum is ``steady.time - steady.compute``. `late`: ns that ranks
     came last, on any scale. `slower`: as :class:`SlowerRanks` gives it. `waits`: the log does not tell when the last
-    rank arrived, so transfers include waits. `gpu_of`: the kind of a rank's GPU, where there are several."""
+    rank arrived, so transfers include waits. `gpu_of`: the kind of a rank's GPU, where there are several. `healed`: by
+    rank the share of a step that its factor of ``--straggler`` costs."""
     found: list[Delay] = []
     for cause, time in steady.stalls.items():
         if cause == "transfer":
@@ -38,6 +40,9 @@ def delays(
             found += _late_ranks(time, late, slower, gpu_of)
         else:
             found.append(Delay(_NAMES.get(cause, cause), cause, time))
+    for delay in found:
+        if healed and (share := healed.get(str(delay.rank))) is not None:
+            delay.gain = steady.time * share
     return sorted((delay for delay in found if delay.time > 0), key=lambda delay: (-delay.time, delay.name))
 
 
@@ -68,13 +73,13 @@ def _late_ranks(
         return [Delay(named, "late rank", time)]
     own = time * late[rank] / whole
     on = f" on {gpu}" if (gpu := gpu_of(rank)) else ""
-    alone = Delay(f"late rank {rank}{on}", "late rank", own, slower.get(rank, 0.0), rank)
+    alone = Delay(f"late rank {rank}{on}", "late rank", own, slower=slower.get(rank, 0.0), rank=rank)
     return [alone, Delay("other late ranks", "late rank", time - own)]
 
 
 def lost_by(delay: Delay) -> float:
     """ns of a step that a delay costs: of a late rank not the waits alone."""
-    return max(delay.time, delay.slower)
+    return delay.gain if delay.gain is not None else max(delay.time, delay.slower)
 
 
 def longest_stage(ranks: Sequence[RankReport]) -> str:

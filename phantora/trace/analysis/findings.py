@@ -55,8 +55,8 @@ def findings(report: Report, details: Details) -> list[str]:
     emit(
         "host",
         ("Host-bound" if stalls["host"] >= BOUND * whole else "Host")
-        + ": for {time} of {step} ({share}) the GPU waits for the host to launch{where}.",
-        where=most_in(report),
+        + ": for {time} of {step} ({share}) the GPU waits for the host{where}.",
+        where=most_in(report) or " to launch",
     )
     emit(
         "synchronisation",
@@ -129,10 +129,16 @@ def _longer(rank: int, report: Report) -> str:
     slower = own.slower
     if not slower:
         return ""
-    usual = kernel_time(own) / max(1, report.headline.steps) - slower
+    usual, whole = kernel_time(own) / max(1, report.headline.steps) - slower, report.steady.time
+    known = next((delay.gain for delay in report.delays if delay.rank == rank and delay.gain is not None), None)
+    gain = (
+        "; fixing it gains as much at least"
+        if known is None
+        else f"; without its factor a step takes {duration(known)} ({percent(known, whole)}) less"
+    )
     return (
         f"; its kernels take {percent(slower, usual)} longer than those of the median rank, {duration(slower)} a step "
-        f"({percent(slower, report.steady.time)}), the least that fixing it gains{_by_work(rank, report)}"
+        f"({percent(slower, whole)}){gain}{_by_work(rank, report)}"
     )
 
 

@@ -1,4 +1,5 @@
-"""Operators of the host in logs without work of a GPU: execution traces, and profiles of the CPU alone."""
+"""Operators of the host: all of logs without work of a GPU (execution traces, profiles of the CPU), else those that run
+on tensors of the CPU."""
 
 from __future__ import annotations
 
@@ -7,9 +8,11 @@ from collections.abc import Collection
 
 import numpy as np
 
+from phantora.trace.analysis.annotations import Annotations
 from phantora.trace.analysis.report import HostOperator
 from phantora.trace.reader import Log
 from phantora.trace.schema import DEVICE_KINDS
+from phantora.wire.names import CPU_OPERATORS
 
 TIMES = "times"
 """What execution traces do not have (``RunMetadata.missing``)."""
@@ -36,3 +39,19 @@ def host_operators(log: Log, ranks: Collection[int]) -> list[HostOperator]:
         for (op, shape), (count, time) in found.items()
     ]
     return sorted(rows, key=lambda row: (-(row.time or 0.0), -row.count, row.name, row.shape))
+
+
+def cpu_operators(annotations: Annotations) -> list[HostOperator]:
+    """Calls of long operators on tensors of the CPU by their line, longest first."""
+    found: dict[int, list[int]] = defaultdict(lambda: [0, 0])
+    wanted = {i for i, name in enumerate(annotations.names) if name.startswith(CPU_OPERATORS)}
+    for own in annotations.spans if wanted else ():
+        for start, end, name in own:
+            if name in wanted:
+                found[name][0] += 1
+                found[name][1] += end - start
+    rows = [
+        HostOperator(annotations.names[name].removeprefix("phantora: "), "", count, float(time))
+        for name, (count, time) in found.items()
+    ]
+    return sorted(rows, key=lambda row: (-(row.time or 0.0), row.name))

@@ -68,7 +68,7 @@ def render(report: Report, console: Console, verbose: bool = False) -> None:
     _environment(meta.get("extra", {}).get("environment", {}), console)
     if meta.get("host_mode") == REAL:
         _imported(meta.get("extra", {}).get("imported", {}), console)
-    if report.host_operators:
+    if report.without_gpu:
         _host_operators(report, console)
         return
     if report.details is not None:
@@ -307,7 +307,7 @@ def _delays(report: Report, console: Console) -> None:
         if delay.cause == "host":
             for wait in named_waits(report):
                 name = f"  in {cut(wait.name, 25)}"
-                table.add_row(name, duration(wait.time), percent(wait.time, whole), "this annotation is open meanwhile")
+                table.add_row(name, duration(wait.time), percent(wait.time, whole), "this runs meanwhile")
     console.print(table)
 
 

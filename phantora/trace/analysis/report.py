@@ -32,7 +32,7 @@ CAUSES = {
     "late rank": "a collective's kernel waits for its last rank",
     "pipeline bubble": "a send or receive waits for its partner",
     "copy": "memory copies and sets alone",
-    "host": "the host has not launched the next kernel",
+    "host": "nothing is launched: the host computes, loads data or launches slowly",
     "synchronisation": "the host has not launched it, as it waited for the GPU",
     "dependency": "the next kernel waits for an event of another stream",
     "launch gap": "between two kernels, or from a launch to its kernel",
@@ -168,19 +168,24 @@ class Delay:
     cause: str
     """Key of :data:`CAUSES`."""
     time: Ns
+    _: KW_ONLY
     slower: Ns = 0.0
     """ns by which the kernels of a late rank take longer than those of the median rank. `time` is what the ranks wait
     for it, on average; as a rule a step becomes shorter by more if it is fixed, as waiting collectives slow others."""
     rank: int | None = None
     """The late rank, of the row of one."""
+    gain: Ns | None = None
+    """ns by which a step is shorter without the factor of ``--straggler`` on a late rank's kernels, simulated; None for
+    others."""
 
 
 @dataclass
 class HostWait:
-    """Time that the GPU waits for the host while an annotation is open there. Mean per rank and step."""
+    """Time that the GPU waits for the host while an annotation is open there, or a long operator outside of those. Mean
+    per rank and step."""
 
     name: str
-    """``DataLoader``, ``Optimizer.step``, the user's own; empty outside of annotations."""
+    """``DataLoader``, ``Optimizer.step on the CPU``, ``aten::copy_``, the user's own; empty outside of these."""
     time: Ns
 
 
@@ -615,8 +620,10 @@ class Report:
     growth: Growth | None = None
     """Growth of the rank whose memory grows most from iteration to iteration; None if none does."""
     host_operators: list[HostOperator] = field(default_factory=list)
-    """Operators of a log without work of a GPU, longest or most frequent first; empty for all others. Such a log has no
-    step: its times of steps and GPUs are 0."""
+    """Operators of the host, longest or most frequent first: of a log without work of a GPU all, else those that run on
+    tensors of the CPU for 100 us or more, by line (``CPU operators at train.py:6``)."""
+    without_gpu: bool = False
+    """The log has no work of a GPU, and no step: its times of steps and GPUs are 0."""
     peak: PeakRange | None = None
     """Peak of the rank whose peak may be highest; None without memory rows."""
     details: Details | None = None

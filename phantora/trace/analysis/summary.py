@@ -26,7 +26,7 @@ from phantora.trace.analysis.units import cut, percent
 from phantora.trace.schema import REAL
 
 _MOST_CAUSES = 3
-_LINE = 90  # characters behind the word of a line
+_LINE = 110  # characters behind the word of a line
 _WORTH_NAMING = 0.005  # of a step
 _HOST_DECIDES = 0.12  # of a step
 _PEAK_DECIDED = 0.01  # of a peak
@@ -103,7 +103,7 @@ def _peak(report: Report) -> str:
 
 def _step(report: Report) -> str:
     h = report.headline
-    if report.host_operators:
+    if report.without_gpu:
         return no_kernels(report)
     if report.step_source == "run":
         return f"{rounded(h.step_time, h.error)} from first to last: no steps were found in this run"
@@ -182,8 +182,7 @@ def wide_range(report: Report) -> str:
     h = report.headline
     if h.widest in ("", "host") or not (_wide(h) or h.widest == "data"):  # HOST tells of the host
         return ""
-    bar = f"-{100 * (h.error or 0.0):.0f} % +{100 * (h.error_above or 0.0):.0f} %"
-    return f"{bar}: {narrower(h.widest)}"
+    return f"{error_bar(h.error or 0.0, h.error_above or 0.0)}: {narrower(h.widest)}"
 
 
 def narrower(widest: str) -> str:
@@ -198,7 +197,7 @@ def narrower(widest: str) -> str:
 
 
 def _host(report: Report) -> str:
-    """Line for a step that the host decides: the range of the step is one of hosts."""
+    """Line for a step that the host decides: its error bar is that of hosts."""
     hosts, time = report.headline.hosts, report.headline.step_time
     if report.metadata["host_mode"] == REAL:  # it has no range
         return ""
@@ -209,7 +208,9 @@ def _host(report: Report) -> str:
     remedy = "" if measured else f"; {_NARROWER_HOST}"
     pace = float(report.metadata.get("extra", {}).get("host", {}).get("pace", 1.0))
     slowest = f"; slowest rank x {pace:.2f} (rank_spread)" if pace > 1.005 else ""
-    what = "the step" if report.headline.widest == "data" else "the step and its range"
+    if report.steady.host < BOUND * time:
+        return f"a slower one would limit the step, and widens its error bar{slowest}{remedy}"
+    what = "the step" if report.headline.widest == "data" else "the step and its error bar"
     return f"limits {what}{slowest}{remedy}"
 
 
@@ -220,17 +221,15 @@ def host_effect(report: Report) -> float:
 
 
 def step_with_bar(h: Headline) -> str:
-    """``27.0 ms (26.3 to 28.6)``."""
-    step = rounded(h.step_time, h.error)
+    """``27.0 ms ±3 %`` or ``27.0 ms (-3 % +75 %)``: the prediction with its error bar. Of a real run ``1.60 ms (steps:
+    1 to 3.00 ms)``."""
     if h.waits is not None and h.error is None:
-        _, scale = _unit(h.step_time)
-        return f"{rounded(h.step_time, _SPREAD)} ({h.lowest / scale:.0f} to {h.highest / scale:.0f})"
+        return f"{rounded(h.step_time, _SPREAD)} (steps: {_from_to(h)})"
+    step = rounded(h.step_time, h.error)
     if h.error is None or h.error_above is None:
         return step
-    _, scale = _unit(h.step_time)
-    digits = _decimals(h.step_time / scale, h.error)
-    low, high = h.step_time * (1 - h.error) / scale, h.step_time * (1 + h.error_above) / scale
-    return f"{step} ({low:.{digits}f} to {high:.{digits}f})"
+    bar = error_bar(h.error, h.error_above)
+    return f"{step} {bar}" if bar.startswith("±") else f"{step} ({bar})"
 
 
 def _steps(h: Headline) -> list[str]:
@@ -242,7 +241,7 @@ def _steps(h: Headline) -> list[str]:
         return [f"still settling: run {ceil(h.short / h.step_time)} more steps"]
     found = [f"{h.steps} steady step{'s' * (h.steps > 1)}"]
     if h.mean > _MORE * h.step_time:
-        found.append(f"{rounded(h.mean, h.error)} with {' and '.join(_recurring(h))}")
+        found.append(f"{rounded(h.mean, h.error)} on average with {' and '.join(_recurring(h))}")
     return found
 
 
@@ -251,9 +250,14 @@ def _unequal(report: Report) -> list[str]:
     h, times = report.headline, [step.times.time for step in report.steps if not step.note]
     if h.highest <= UNEQUAL * h.lowest:
         return []
-    _, scale = _unit(h.highest)
     rise = ", each longer than the last" if times == sorted(times) else ""
-    return [f"steps differ: {h.lowest / scale:.3g} to {rounded(h.highest, _SPREAD)}{rise}"]
+    return [f"steps differ: {_from_to(h)}{rise}"]
+
+
+def _from_to(h: Headline) -> str:
+    """``10.0 to 33.8 ms``: the shortest steady step and the longest."""
+    _, scale = _unit(h.highest)
+    return f"{h.lowest / scale:.3g} to {rounded(h.highest, _SPREAD)}"
 
 
 def _recurring(h: Headline) -> list[str]:
@@ -278,21 +282,27 @@ def energy(report: Report) -> str:
 
 
 def held_up(report: Report) -> str:
-    """The causes of time without compute that take at least half a per cent of a step; most first."""
+    """``3.1 % of the step: host 2.0 %, all_reduce 0.9 %``: time without compute, and the causes that take at least half
+    a per cent of a step; most first."""
     whole = report.steady.time
     named = [delay for delay in report.delays if delay.time >= _WORTH_NAMING * whole]
     text = ", ".join(
         f"{cut(delay.name, 30)} {_share(delay.time, whole)}{_because(delay, report)}" for delay in named[:_MOST_CAUSES]
     )
-    return text or "nothing: the GPUs compute all the time"
+    if not text:
+        return "nothing: the GPUs compute all the time"
+    return f"{_share(sum(delay.time for delay in report.delays), whole)} of the step: {text}"
 
 
 def _because(delay: Delay, report: Report) -> str:
-    """`` (most in DataLoader)``, `` (rank 3 computes 2.5 times as long as others)``; of a late rank `` (costs at least
-    17.6 %)``, where it costs more than the waits."""
+    """`` (most in DataLoader)``, `` (rank 3 computes 2.5 times as long as others)``; of a late rank `` (without its
+    factor the step takes 17.6 % less)``, or `` (its kernels take 15.3 % of the step longer)`` if that is more than the
+    waits."""
     whole, parts = report.steady.time, []
-    if delay.slower > delay.time:
-        parts.append(f"costs at least {_share(delay.slower, whole)}")
+    if delay.gain is not None:
+        parts.append(f"without its factor the step takes {_share(delay.gain, whole)} less")
+    elif delay.slower > delay.time:
+        parts.append(f"its kernels take {_share(delay.slower, whole)} of the step longer")
     if delay.cause == "host" and delay.time >= BOUND * whole:
         parts.append(most_in(report).removeprefix(", "))
     if delay.cause == "pipeline bubble":
@@ -304,12 +314,18 @@ def _because(delay: Delay, report: Report) -> str:
 
 
 def lost(report: Report) -> str:
-    """Loss of kernels: ``32 % without flops (copy 11.8), 22 % below BF16's peak (gemm)``."""
-    texts = (_lost(report, *most) for most in ((2, 2), (2, 1), (1, 1)))
-    return next((text for text in texts if len(text) <= _LINE), "")
+    """Loss of kernels: ``55 % of the step: 32 % without flops (copy 11.8), 22 % below BF16's peak (gemm)``. With MFU
+    and the share of :func:`held_up` it makes up 100 %."""
+    whole = f"{100 * sum(loss.share for loss in report.losses):.0f} % "
+    for most in ((2, 2), (2, 1), (1, 1)):
+        parts = _lost(report, *most)
+        text = f"{whole}of the step: {', '.join(parts).removeprefix(whole if len(parts) == 1 else '')}"
+        if parts and len(text) <= _LINE:
+            return text
+    return ""
 
 
-def _lost(report: Report, most_without: int, most_below: int) -> str:
+def _lost(report: Report, most_without: int, most_below: int) -> list[str]:
     parts = []
     kinds = ((False, "without flops", most_without), (True, f"below {_peak_of(report)}", most_below))
     for flops, what, most in kinds:
@@ -322,7 +338,7 @@ def _lost(report: Report, most_without: int, most_below: int) -> str:
     again = sum(loss.share for loss in report.losses if loss.name == RECOMPUTED_LAYERS)
     if again >= _WORTH_NAMING:
         parts.append(f"{100 * again:.0f} % {RECOMPUTED_LAYERS}")
-    return ", ".join(parts)
+    return parts
 
 
 def _peak_of(report: Report) -> str:
@@ -392,6 +408,15 @@ def rounded(ns: float, error: float | None) -> str:
     """A time with no more digits than its relative `error` bar allows: ``27.0 ms`` at 4 %."""
     unit, scale = _unit(ns)
     return f"{ns / scale:.{_decimals(ns / scale, error)}f} {unit}"
+
+
+def error_bar(below: float, above: float) -> str:
+    """Relative errors below and above in per cents, ``±3 %`` or ``-3 % +75 %``; in tenths where both are below one
+    per cent. The larger alone, where they differ by less than a per cent."""
+    larger = max(below, above)
+    if abs(above - below) < 0.01:
+        return f"±{100 * larger:.{0 if larger >= 0.01 else 1}f} %"
+    return f"-{100 * below:.0f} % +{100 * above:.0f} %"
 
 
 def counted(number: float, error: float | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phantora.trace.analysis.delays import longest_stage, lost_by
 from phantora.trace.analysis.findings import of_time
-from phantora.trace.analysis.host_waits import CPU, most_in
+from phantora.trace.analysis.host_waits import CPU, ON_CPU, most_in
 from phantora.trace.analysis.report import Delay, Report
 from phantora.trace.analysis.slower_ranks import times_the_work
 from phantora.trace.analysis.summary import lines
@@ -13,12 +13,14 @@ from phantora.wire.names import CUDNN_PLAN
 
 _SHOWN = ("STEP", "HELD UP", "LOST")
 _FEWER_LAUNCHES = "launch less (torch.compile, CUDA graphs, fused optimizers) or larger kernels (a larger batch)"
+_PIN = "pin the host's memory (pin_memory=True) and copy with non_blocking=True"
 _OF_HOST = {
     "DataLoader": "try more workers (num_workers) or cheaper transforms",
+    ON_CPU: "keep the optimizer's state on the GPU, or take a CPU optimizer with one pass over memory (fused=True)",
     CPU: "make the batch on the GPU or in a DataLoader's workers, or use more CPU threads (OMP_NUM_THREADS)",
+    "aten::copy_": _PIN,
     CUDNN_PLAN: "pad to a few lengths, or choose another attention (torch.nn.attention.sdpa_kernel)",
 }
-_PIN = "pin the host's memory (pin_memory=True) and copy with non_blocking=True"
 _COPY_LESS = "copy less, or next to compute (non_blocking=True, a stream of its own)"
 _DECIDES = 0.05  # of a step, from where a stall is worth an experiment of its own
 
@@ -87,8 +89,8 @@ def _hint(cause: str, report: Report) -> str:
     """What makes the largest stall smaller; "" for those that other lines tell of."""
     if cause == "host":
         most = most_in(report)
-        hints = (hint for words, hint in _OF_HOST.items() if words in most)
-        return f"{next(hints, _FEWER_LAUNCHES)}; "
+        hints = [hint for words, hint in _OF_HOST.items() if words in most]
+        return f"{'; '.join(hints) or _FEWER_LAUNCHES}; "
     if cause == "synchronisation":
         return "read values of the GPU less often (.item(), .cpu(), print); "
     if cause == "copy":
