@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @click.option("-v", "--verbose", is_flag=True, help="Print the cost of the simulation as well.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.option("--csv", "csv_directory", metavar="DIRECTORY", help="Write each table to DIRECTORY as CSV.")
-@click.option("--html", "html_path", metavar="PATH", help="Write the report to PATH as one self-contained page.")
+@click.option("--html", "html_path", metavar="PATH", help="Write the report to PATH as one page; print PATH alone.")
 @validate_options(click.option)
 def analyze(log: str, ranks: str | None, steps: str | None, stretch: str | None, **options: Any) -> int:
     """Show where the run of LOG spends time and memory.
@@ -66,6 +66,8 @@ def analyze(log: str, ranks: str | None, steps: str | None, stretch: str | None,
     validation = reality.compare(log) if reality is not None else None
     if options["as_json"]:
         click.echo(to_json(report, {"validation": validation} if validation is not None else {}))
+    elif options["html_path"]:
+        click.echo(options["html_path"])
     else:
         from phantora.trace.analysis.render import render
 

@@ -14,8 +14,8 @@ from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.assumptions import Assumption, relevant
 from phantora.trace.analysis.findings import findings
 from phantora.trace.analysis.render import render
-from phantora.trace.analysis.report import Report
-from phantora.trace.analysis.summary import lines
+from phantora.trace.analysis.report import Report, Work
+from phantora.trace.analysis.summary import achieved_rate, error_bar, lines
 from phantora.trace.analysis.why import answer
 from phantora.trace.reader import open_log
 from phantora.trace.schema import REAL
@@ -195,3 +195,31 @@ def test_a_first_step_unlike_the_others_is_set_apart_with_its_share(tmp_path: Pa
     assert report.headline.apart == {"start-up": [1]}
     assert report.details is not None
     assert "Excluded: start-up (step 1) takes 4.99 ms, 35.7% of all steps' time." in report.details.findings
+
+
+def test_an_answer_names_the_command_that_shows_the_rank(tmp_path: Path) -> None:
+    report = sharded(tmp_path, 1)
+    assert f": phantora analyze {report.path} --ranks " in dict(answer(report))["NEXT"]
+
+
+def test_error_bars_have_one_form() -> None:
+    found = [error_bar(*bar) for bar in ((0.024, 0.028), (0.03, 0.75), (0.004, 0.004))]
+    assert found == ["±3 %", "-3 % +75 %", "±0.4 %"]
+
+
+def test_attention_has_at_most_its_peak() -> None:
+    """torch counts the whole square of scores, of which a causal kernel computes half."""
+    work = Work(
+        name="flash",
+        cls="attention",
+        count=1,
+        time=1e6,
+        shortest=1e6,
+        longest=1e6,
+        share=1.0,
+        flops=1.2e12,
+        at_peak=1.2e6,
+        bytes=0.0,
+        provenance="measured",
+    )
+    assert achieved_rate(work, {}) == ("1200 TFLOP/s", "≤100%")

@@ -186,7 +186,7 @@ def test_a_page_is_one_file_and_safe(tmp_path: Path) -> None:
     run.metadata.command[:] = ["</script><script>alert(1)</script>"]
     log = run.write(tmp_path / "<b>.arrow")
     done = CliRunner().invoke(analyze_cli.analyze, [str(log), "--html", str(tmp_path / "page.html")])
-    assert done.exit_code == 0, done.output
+    assert (done.exit_code, done.output) == (0, f"{tmp_path / 'page.html'}\n"), done.output
     page = (tmp_path / "page.html").read_text()
     assert "alert(1)</script>" not in page and "<title><b>" not in page and "/*{{" not in page
     assert 'src="http' not in page and "@import" not in page and '<link rel="stylesheet"' not in page

@@ -73,7 +73,9 @@ def _place(report: Report) -> str:
     _, rank, step = max(steps, key=lambda item: (item[0], -item[1]))
     where = "" if report.step_source == "run" else f" in step {step.number},"
     what = f"see rank {rank} wait for it" if cause == "late rank" else f"see it on rank {rank}"
-    return f"{what}{where} from {duration(step.start)} on; "
+    number = "" if report.step_source == "run" else f" --steps {step.number}"
+    command = f"phantora analyze {report.path} --ranks {rank}{number}"
+    return f"{what}{where} from {duration(step.start)} on: {command}; "
 
 
 def _equal(late: Delay, report: Report) -> str:
@@ -108,7 +110,7 @@ def _is_real(report: Report) -> bool:
 def _experiment(report: Report) -> str:
     """What makes the largest stall smaller, and a command that simulates the run without it."""
     first, log = _first(report), report.path
-    if report.host_operators:
+    if report.without_gpu:
         return f"phantora analyze {log} lists the operators of the host"
     cause = first.cause if first is not None else ""
     hint = _hint(cause, report)
