@@ -50,7 +50,9 @@ class Report:
             terminal = report_console(stderr=True)
             (render if self._verbose else render_summary)(self._analysis, terminal)
             if not failed:
-                terminal.print(f"[bold]NEXT[/bold]      phantora view {result.log}", highlight=False)
+                terminal.print(
+                    f"[bold]NEXT[/bold]      phantora why {result.log}, phantora view {result.log}", highlight=False
+                )
 
     def end(self, result: RunResult, validation: Validation | None = None) -> None:
         """Prints the rest; `validation` in the JSON."""
