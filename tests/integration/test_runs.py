@@ -421,8 +421,18 @@ def test_shared_memory_does_not_need_dev_shm(tmp_path: Path) -> None:
     assert done.returncode == 0 and done.stdout.count("fine") == 4
 
 
+_NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
+
+
+def _is_like(line: str, other: str) -> bool:
+    """True if the two differ in numbers only, by less than 0.1 %."""
+    numbers = ([float(found.replace(",", "")) for found in _NUMBER.findall(text)] for text in (line, other))
+    return _NUMBER.sub("", line) == _NUMBER.sub("", other) and next(numbers) == pytest.approx(next(numbers), rel=1e-3)
+
+
 def test_readme_commands(tmp_path: Path) -> None:
-    """The README's first command prints the README's lines; the readers that it names read its log."""
+    """The README's first command prints the README's lines, with numbers that differ by less than 0.1 % (versions of
+    Python enter other numbers of frames); the readers that it names read its log."""
     readme = (SAMPLES.parent / "README.md").read_text()
     shown = readme.partition("$ phantora trace samples/llama_fsdp2.py --cluster 1x4xH100 -o run.perfetto\n")[2]
     done = subprocess.run(
@@ -435,7 +445,9 @@ def test_readme_commands(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     lines = shown.partition("```")[0].splitlines()
-    assert lines[-1].startswith("TRUST") and set(lines) <= {*done.stdout.splitlines(), *done.stderr.splitlines()}
+    assert lines[-1].startswith("TRUST")
+    printed = (*done.stdout.splitlines(), *done.stderr.splitlines())
+    assert [line for line in lines if not any(_is_like(line, other) for other in printed)] == []
     assert (tmp_path / "run.perfetto").stat().st_size > 0
     start = command()[:-1]
     export_some = ["export", "run.arrow", "-o", "traces/", "--ranks", "0-3"]
