@@ -169,6 +169,8 @@ def _install(command: Sequence[str]) -> None:
 def tests(interpreter: Path, result: Result, files: Sequence[str]) -> None:
     done = run([str(interpreter), "-m", "pytest", "-q", *files], PYTHONPATH=str(ROOT))
     result.failures += re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    if done.returncode:
+        print("\n".join(line for line in done.stdout.splitlines() if line.startswith("E ")), flush=True)
     if done.returncode and not result.failures:
         result.failures.append((done.stdout + done.stderr).strip().splitlines()[-1])
 
