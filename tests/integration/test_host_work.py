@@ -185,7 +185,8 @@ def test_a_launch_waits_for_memory_that_a_stager_pins(run: Run) -> None:
 
 
 def test_rates_of_disks() -> None:
-    assert parse("2GB/s").ns(10**9, 4) == 2 * 10**9 and parse("20GB/s,shared").shared and parse("free").ns(1, 1) == 0
+    assert parse("2GB/s").ns(10**9, 4, 0) == 2 * 10**9 and parse("free").ns(1, 1, 0) == 0
+    assert parse("20GB/s,shared").shared
     for wrong in ("2", "0GB/s", "2GB", "fast"):
         with pytest.raises(PhantoraError, match="--disk"):
             parse(wrong)

@@ -103,6 +103,7 @@ def test_the_gain_without_a_straggler_is_that_of_the_run_without_it(run: Run, tm
     slow = analyze(open_log(again(run, tmp_path, "--straggler", "rank=1:1.3")), details=False)
     (late,) = (delay for delay in slow.delays if delay.rank == 1)
     gain = slow.steady.time - analyze(open_log(run.log), details=False).steady.time
+    assert late.gain is not None
     assert late.gain == pytest.approx(gain, rel=0.03) and gain > 0.1 * slow.steady.time
     assert f"without its factor the step takes {100 * late.gain / slow.steady.time:.1f} % less" in held_up(slow)
 

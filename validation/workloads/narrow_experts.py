@@ -157,7 +157,7 @@ def _grouped(weight: torch.Tensor, inner: int, made: torch.Tensor) -> None:
     operator("cute::grouped_gemm_quant", given, lambda: launch("grouped_gemm_quant", TILES))
 
 
-def _grouped_gradient(weight: torch.Tensor, rows: int) -> None:
+def _grouped_gradient(weight: Any, rows: int) -> None:
     """cuDNN's product of `rows` rows of gradients and inputs into the gradient of `weight` [experts, outer, inner]."""
     _, outer, inner = weight.shape
     given = [spec(BYTE, rows, outer), spec(BYTE, rows, inner), weight.main_grad]

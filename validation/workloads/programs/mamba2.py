@@ -10,6 +10,7 @@ import sys
 import time
 from importlib.util import find_spec
 from types import ModuleType
+from typing import Any
 
 import torch
 import torch.nn as nn
@@ -43,7 +44,8 @@ class Model(nn.Module):
         self.head = nn.Linear(WIDTH, WORDS, bias=False)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
-        made, rest = self.embedding(words), None
+        made: torch.Tensor = self.embedding(words)
+        rest: Any = None
         for block in self.blocks:
             made, rest = block(made, rest)
         out: torch.Tensor = self.head(self.norm(made + rest.to(made.dtype)))
