@@ -77,13 +77,19 @@ def test_a_slow_rank_holds_the_others_up(tmp_path: Path) -> None:
     np.testing.assert_allclose(moved, [0, 500_000, 500_000, 500_000], rtol=0, atol=ROUNDING)
 
 
-def launched_before(folder: Path) -> Path:
+def begun_late() -> Trace:
     """A step of 1 ms whose first 400 us of work were launched before the trace began: they have no call."""
     trace = Trace()
     trace.slice("user_annotation", "ProfilerStep#3", 5, 995)
     for start in (10, 210):
         trace.kernel("elementwise_kernel<add::{lambda()#1}>", 0, start, 200)
-        trace.events = [event for event in trace.events if event["cat"] != "cuda_runtime"]
+    trace.events = [event for event in trace.events if event["cat"] != "cuda_runtime"]
+    return trace
+
+
+def launched_before(folder: Path) -> Path:
+    """The rest of the step is launched in the trace."""
+    trace = begun_late()
     for start in (410, 710):
         trace.kernel("nvjet_tst", 20, start, 300)
     return made(folder, [trace.write(folder / "rank0.json")])
@@ -98,11 +104,7 @@ def test_work_launched_before_the_trace_stays_in_its_step(tmp_path: Path) -> Non
 
 def test_a_host_that_waits_for_work_launched_before_the_trace_does_not_work(tmp_path: Path) -> None:
     """It waits 395 us and launches 40 us later; a slower host takes twice these 40 us, and no more."""
-    trace = Trace()
-    trace.slice("user_annotation", "ProfilerStep#3", 5, 995)
-    for start in (10, 210):
-        trace.kernel("elementwise_kernel<add::{lambda()#1}>", 0, start, 200)
-        trace.events = [event for event in trace.events if event["cat"] != "cuda_runtime"]
+    trace = begun_late()
     trace.slice("cuda_runtime", "cudaDeviceSynchronize", 15, 395)
     for launched, start in ((450, 460), (455, 760)):
         trace.kernel("nvjet_tst", launched, start, 300)
