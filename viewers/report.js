@@ -176,7 +176,7 @@ function showMemory(rank, step) {
   fill("memory", element("p", { className: "soft", textContent: memoryIs(own, steps.some((s) => s.number === number) ? number : null) }),
     ...memoryChart(own, steps, number),
     element("p", { textContent: `${details.fit?.fits === false && own.failed ? "When the allocation failed" : "At the peak"} (${own.peak_step === null ? "outside the steps" : `step ${own.peak_step}`}, ${duration(own.peak_time)}): ${size(own.peak_allocated)} allocated, ${size(own.peak_reserved)} reserved of ${size(own.capacity)}.${own.lowest_peak < own.highest_peak ? ` By chance (when NCCL's watchdog frees buffers) ${size(own.lowest_peak)} to ${size(own.highest_peak)}.` : ""}` }),
-    ...(details.fit ? [element("p", { textContent: details.fit.says.join(" ") })] : []),
+    ...(details.fit ? [element("p", { textContent: details.fit.fits ? details.fit.says.join(" ") : details.fit.says[0] })] : []),
     bars(Object.entries(own.by_category).map(([name, bytes]) => [name, { [name]: bytes }, size(bytes)]), memoryColors, size),
     table(own.largest, [
       ["largest blocks at the peak", (b) => b.operator || "outside of operators", text], ["bytes", (b) => b.bytes, size],
@@ -191,13 +191,6 @@ function memoryIs(own, number) {
 }
 
 const typicalStep = () => data.served?.typical[data.served.run].number ?? pathOf(null)?.step ?? report.steps.at(-1)?.number ?? null;
-
-// A run that did not fit begins with it.
-function showOutOfMemory(fit) {
-  if (!fit || fit.fits) return;
-  select("out-of-memory").hidden = false;
-  fill("out-of-memory-says", ...fit.says.map((line) => element("p", { textContent: line })));
-}
 
 function pathOf(step) {
   const paths = details.critical_paths;
@@ -282,7 +275,7 @@ options(select("class"), [["", "all"], ...classNames.map((name) => [name, name |
 options(select("work"), Object.entries(WORK));
 navigation("report");
 if (data.served?.what_if) new WhatIf(data.served);
-showOutOfMemory(details.fit);
+select("verdict-part").classList.toggle("bad", details.fit?.fits === false);
 for (const id of ["step", "rank"]) select(id).addEventListener("change", () => { show(); showTables(); });
 select("class").addEventListener("change", () => { PARTS.time(); showWork(); });
 select("memory-time").addEventListener("change", PARTS.memory);

@@ -46,8 +46,7 @@ def report_page(report: Report, served: dict[str, Any] | None = None) -> str:
     data = encode(report, units=False)
     for path in data["details"]["critical_paths"]:
         path["segments"] = len(path["segments"])
-    failed = [("FAILED", report.failure)] if report.failure else []
-    verdict = [*failed, *summary.lines(report), ("NEXT", _next(report))]
+    verdict = [*summary.lines(report), ("NEXT", _next(report))]
     more = {"causes": CAUSES, "verdict": verdict, "mean": sorted(steps_of_mean(report)), "served": served}
     return assemble("report.html", report.path, {"report": data, **more})
 

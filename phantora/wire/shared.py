@@ -23,6 +23,7 @@ USE_LEAST = 1 << 16  # bytes of a block from which on its use is recorded
 KEPT_LEAST = 1 << 20  # bytes of a block in a container, and of growth in an iteration
 KEPT = "kept by "  # how the use of a block begins that a container of the script keeps; then its line and name
 CHECKPOINTS = "checkpoints"  # use of what torch.utils.checkpoint keeps to compute a part of the model again
+GRADIENTS = "gradients"  # where memory runs out: use of the gradients of parameters
 # Uses of tensors where memory runs out: no tensor has gradients; some have, of models in evaluation.
 NO_GRADIENTS, EVALUATED = "activations without gradients", "activations of an evaluation"
 GRAPH = " with its graph"  # how it ends, if what is kept has a graph, which keeps activations

@@ -46,7 +46,13 @@ SAID = {
         "Findings",
         "No difference|aster|lower",
     ),
-    "will-it-fit": ("Fits: rank 0", "status 1", "Does not fit: an allocation of rank 0", "samples/llama.py:"),
+    "will-it-fit": (
+        "Fits: rank 0",
+        "status 1",
+        "FAILED +out of memory on rank 0 at samples/llama.py:",
+        "MEMORY",
+        "samples/llama.py:",
+    ),
     "what-holds-my-step-up": ("Critical path", "Links, per step", r"h0\.gpu0>h0\.nvsw"),
     "why-is-my-run-slower": ("host gaps, the host works", "A real run; not in its trace", r"\nstep .* yes"),
     "compare-with-a-log": (),  # unit/test_framework_logs.py

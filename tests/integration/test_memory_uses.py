@@ -8,6 +8,7 @@ import pytest
 
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.report import Report
+from phantora.trace.analysis.summary import lines
 from phantora.trace.reader import open_log
 from tests.support import runs
 
@@ -167,6 +168,28 @@ def test_a_remedy_is_one_that_the_run_does_not_have(tmp_path: Path, text: str, h
     assert found.details is not None and found.details.fit is not None
     assert found.details.memory[0].by_category[holds] > 1 << 30
     assert f"try {remedy}" in found.details.fit.remedy and "activation checkpointing" not in found.details.fit.remedy
+
+
+INSIDE_A_LAYER = """
+from torch.utils.checkpoint import checkpoint
+layer = nn.Sequential(nn.Linear(2048, 65536, bias=False), nn.GELU(), nn.Linear(65536, 2048)).cuda()
+h = model(data.repeat({times}, 1))
+checkpoint(layer, h, use_reentrant={reentrant}).square().mean().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("times", "reentrant"), [(6, True), (6, False), (2, False)], ids=["reentrant", "forward", "backward"]
+)
+def test_a_layer_that_is_checkpointed_is_made_smaller(tmp_path: Path, times: int, reentrant: bool) -> None:
+    text = MODEL + INSIDE_A_LAYER.format(times=times, reentrant=reentrant)
+    found = report(tmp_path, text, "--gpu-memory", "4", check=False)
+    assert found.details is not None and found.details.fit is not None
+    fit, (memory,) = found.details.fit, found.details.memory
+    assert fit.remedy.startswith("the largest part is activations") and "checkpointing" not in fit.remedy, fit.remedy
+    assert memory.by_category.get("gradients", 0) < 1 << 20 and "data" not in fit.holds.split(",")[0]
+    words = dict(lines(found))
+    assert "FITS" not in words and words["MEMORY"].startswith("activations") and "asked" in words["FAILED"]
 
 
 def test_remedies_take_less_memory(tmp_path: Path) -> None:

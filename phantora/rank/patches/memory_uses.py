@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,7 @@ from typing import Any
 from phantora.rank.patch import Patch, Rank, When
 from phantora.rank.patches.keepers import keepers
 from phantora.rank.patches.object_tensors import blocks, tensors_in
-from phantora.wire.shared import CHECKPOINTS, EVALUATED, GRAPH, KEPT, NO_GRADIENTS, USE_LEAST
+from phantora.wire.shared import CHECKPOINTS, EVALUATED, GRADIENTS, GRAPH, KEPT, NO_GRADIENTS, USE_LEAST
 
 _MOST_STEPS = 8  # in which another optimizer may make its first one
 _DEPTH = 8  # of objects in an optimizer
@@ -81,9 +82,11 @@ class _Uses:
                 held |= kept.blocks
                 for address in sorted(kept.blocks - found.keys()):
                     self._emit(address, f"{KEPT}{kept.place}{GRAPH if kept.nodes else ''}")
-            for address, use in sorted(_of_forward_passes(objects).items()) if failed else ():
-                if address not in held:
-                    self._emit(address, use)
+            if failed:
+                passes = _of_forward_passes(objects) | _in_checkpoints(frames)
+                for address, use in sorted((passes | _gradients(objects)).items()):
+                    if address not in held:
+                        self._emit(address, use)
         return optimizers
 
     def _emit(self, address: int, use: str) -> None:
@@ -158,6 +161,36 @@ def _of_forward_passes(objects: list[Any]) -> dict[int, str]:
             kept = [saved.data for saved in node._raw_saved_tensors]  # a checkpoint in another has no tensors
             tensors = [tensor for tensor in kept if issubclass(type(tensor), Tensor)]
             found.update(dict.fromkeys((a for tensor in tensors for a in blocks(tensor, USE_LEAST)), CHECKPOINTS))
+    return found
+
+
+def _in_checkpoints(frames: Iterable[FrameType]) -> dict[int, str]:
+    """The inputs of layers whose checkpointed forward pass runs, by the address of their blocks."""
+    from torch import Tensor
+
+    found: dict[int, str] = {}
+    for frame in frames:
+        code = frame.f_code
+        if code.co_name == "forward" and "checkpoint" in os.path.basename(code.co_filename):  # CheckpointFunction's
+            inputs = [o for o in frame.f_locals.get("args", ()) if issubclass(type(o), Tensor)]
+            found.update(dict.fromkeys((a for tensor in inputs for a in blocks(tensor, USE_LEAST)), CHECKPOINTS))
+    return found
+
+
+def _gradients(objects: list[Any]) -> dict[int, str]:
+    """The blocks of gradients that parameters have, or that a framework keeps at them, by their address."""
+    from torch import Tensor
+    from torch.nn import Parameter
+
+    kinds = {t for t in map(type, objects) if issubclass(t, Tensor)}
+    found: dict[int, str] = {}
+    for o in objects:
+        if type(o) not in kinds or not (isinstance(o, Parameter) or "_is_param" in vars(o)):
+            continue
+        own = [o.grad, *(value for name, value in vars(o).items() if "grad" in name)]  # main_grad, _saved_grad_shard
+        for gradient in own:
+            if issubclass(type(gradient), Tensor):
+                found.update(dict.fromkeys(blocks(gradient, USE_LEAST), GRADIENTS))
     return found
 
 

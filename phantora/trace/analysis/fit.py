@@ -40,6 +40,8 @@ class Fit:
     """Ranks of which an allocation failed."""
     survived: bool = False
     """The script went on without the allocation that failed."""
+    asked: Bytes = 0
+    """Bytes of the allocation that failed; 0 if unknown."""
     site: str = ""
     """Line of the script whose allocation failed."""
     by_chance: Bytes = 0
@@ -47,11 +49,13 @@ class Fit:
     host: HostMemory | None = None
     """Memory of the host that has the least left, where it matters."""
     margin: float = MARGIN
+    holds: str = ""
+    """What fills the GPU of a run that does not fit, the largest part first."""
     remedy: str = ""
     """A change that would make the run fit; "" if it fits or nothing is known."""
     says: list[str] = field(default_factory=list)
-    """The verdict, and what is left on the other ranks; where the run does not fit what was asked for, what the memory
-    holds, what would help."""
+    """The verdict, and what is left on the other ranks; where the run does not fit what the memory holds, and what
+    would help."""
 
     def __post_init__(self) -> None:
         self.left = self.capacity - self.taken
@@ -72,7 +76,7 @@ class Fit:
         if self._of_host():
             return f"no: the host runs out of memory, {self.host}"
         if not self.fits and self.failed:
-            return f"no: an allocation of rank {self.rank} failed" + (f" at {self.site}" if self.site else "")
+            return f"no: {self._request()}"
         if not self.fits:
             return f"no: needs {taken} {of}" if self.taken > self.capacity else "no"
         if self.in_some_runs:
@@ -85,7 +89,7 @@ class Fit:
         taken = f"{size(self.taken)} of {size(self.capacity)}"
         of = f"{self._subject()} {taken}{self._parts()}"
         if self.failed and not self.survived:
-            return f"Does not fit: an allocation of {self._ranks()} failed; {of}."
+            return f"Does not fit: {self._request()}; {of}."
         if self.failed:
             return f"An allocation of {self._ranks()} failed, and the script went on without it. At the peak {of}."
         if not self.fits and not self._of_host():
@@ -102,6 +106,12 @@ class Fit:
     def _of_host(self) -> bool:
         """True if the host runs out of memory."""
         return self.host is not None and self.host.short
+
+    def _request(self) -> str:
+        """``rank 0 asked for 8.00 GiB at train.py:9``."""
+        others = f" ({self._ranks()} did not fit)" if len(self.failed) > 1 else ""
+        what = f"asked for {size(self.asked)}" if self.asked else "had no room"
+        return f"rank {self.rank} {what}" + (f" at {self.site}" if self.site else "") + others
 
     def _subject(self) -> str:
         return f"rank {self.rank} takes" if self.allocated else "the fullest GPU takes"

@@ -35,11 +35,12 @@ class HostMemory:
 
     def verdict(self) -> str:
         """A sentence."""
-        taken = f"the ranks of a host take {size(self.taken)} of its memory ({size(self.pinned)} pinned)"
+        taken = f"{size(self.taken)} of its memory ({size(self.pinned)} pinned)"
         if self.short:
-            return f"Does not fit: {taken}, {size(self.taken - self.capacity)} more than it has."
-        left = self.capacity - self.taken
-        return f"At most {taken}" + (f", {percent(left, self.capacity)} left." if self.capacity else ".")
+            more = size(self.taken - self.capacity)
+            return f"Does not fit: the ranks of a host take {taken}, {more} more than it has."
+        left = f", {percent(self.capacity - self.taken, self.capacity)} left" if self.capacity else ""
+        return f"The ranks of a host take at most {taken}{left}."
 
 
 def host_memory(extra: Mapping[str, Any], trailer: Mapping[str, Any]) -> HostMemory | None:

@@ -29,7 +29,7 @@ from phantora.trace.analysis.steps import Step, Steps
 from phantora.trace.analysis.watchdog_uncertainty import peak_range, uncertain_blocks
 from phantora.trace.reader import Log
 from phantora.trace.schema import OPTIMIZER_STEP
-from phantora.wire.shared import CHECKPOINTS, EVALUATED, GRAPH, KEPT, NO_GRADIENTS, USE_LEAST
+from phantora.wire.shared import CHECKPOINTS, EVALUATED, GRADIENTS, GRAPH, KEPT, NO_GRADIENTS, USE_LEAST
 
 Ints = npt.NDArray[np.int64]
 POINTS = 500  # of the timeline
@@ -65,9 +65,12 @@ def memory(
     read = read_memory(log, ranks)
     peaks = [_peak(rows, steps.of_rank[rank], fatal) for rank, rows in zip(ranks, read, strict=True)]
     blocks = [blocks_of(rows) for rows in read]
-    moments = [_moments(rows, peak, own) for rows, peak, own in zip(read, peaks, blocks, strict=True)]
-    operators = _operators_at(log, ranks, moments)
     words, products = log.words("name"), _first_products(log, ranks)
+    moments = [
+        np.append(_moments(rows, peak, own), products.get(rank, -1))
+        for rank, rows, peak, own in zip(ranks, read, peaks, blocks, strict=True)
+    ]
+    operators = _operators_at(log, ranks, moments)
     enqueued = _enqueued(log, ranks, read)
     found = []
     for i, (rank, rows, peak) in enumerate(zip(ranks, read, peaks, strict=True)):
@@ -75,9 +78,11 @@ def memory(
             continue
         time = int(rows.time[peak])
         step = next((s.number for s in steps.of_rank[rank] if s.host[0] <= time <= s.host[1]), None)
-        first_product = products.get(rank, NEVER)
+        product = products.get(rank, NEVER)
+        operator = operators[i].get(product)
+        first_product = operator.start if operator is not None else product  # it makes room for its output first
         kind = _kinds(rows, blocks[i], i, annotations, first_product)
-        _apply_uses(kind, rows, blocks[i], words, first_product)
+        _apply_uses(kind, rows, blocks[i], words, first_product, fatal)
         by_time = _by_category(rows, blocks[i], kind)
         by_category, alive = _at_peak(rows, peak, blocks[i], kind, operators[i].get(time))
         sites = places_of(rows, blocks[i])
@@ -229,17 +234,23 @@ def _kinds(rows: MemoryRows, blocks: Blocks, position: int, annotations: Annotat
     return kind
 
 
-def _apply_uses(kind: Ints, rows: MemoryRows, blocks: Blocks, words: Sequence[str], first_product: int) -> None:
+def _apply_uses(
+    kind: Ints, rows: MemoryRows, blocks: Blocks, words: Sequence[str], first_product: int, fatal: bool
+) -> None:
     """Changes `kind` by what the program has blocks for. What only lives as long as parameters is none of them, where
     these are known: data if it is older than the model's first product."""
     used = blocks.use >= 0
     codes = np.array([_use_code(word) for word in words] + [-1])
     code = codes[blocks.use]
-    if bool((used & (code != _CODE["workspaces"])).any()):  # the program's objects were read
+    known = bool((used & (code != _CODE["workspaces"])).any())  # the program's objects were read
+    if known:
         unnamed = ~used & (kind == _CODE["parameters"]) & (blocks.size >= USE_LEAST)
         old = blocks.start < first_product
         kind[unnamed & old], kind[unnamed & ~old] = _CODE["data"], _CODE["other"]
-    own = used & (code >= 0)
+    if fatal and rows.oom.any() and known:  # with the gradients of parameters
+        passing = ~used & (kind == _CODE[GRADIENTS]) & (blocks.end > end_of_work(rows)) & (blocks.size >= USE_LEAST)
+        kind[passing] = _CODE["activations"]  # gradients of activations, on their way
+    own = used & (code >= 0) & ~((code == _CODE[GRADIENTS]) & (kind == _CODE["communication"]))
     kind[own] = code[own]
     kept = own & (code == _CODE["kept"])
     if not bool(kept.any()):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from phantora.trace.analysis.communicators import ranges
 from phantora.trace.analysis.fit import MARGIN, Fit
 from phantora.trace.analysis.host_memory import HostMemory
 from phantora.trace.analysis.report import Growth, MemoryReport
-from phantora.trace.analysis.units import duration, size
-from phantora.units import GIB
+from phantora.trace.analysis.units import size
 from phantora.wire.shared import CHECKPOINTS, EVALUATED, GRAPH, NO_GRADIENTS
 
 _IDENTICAL = 0.01  # of the GPU: ranks that differ by less are not distinguished
@@ -56,6 +54,7 @@ def fit_of(
         left_by_rank={m.rank: m.capacity - (taken if shared else m.peak_reserved + outside) for m in memory},
         failed=failed,
         survived=not fatal,
+        asked=fullest.failed.bytes if fullest.failed is not None else 0,
         site=fullest.failed.site if fullest.failed is not None else "",
         by_chance=max(0, fullest.highest_peak - fullest.peak_allocated),
         host=host,
@@ -66,7 +65,8 @@ def fit_of(
             if growth is not None
             else f"{_in_pieces(fullest, outside)}{_remedy(fullest)}"
         )
-        more = _why(fullest, found, growth)
+        found.holds = _holds(fullest, found)
+        more = [f"Memory: {found.holds}.", found.advice]
     else:
         more = [] if shared else [other_ranks(found)]
     says = [found.sentence(), *more]
@@ -93,7 +93,7 @@ def other_ranks(found: Fit) -> str:
     return f"Left by rank: {', '.join(shown)}{more}."
 
 
-_ROOM = 4  # times the memory of the GPU that is too small
+_SHOWN = 0.001  # of the memory that is taken
 _LARGE = 0.04  # of the GPU: blocks that a remedy may be for
 _NOT_REPEATED = 3  # blocks of one operator that are not one for each layer
 _LOSS = ("log_softmax", "nll_loss", "cross_entropy")
@@ -133,20 +133,12 @@ def _keep_less(place: str) -> str:
     return "keep it on the CPU (`.cpu()`), or only what is needed of it (`.item()`)"
 
 
-def _why(memory: MemoryReport, found: Fit, growth: Growth | None) -> list[str]:
-    parts = dict(memory.by_category)
-    pieces = parts.pop("fragmentation", 0)
-    more = f"; reserved beyond it: fragmentation {size(pieces)}" if pieces else ""
-    allocated = ", ".join(f"{name} {size(value)}" for name, value in parts.items())
-    lines = [f"Allocated: {allocated}{more}.", found.advice] if parts else []
-    if memory.failed is not None and memory.failed.bytes:
-        at = f" at {memory.failed.site}" if memory.failed.site else ""
-        asked = f"Asked for {size(memory.failed.bytes)}{at}, {duration(memory.failed.time)} into the run."
-        lines.insert(0, asked)
-    if growth is not None or _mostly_kept(memory):  # no GPU has room for all iterations
-        return lines
-    room = math.ceil(_ROOM * found.capacity / GIB)
-    return [*lines, f"Run it with `--gpu-memory {room}` ({_ROOM} times this GPU's) to see what it needs in all."]
+def _holds(memory: MemoryReport, found: Fit) -> str:
+    """What fills a GPU, the largest part first: ``activations 58.00 GiB, parameters 8.00 GiB, driver and NCCL ...``."""
+    outside = "driver, NCCL and other processes" if found.shared else "driver and NCCL"
+    parts = {**memory.by_category, outside: found.outside}
+    shown = sorted(((taken, name) for name, taken in parts.items() if taken >= _SHOWN * found.taken), reverse=True)
+    return ", ".join(f"{name} {size(taken)}" for taken, name in shown)
 
 
 def _in_pieces(memory: MemoryReport, outside: int) -> str:
@@ -156,7 +148,7 @@ def _in_pieces(memory: MemoryReport, outside: int) -> str:
         return ""
     if memory.peak_allocated + failed.bytes + outside > (1 - MARGIN) * memory.capacity:
         return ""
-    return f"{_REMEDIES['fragmentation']}, as {size(pieces)} are cached in pieces; then "
+    return f"{_REMEDIES['fragmentation']} ({size(pieces)} are cached in pieces); then "
 
 
 def _mostly_kept(memory: MemoryReport) -> bool:
@@ -177,7 +169,7 @@ def _remedy(memory: MemoryReport) -> str:
     if checkpoints := memory.by_category.get(CHECKPOINTS, 0):
         known["activations"] = known.get("activations", 0) + checkpoints
     if not known or sum(known.values()) < 0.5 * memory.peak_allocated:
-        return "a smaller part of what is allocated before the model runs; the largest blocks are listed below"
+        return "a smaller part of what is allocated before the model runs (phantora analyze lists the largest blocks)"
     most = max(known, key=lambda name: (known[name], name))
     part = f"the largest part is {most} ({size(known[most])})"
     return f"{part}{_of_activations(memory)}" if most == "activations" else f"{part}: try {_REMEDIES[most]}"

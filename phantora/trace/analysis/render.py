@@ -13,7 +13,6 @@ from rich.table import Table
 from phantora.trace.analysis.analyze import host_bound_steps
 from phantora.trace.analysis.assumptions import assumed, relevant
 from phantora.trace.analysis.communicators import collective_kind, ranges
-from phantora.trace.analysis.findings import memory_finding
 from phantora.trace.analysis.host_waits import named_waits
 from phantora.trace.analysis.mfu import RECOMPUTED_LAYERS, peak_name
 from phantora.trace.analysis.report import (
@@ -71,8 +70,7 @@ def render(report: Report, console: Console, verbose: bool = False) -> None:
     if report.without_gpu:
         _host_operators(report, console)
         return
-    if report.details is not None:
-        _out_of_memory(report.details, console)
+    _out_of_memory(report, console)
     _headline(report, console)
     _assumptions(report, console)
     _races(report, console)
@@ -126,13 +124,9 @@ def _not_simulated(report: Report, console: Console) -> None:
 
 def _findings(report: Report, console: Console) -> None:
     assert report.details is not None
-    lines = [*report.details.findings]
-    memory = memory_finding(report)
-    if memory:
-        lines.append(memory)
-    if lines:
+    if report.details.findings:
         console.print("\n[bold]Findings[/bold]")
-    for line in lines:
+    for line in report.details.findings:
         console.print(f"- {line}", highlight=False, markup=False)
 
 
@@ -157,16 +151,14 @@ _WIDEST = 400  # columns of a terminal
 
 
 def render_summary(report: Report, console: Console) -> None:
-    """Prints the lines that end a run (``summary.py``); first why it does not fit, if it does not."""
+    """Prints the lines that end a run (``summary.py``), without its failure, which the end of a run names."""
     console.print(f"[bold]{report.path}[/bold]  {who(report)}", highlight=False)
-    if report.details is not None:
-        _out_of_memory(report.details, console)
     assumptions = relevant(report.assumptions, report.headline.step_time, host_effect(report))
     decide, others = (assumed([a for a in assumptions if (a.rank == 0) == first]) for first in (True, False))
     _assumed(decide, console)
     _not_simulated(report, console)
     _races(report, console)
-    said = lines(report)
+    said = [line for line in lines(report) if line[0] != "FAILED"]
     for word, text in said:
         console.print(f"[bold]{word:8}[/bold]  {text}", highlight=False)
     if any(word == "STEP" for word, _ in said):  # else no step depends on them
@@ -174,6 +166,9 @@ def render_summary(report: Report, console: Console) -> None:
     for entry in report.unmeasured:
         if entry.decides:
             console.print(_unknown(entry), highlight=False)
+    fit = report.details.fit if report.details is not None else None
+    if fit is not None and not fit.fits and fit.remedy:
+        console.print(f"[bold]NEXT[/bold]      {escape(fit.remedy)}", highlight=False)
 
 
 def _assumed(texts: Sequence[str], console: Console) -> None:
@@ -523,14 +518,15 @@ def _made_at(block: MemoryBlock, width: int) -> str:
     return " ".join(part for part in (site, module) if part) or "-"
 
 
-def _out_of_memory(details: Details, console: Console) -> None:
-    """A run that did not fit begins with it."""
-    if details.fit is None or details.fit.fits:
+def _out_of_memory(report: Report, console: Console) -> None:
+    """A run that did not fit begins with it; what the memory holds has a section of its own."""
+    fit = report.details.fit if report.details is not None else None
+    if fit is None or fit.fits:
         return
-    first, *why = details.fit.says
-    console.print(f"\n[bold red]{first}[/bold red]", highlight=False)
-    for line in why:
-        console.print(line, highlight=False, markup=False)
+    if not (report.failure and fit.failed):  # else the failure is the verdict
+        console.print(f"\n[bold red]{fit.says[0]}[/bold red]", highlight=False)
+    if fit.advice:
+        console.print(fit.advice, highlight=False, markup=False)
 
 
 def _shares(report: Report, console: Console) -> None:

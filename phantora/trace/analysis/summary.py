@@ -39,11 +39,14 @@ _UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3))
 
 
 def lines(report: Report) -> list[tuple[str, str]]:
-    """A word and its text each."""
-    found = [("FITS", _fits(report)), ("GROWS", _grows(report)), ("PEAK", _peak(report))]
+    """A word and its text each; first the failure of a run that failed."""
+    found = [("FAILED", report.failure)]
     fit = report.details.fit if report.details is not None else None
     if fit is not None and not fit.fits:  # what ran until then is no step of a training
+        verdict = "" if report.failure and fit.failed else _fits(report)  # the failure is the verdict
+        found += [("FITS", verdict), ("MEMORY", fit.holds), ("GROWS", _grows(report)), ("PEAK", _peak(report))]
         return [(word, text) for word, text in found if text]
+    found += [("FITS", _fits(report)), ("GROWS", _grows(report)), ("PEAK", _peak(report))]
     found += [
         ("STEP", _step(report)),
         ("SPREAD", spread(report)),

@@ -12,6 +12,7 @@ from phantora.trace.analysis.units import duration
 from phantora.wire.names import CUDNN_PLAN
 
 _SHOWN = ("STEP", "HELD UP", "LOST")
+_OF_MEMORY = ("FAILED", "FITS", "MEMORY", "GROWS")
 _FEWER_LAUNCHES = "launch less (torch.compile, CUDA graphs, fused optimizers) or larger kernels (a larger batch)"
 _PIN = "pin the host's memory (pin_memory=True) and copy with non_blocking=True"
 _OF_HOST = {
@@ -44,12 +45,11 @@ def answer(report: Report) -> list[tuple[str, str]]:
 def _of_failure(report: Report) -> list[tuple[str, str]]:
     """What ended the run. Of one out of memory also what grew and what would make it fit; the speed of the others is
     not what they failed by."""
-    found = [("FAILED", report.failure)]
     fit = report.details.fit if report.details is not None else None
-    if fit is not None and not fit.fits:
-        found += [(word, text) for word, text in lines(report) if word == "GROWS"]
-        found += [("NEXT", fit.remedy)] if fit.remedy else []
-    return found
+    if fit is None or fit.fits:
+        return [("FAILED", report.failure)]
+    found = [(word, text) for word, text in lines(report) if word in _OF_MEMORY]
+    return [*found, ("NEXT", fit.remedy)] if fit.remedy else found
 
 
 def _first(report: Report) -> Delay | None:
