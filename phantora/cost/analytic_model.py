@@ -34,14 +34,11 @@ OF_PROGRAMS = ("triton::", "cuda::")  # kernels without operator: equal names ar
 
 
 class AnalyticModel:
-    """Implements :class:`phantora.cost.types.CostModel` for `gpu`.
+    """Implements :class:`phantora.cost.types.CostModel` for `gpu`."""
 
-    `sustained` prices products as they run when nothing else does (a benchmark's loop).
-    """
-
-    def __init__(self, gpu: Gpu, sustained: bool = False) -> None:
+    def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
-        self.machine = Machine(gpu, sustained)
+        self.machine = Machine(gpu)
 
     def operator(
         self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2: L2State | None = None

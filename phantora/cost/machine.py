@@ -45,13 +45,9 @@ def format_of(dtype: str) -> str:
 
 @dataclass(frozen=True, eq=False)  # compared and hashed by identity: a key of caches
 class Machine:
-    """`gpu` with the derived rates in bytes/ns and FLOP/ns.
-
-    `sustained`: nothing but products runs for long (a benchmark's loop), and the power cap holds.
-    """
+    """`gpu` with the derived rates in bytes/ns and FLOP/ns."""
 
     gpu: Gpu
-    sustained: bool = False
 
     @property
     def fit(self) -> Calibration:

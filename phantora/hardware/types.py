@@ -45,8 +45,6 @@ class Calibration:
     """Gap between kernels of a CUDA graph."""
     library_gap_ns: float
     """Gap between kernels of one library call, which often begin before the one before has ended."""
-    sustained_gemm: float
-    """Share of the usual speed at which GEMMs run when nothing else runs for more than 10 ms."""
     gemm_peak: float
     """Share of peak FLOP/s in the main loop of a large GEMM tile."""
     gemm_prologue_ns: float

@@ -27,7 +27,7 @@ def limit_power(engine: Engine, cluster: Cluster, world_size: int, fold: Fold | 
     largest factor of those that it stands for: they wait for the slowest of them. Pipelines do so once a step alone,
     so in the end their processes have the factors of the slowest one, which the engine finds by the stages' loads.
     """
-    limits = [_limit(part.gpu) for part in cluster.parts]
+    limits = [limit_of(part.gpu) for part in cluster.parts]
     for kind, limit in enumerate(limits):
         engine.set_power(limit, kind)
     order = list(range(world_size))
@@ -47,7 +47,8 @@ def limit_power(engine: Engine, cluster: Cluster, world_size: int, fold: Fold | 
             engine.set_power_factor(rank, factor)
 
 
-def _limit(gpu: Gpu) -> PowerLimit:
+def limit_of(gpu: Gpu) -> PowerLimit:
+    """The power limit of a GPU, as the engine takes it."""
     power, cap = gpu.power, float(gpu.power_watts)
     return PowerLimit(
         budget_watts=(gpu.limit_watts or cap) - power.idle * cap,

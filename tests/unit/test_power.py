@@ -25,6 +25,7 @@ from phantora.trace.schema import Tables
 from phantora.wire import layout
 from tests.support.fakeranks import Bench, timing
 from tests.support.fixed_costs import FixedCosts
+from validation.compare.power_limit import Limiter
 
 H200 = load_gpu("H200")
 
@@ -59,6 +60,25 @@ def test_the_clock_falls_with_the_power(make: Callable[[int], Bench]) -> None:
     bench.engine.set_power(native.PowerLimit(100.0, 1.0, 0.0, 10.0, 20.0, 0.3))
     hot(bench)
     assert two_kernels(bench) == [(0, 10000), (10000, 10200)]  # twice the budget: half the clock
+
+
+@pytest.mark.parametrize("dynamic", [90.0, 130.0, 200.0])
+def test_the_comparison_of_kernels_has_the_engines_limit(make: Callable[[int], Bench], dynamic: float) -> None:
+    limit = native.PowerLimit(100.0, 2.0, 0.0, 300.0, 900.0, 0.3)
+    bench = make(1)
+    bench.engine.set_power(limit)
+    hot(bench, dynamic=dynamic)
+    (rank,) = bench.ranks
+    for _ in range(20):
+        rank.kernel("k:1000", at=0)
+    rank.exit()
+    bench.run()
+    limiter = Limiter(limit)
+    profile = bench.profile
+    assert profile is not None
+    expected = [limiter.run(profile, 1000.0) for _ in range(20)]
+    assert [end - start for start, end in spans(bench)] == pytest.approx(expected, abs=2)
+    assert (expected[-1] > 1010) is (dynamic > 100)
 
 
 def test_a_limiter_goes_on_where_it_is_told_when_the_first_step_ends(make: Callable[[int], Bench]) -> None:

@@ -25,6 +25,8 @@ from typing import Any
 from phantora.cost import AnalyticModel, KernelLaunch, OperatorSignature, TensorSpec
 from phantora.cost.tensors import contiguous_strides
 from phantora.hardware import Gpu, load_gpu
+from phantora.sim.kernel_profile import limit_of
+from validation.compare.power_limit import Limiter
 from validation.data import rows
 
 DTYPES = {
@@ -41,8 +43,9 @@ DTYPES = {
 }
 SHOWN_APART = ("us", "flops", "name", "run_id", "cmd", "gpus_used", "beside", "machine", "GBps")
 UNPRICED = ("record_param_comms",)
-SUSTAINED_US = 10_000  # a burst of products longer than this has reached the power cap
-BURST = 42  # launches in one burst of kernel_bench.py
+CALLS, REPLAYS = 6, 6  # of kernel_bench.py's graphs; fewer or more calls in those of kernels that meet no limit
+PAUSE_NS = 2e6  # assumed: operands and a graph are made before each; 1 and 5 ms move products by 2 %
+PLANS_NS = 50e6  # cuDNN makes plans of attention before it: 44 to 84 ms (validation/probes/new_shapes.py)
 GRAPH_GAP_US = 0.5  # between kernels of a CUDA graph, part of what kernel_bench.py measures
 
 
@@ -178,12 +181,12 @@ def tensor(*shape: int, dtype: str = "bfloat16", transposed: bool = False) -> Te
 def bench_points(gpu: Gpu) -> list[Point]:
     """kernel_bench.py's rows."""
     points: list[Point] = []
-    usual, capped = AnalyticModel(gpu), AnalyticModel(gpu, sustained=True)
+    model, limiter = AnalyticModel(gpu), Limiter(limit_of(gpu))
 
     def add(group: str, row: dict[str, Any], us: float, ops: list[tuple[str, tuple[Any, ...]]]) -> None:
-        model = capped if group == "gemm" and us * BURST > SUSTAINED_US else usual
-        total = sum(sum(model.operator(OperatorSignature(name, args), ()).durations) for name, args in ops) / 1e3
-        total += GRAPH_GAP_US * len(ops)
+        prices = [model.operator(OperatorSignature(name, args), ()) for name, args in ops]
+        limiter.rest(PLANS_NS if group.startswith("attention cudnn") else PAUSE_NS)
+        total = limiter.us_in_replays(model.machine, prices, CALLS, REPLAYS) + GRAPH_GAP_US * len(ops)
         text = ", ".join(f"{k}={v}" for k, v in row.items() if not k.endswith(SHOWN_APART))
         points.append(Point(group, False, us, total, 1, f"bench: {text}"))
 

@@ -32,8 +32,8 @@ class Figure:
 # The bounds are the figures of README.md, docs/accuracy.md and validation/tables.
 FIGURES = (
     Figure("real-runs", "steps of all real runs, median", r"\n all +\d+ +([\d.]+)%", 4.7),
-    Figure("kernels", "kernels alone, median", r"\| all, alone \| \d+ \| ([\d.]+)%", 4.7),
-    Figure("kernels", "kernels alone, 90th percentile", r"\| all, alone \| \d+ \| [\d.]+% \| ([\d.]+)%", 14.8),
+    Figure("kernels", "kernels alone, median", r"\| all, alone \| \d+ \| ([\d.]+)%", 3.5),
+    Figure("kernels", "kernels alone, 90th percentile", r"\| all, alone \| \d+ \| [\d.]+% \| ([\d.]+)%", 13.2),
     Figure("collectives", "collectives on 2 and 4 H200, median", r"\| all \| \| \d+ \| ([\d.]+)%", 2.7),
     Figure("collectives", "collectives on 2 and 4 H200, largest", r"\| all \| \| \d+ \| [\d.]+% \| ([\d.]+)%", 11.0),
     Figure("layout-order", "pairs of layouts in the real order", r"\d+ pairs .*; (\d+) of them", 20, True, "pairs"),

@@ -174,7 +174,7 @@ def plan(machine: Machine, p: Product) -> tuple[float, int]:
         return _grouped_plan(machine, p)
     if min(p.m, p.n, p.k) == 1:  # a vector, or rank one: the library's kernels for these stream and pad no tile
         return fit.gemm_prologue_ns + memory, 1
-    speed = machine.peak(p.dtype) * fit.gemm_peak / gpu.sms * (fit.sustained_gemm if machine.sustained else 1.0)
+    speed = machine.peak(p.dtype) * fit.gemm_peak / gpu.sms
     store = gpu.hbm_bandwidth / 1e9 * fit.gemm_store / gpu.sms
     depth = max(1, int(STEP_BYTES / p.in_bytes))
     steps = ceil(p.k / depth)
