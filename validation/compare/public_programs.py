@@ -2,7 +2,7 @@
 
     python -m validation.compare.public_programs                       # the table
     python -m validation.compare.public_programs predict COMMANDS.jsonl SIMULATED.jsonl LOGS >> FILE
-    python -m validation.compare.public_programs table FILE            # other rows of `predict` in the predictions' place
+    python -m validation.compare.public_programs table FILE            # rows of `predict` instead
 
 Real and simulated steps are timed from outside, from optimizer step to optimizer step, alike. `predict` takes the
 commands, the times of simulations (one JSON line each) and their logs (LOGS/NAME.arrow), whose error bars it adds.
