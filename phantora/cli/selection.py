@@ -21,7 +21,7 @@ def marked_options(function: Decorated) -> Decorated:
     steps = click.option(
         "--steps",
         metavar="[BY/]LIST",
-        help="Select steps (2-4), the mark of steps (optimizer, profiler, dataloader, annotation:NAME, pattern, run), "
-        "or both (profiler/2-4).",
+        help="Select steps (2-4), the mark of steps (optimizer, profiler, dataloader, annotation:NAME, backward, "
+        "pattern, run), or both (profiler/2-4).",
     )
     return _ranks(steps(function))

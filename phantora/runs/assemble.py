@@ -265,6 +265,8 @@ def _facts(setup: Setup, workspaces: Workspaces | None) -> dict[str, Any]:
             {"gpu": part.gpu.name, "hosts": part.hosts, "memory_bytes": part.gpu.memory_bytes}
             for part in setup.used.parts
         ]
+    if gpu.power_watts:
+        found["power_cap"] = gpu.limit_watts or gpu.power_watts  # W
     if gpu.limit_watts:
         found["power_limit"] = gpu.limit_watts  # W
     if setup.fold:

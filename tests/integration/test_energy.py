@@ -9,6 +9,7 @@ import pytest
 
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.energy import priced
+from phantora.trace.analysis.summary import lines
 from phantora.trace.reader import open_log
 from tests.support.runs import rows, trace
 
@@ -29,7 +30,7 @@ monitor.begin_window("rest")
 time.sleep(1)
 rest = monitor.end_window("rest")
 monitor.begin_window("steps")
-for _ in range(100):
+for _ in range(500):
     step()
 steps = monitor.end_window("steps")
 tracker.stop()
@@ -63,3 +64,25 @@ def test_zeus_codecarbon_and_the_log_agree(tmp_path: Path) -> None:
     assert np.array_equal(power["start"][1:], power["end"][:-1]) and power["start"][0] == 0  # no stretch is left out
     whole = float(power["value"].sum()) * 1e-6
     assert whole > said["rest"][1] + joules
+
+
+HOT = """
+import sys, torch
+model = torch.nn.Sequential(*(torch.nn.Linear(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(4)))
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+x = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
+for _ in range(3):
+    model(x).square().mean().backward()
+    optimizer.step() if "optimizer" in sys.argv else None
+    optimizer.zero_grad()
+"""
+
+
+def test_a_short_run_draws_no_more_than_the_cap(tmp_path: Path) -> None:
+    """Its own steps draw more before the power limiter has settled."""
+    (tmp_path / "train.py").write_text(HOT)
+    energy = analyze(open_log(trace(tmp_path, "train.py", "optimizer", recording=True).log)).headline.energy
+    assert energy is not None and 650 < energy.watts <= 701
+    unsettled = analyze(open_log(trace(tmp_path, "train.py").log))
+    words = dict(lines(unsettled))
+    assert unsettled.headline.short and "ENERGY" not in words and "before power limits it" in words["STEP"]

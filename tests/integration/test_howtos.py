@@ -49,7 +49,7 @@ SAID = {
     "will-it-fit": (
         "Fits: rank 0",
         "status 1",
-        "FAILED +out of memory on rank 0 at samples/llama.py:",
+        "FAILED +out of memory on rank 0 at samples/llama_single.py:",
         "MEMORY",
         "samples/llama.py:",
     ),

@@ -34,7 +34,7 @@ EXPECTED: dict[str, tuple[str, set[str]]] = {
     "two_optimizers": ("optimizer", set()),
     "gan": ("optimizer", set()),
     "lbfgs": ("optimizer", set()),
-    "by_hand": ("pattern", set()),
+    "by_hand": ("backward", set()),
     "scaled_loss": ("optimizer", set()),
     "gan_of_many_operators": ("optimizer", set()),
     "critic_thrice": ("optimizer", set()),
@@ -133,3 +133,15 @@ def test_an_optimizer_on_the_cpu_and_copies_to_it_are_named(tmp_path: Path) -> N
     assert {"Optimizer.step on the CPU", "aten::copy_"} <= set(waits)
     assert "the GPU waits for the host, most in" in " ".join(found.details.findings if found.details else [])
     assert "keep the optimizer's state on the GPU" in dict(answer(found))["NEXT"]
+
+
+def test_layers_of_a_loop_without_optimizer_are_no_steps(tmp_path: Path) -> None:
+    (tmp_path / "layers.py").write_text(
+        "import torch\n"
+        "layer = torch.nn.TransformerEncoderLayer\n"
+        "model = torch.nn.Sequential(*(layer(256, 4, batch_first=True, device='cuda') for _ in range(12)))\n"
+        "for _ in range(3):\n"
+        "    model(torch.randn(8, 64, 256, device='cuda')).square().mean().backward()\n"
+    )
+    found = analyze(open_log(trace(tmp_path, "--cluster", "1x1xH100", "layers.py").log))
+    assert found.step_source == "backward" and len(found.steps) == 3

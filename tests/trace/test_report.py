@@ -90,9 +90,11 @@ def test_optimizers_without_kernels_between_are_one(tmp_path: Path) -> None:
     assert [(step.start, step.end) for step in report.steps] == [(100, 480), (480, 1480), (1480, 2480)]
 
 
-def test_without_marks_what_repeats_is_a_step(tmp_path: Path) -> None:
-    report = report_of(small_run(steps=6, profiler=False, optimizer=False), tmp_path)
-    assert report.step_source == "pattern"
+@pytest.mark.parametrize("by", ["backward", "pattern"])
+def test_without_marks_passes_or_what_repeats_is_a_step(tmp_path: Path, by: str) -> None:
+    run = small_run(steps=6, profiler=False, optimizer=False)
+    report = report_of(run, tmp_path, filters=Filters(by=None if by == "backward" else by))
+    assert report.step_source == by
     assert [step.times.time for step in report.steps[1:]] == [1000 * US] * (len(report.steps) - 1)
     assert len(report.steps) in (5, 6) and report.headline.step_time == 1000 * US
 
@@ -136,7 +138,10 @@ def test_a_run_that_ends_before_work_on_a_gpu_has_no_advice_about_profilers(tmp_
 
 
 def test_without_marks_or_repetition_the_run_is_one_step(tmp_path: Path) -> None:
-    report = report_of(small_run(steps=2, profiler=False, optimizer=False), tmp_path)
+    run = FakeRun()
+    for k in range(2):
+        run.add(Kind.KERNEL, 0, 1000 * k * US, (1000 * k + 400) * US, f"k{k}", launch=1000 * k * US)
+    report = report_of(run, tmp_path)
     assert report.step_source == "run"
     assert len(report.steps) == 1
     assert report.steps[0].times.compute == 2 * 400 * US

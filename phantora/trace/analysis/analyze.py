@@ -88,6 +88,7 @@ _SHORT_COLUMNS = (
 )
 _COLUMNS = (*_SHORT_COLUMNS, "stream", "id", "algorithm", "seq")
 _SHORT_KINDS = (*DEVICE_KINDS, "sync", "power")
+_LIMITED = 0.95  # of the power cap: a GPU that draws less on average is not slowed by it
 _TIME_COLUMNS = ("kind", "rank", "start", "end", "launch", "ready", "link", "id")
 MOST_JOINS = 100_000  # for which gains are computed unasked: about a second
 Progress = Callable[[int, int], None]
@@ -152,14 +153,16 @@ def analyze(
 
 
 def steady_times(log: Log, steps: Steps) -> dict[str, Any]:
-    """Times of a steady step by use, as :func:`_settled` reads them, from device rows and waits alone."""
+    """Times of a steady step by use, as :func:`_settled` reads them, from device rows and waits alone; ``watts`` of a
+    GPU."""
     ranks = sorted(steps.of_rank)
     end = int(log.batch(log.num_batches - 1, ("end",))["end"][-1])
     spans = spans_of(steps, ranks, -1, end, True)
     gap = max(log.metadata.kernel_gap_ns, log.metadata.crowded_gap_ns)
     following: list[NextRow | None] = [None] * len(ranks)
     found: list[Times] = []
-    for window in windows(log, ranks, spans, _TIME_COLUMNS, (*DEVICE_KINDS, "sync")):
+    energy = EnergySums(log, ranks)
+    for window in windows(log, ranks, spans, (*_TIME_COLUMNS, "value"), (*DEVICE_KINDS, "sync", "power")):
         parts: list[Times] = []
         for position in np.flatnonzero(window.span.present).tolist():
             begin, stop = int(window.span.start[position]), int(window.span.end[position])
@@ -168,8 +171,9 @@ def steady_times(log: Log, steps: Steps) -> dict[str, Any]:
             following[position] = first_row(o) or following[position]
         if window.span.steady:
             found.append(mean_times(parts, None))
+            energy.add(window)
     steady = mean_times(found if steps.waiting else _middle_half(found), None)
-    return {name: getattr(steady, name) for name in _TIMES} | {"stalls": steady.stalls}
+    return {name: getattr(steady, name) for name in _TIMES} | {"stalls": steady.stalls, "watts": energy.watts()}
 
 
 def _steps(log: Log, filters: Filters) -> Steps:
@@ -367,6 +371,7 @@ class _Pass:
             bar = with_data(bar, float(self.log.trailer.get("data_slowdown") or 1.0))
         unequal = waits is None and times[-1] > UNEQUAL * times[0]
         throughput = self.volume.report(steady.time, _middle_numbers(totals) if unequal else ())
+        watts, short = self._settled_power()
         return Headline(
             step_time=steady.time,
             waits=waits,
@@ -375,7 +380,7 @@ class _Pass:
             steps=0 if self.steps.starting else len(times),
             mean=_mean(totals, steady.time),
             settled=not self.steps.predicted,
-            short=self.steps.short_ns,
+            short=short,
             error=bar.below if bar else None,
             error_above=bar.above if bar else None,
             widest=bar.widest if bar else "",
@@ -385,9 +390,27 @@ class _Pass:
             mfu=steady.mfu,
             hfu=steady.hfu,
             throughput=throughput,
-            energy=self.energy.report(steady.time, throughput),
+            energy=self.energy.report(watts, steady.time, throughput),
             apart=apart,
         )
+
+    def _settled_power(self) -> tuple[float | None, float]:
+        """W of a GPU when its power limiter has settled, None if unknown; ns by which the run is too short for that."""
+        watts, short = self.energy.watts(), self.steps.short_ns
+        if self.steps.predicted:
+            return self.log.trailer["settled"]["steady"].get("watts"), short
+        cap = self.meta.extra.get("power_cap")
+        if watts is None or not cap:
+            return (None if short else watts), short
+        if watts < _LIMITED * cap:
+            return watts, 0.0  # power limits nothing
+        if watts > cap and not short:  # nothing was simulated again (--no-recording)
+            own = [
+                step for steps in self.steps.of_rank.values() for step in steps if step.number in self.steps.steady()
+            ]
+            passed = max(step.end for step in own) - min(step.start for step in own)
+            short = max(0.0, float(self.meta.extra["settling_ns"]) - passed)
+        return (None if short else min(watts, float(cap))), short
 
     def _exposure(self, steady: Times) -> list[Exposure]:
         """The headline's exposed transfers and waits, shared out as in all steady steps of the run."""

@@ -44,12 +44,15 @@ class EnergySums:
         stretch = (window.span.end - window.span.start) * window.span.present
         self._time += float((self._weights[present] * stretch[present]).sum())
 
-    def report(self, step_time: float, throughput: Throughput | None) -> Energy | None:
-        """Energy of a step of `step_time` ns; None without power rows, or where a trace does not tell the work of
-        kernels, which decides what they draw."""
-        if not self._time or self._imported:
+    def watts(self) -> float | None:
+        """W of a GPU on average; None without power rows, or where a trace does not tell the work of kernels, which
+        decides what they draw."""
+        return self._drawn / self._time * 1e3 if self._time and not self._imported else None
+
+    def report(self, watts: float | None, step_time: float, throughput: Throughput | None) -> Energy | None:
+        """Energy of a step of `step_time` ns of GPUs that draw `watts` each."""
+        if watts is None:
             return None
-        watts = self._drawn / self._time * 1e3
         joules = watts * float(self._weights.sum()) * step_time * 1e-9
         tokens = throughput.tokens_per_step if throughput else 0.0
         return Energy(watts, joules, joules / tokens if tokens else None)

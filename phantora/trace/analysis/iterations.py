@@ -62,7 +62,8 @@ class Iterations:
     """The iterations of every rank, and their source."""
 
     source: str
-    """``optimizer``, ``profiler``, ``dataloader``, ``annotation NAME``, ``pattern``, ``run`` or ``time``."""
+    """``optimizer``, ``profiler``, ``dataloader``, ``annotation NAME``, ``backward``, ``pattern``, ``run`` or
+    ``time``."""
     of_rank: dict[int, list[Iteration]]
 
 

@@ -163,9 +163,9 @@ def render_summary(report: Report, console: Console) -> None:
         console.print(f"[bold]{word:8}[/bold]  {text}", highlight=False)
     if any(word == "STEP" for word, _ in said):  # else no step depends on them
         _assumed(others, console)
-    for entry in report.unmeasured:
-        if entry.decides:
-            console.print(_unknown(entry), highlight=False)
+        for entry in report.unmeasured:
+            if entry.decides:
+                console.print(_unknown(entry), highlight=False)
     fit = report.details.fit if report.details is not None else None
     if fit is not None and not fit.fits and fit.remedy:
         console.print(f"[bold]NEXT[/bold]      {escape(fit.remedy)}", highlight=False)
@@ -194,7 +194,7 @@ def _headline(report: Report, console: Console) -> None:
         without = ", without the CPU time of the data" if h.widest == "data" else ""
         parts = [f"[bold]{step_with_bar(h)}[/bold] a step{without}, {of if h.waits is None else host_bound(report)}"]
     if h.short:
-        parts.append(f"the GPUs' clocks still settle for {duration(h.short)}")
+        parts.append(f"before power limits it: run {duration(h.short)} more of steps")
     if h.mfu is not None:
         basis = report.mfu
         of = f" of {peak_name(basis.dtype)}'s {basis.peak / 1e12:.0f} TFLOP/s" if basis is not None else ""

@@ -575,8 +575,8 @@ class Report:
     trailer: dict[str, Any]
     rows: int
     step_source: str
-    """The source of the steps: ``optimizer``, ``profiler``, ``dataloader``, ``annotation NAME``, ``pattern``, ``run``
-    or ``time``."""
+    """The source of the steps: ``optimizer``, ``profiler``, ``dataloader``, ``annotation NAME``, ``backward``,
+    ``pattern``, ``run`` or ``time``."""
     may_be_layers: bool = False
     """The steps are found by repetition, without a backward pass and a wait of the host."""
     headline: Headline

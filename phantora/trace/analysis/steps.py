@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phantora.errors import PhantoraError, known_names
+from phantora.trace.analysis.backward_passes import by_backward
 from phantora.trace.analysis.faults import touched, windows
 from phantora.trace.analysis.iterations import (
     Iteration,
@@ -38,7 +39,7 @@ from phantora.wire.names import COMPILING, TUNING
 
 Ints = npt.NDArray[np.int64]
 
-SOURCES = ("optimizer", "profiler", "dataloader", "annotation", "pattern", "run")
+SOURCES = ("optimizer", "profiler", "dataloader", "annotation", "backward", "pattern", "run")
 _COLUMNS = ("kind", "rank", "stream", "name", "start", "end", "launch", "op", "shape", "cls", "bytes")
 _ENOUGH = 0.5  # of the GPUs' work must lie in steps, or other iterations are looked for
 _ANNOTATION = re.compile(r"annotation[ :=](.+)")
@@ -73,7 +74,8 @@ class Steps:
     """The steps of every rank, and their source."""
 
     source: str
-    """``optimizer``, ``profiler``, ``dataloader``, ``annotation NAME``, ``pattern``, ``run`` or ``time``."""
+    """``optimizer``, ``profiler``, ``dataloader``, ``annotation NAME``, ``backward``, ``pattern``, ``run`` or
+    ``time``."""
     of_rank: dict[int, list[Step]]
     covered: float = 1.0
     """Share of the GPUs' busy time that lies in steps."""
@@ -134,9 +136,11 @@ def find_steps(log: Log, ranks: Collection[int] | None = None, by: str | None = 
             raise PhantoraError(f"{log.path}: no steps by {by}{_hint(marks)}")
         return found
     best = whole
-    sources = ["optimizer", "profiler", "dataloader", *_annotations(marks), "pattern"]
+    sources = ["optimizer", "profiler", "dataloader", *_annotations(marks), "backward", "pattern"]
     if log.out_of_memory:
-        sources.remove("pattern")  # what repeats in a pass that did not fit are its layers
+        sources = [
+            source for source in sources if source not in ("backward", "pattern")
+        ]  # what repeats in a pass that did not fit are its layers
     for source in sources:
         iterations = _asked(log, marks, source)()
         found = _steps(log, iterations, marks) if iterations else None
@@ -161,6 +165,7 @@ def _asked(log: Log, marks: Marks, by: str) -> Callable[[], Iterations | None]:
         "profiler": lambda: by_profiler(marks),
         "dataloader": lambda: by_dataloader(marks),
         "annotation": lambda: by_annotation(marks, next(iter(repeated_annotations(marks)), "")),
+        "backward": lambda: by_backward(log, marks),
         "pattern": lambda: by_repetition(log, marks),
     }
     if named:

@@ -47,6 +47,7 @@ _SOURCES = {
     "optimizer": "each ends with its optimizer",
     "profiler": "by ProfilerStep annotations",
     "dataloader": "each begins with its batch",
+    "backward": "each ends with its backward pass",
     "pattern": "by repetition of what is launched",
     "run": "the whole run as one",
     "time": "the stretch asked for as one",

@@ -122,7 +122,8 @@ def _step(report: Report) -> str:
     if h.waits is not None:
         text = f"{parts[0]}, {host_bound(report)}"
         return "   ".join([text, *parts[1:], *(_unequal(report) if h.error is not None else [])])
-    return "   ".join([*parts, *([STEPS_OR_LAYERS] if report.may_be_layers else [*_steps(h), *_unequal(report)])])
+    found = [STEPS_OR_LAYERS, *_settling(h)] if report.may_be_layers else [*_steps(h), *_unequal(report)]
+    return "   ".join([*parts, *found])
 
 
 def spread(report: Report) -> str:
@@ -241,11 +242,17 @@ def _steps(h: Headline) -> list[str]:
     if not h.settled:
         return ["settled, by the power model"]
     if h.short:
-        return [f"still settling: run {ceil(h.short / h.step_time)} more steps"]
+        return _settling(h)
     found = [f"{h.steps} steady step{'s' * (h.steps > 1)}"]
     if h.mean > _MORE * h.step_time:
         found.append(f"{rounded(h.mean, h.error)} on average with {' and '.join(_recurring(h))}")
     return found
+
+
+def _settling(h: Headline) -> list[str]:
+    """``power not settled, so a long run's are slower: run 25 more``, of steps."""
+    more = ceil(h.short / h.step_time) if h.short else 0
+    return [f"before power limits it; in a long run a step takes longer (run {more:,} more)"] if more else []
 
 
 def _unequal(report: Report) -> list[str]:
