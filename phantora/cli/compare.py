@@ -181,6 +181,7 @@ def printed(found: Comparison) -> Compared:
             capacity=one.row.entry.point.capacity,
             step_time=one.measured.step_time if one.measured else None,
             error=one.measured.error if one.measured else None,
+            error_above=one.measured.error_above if one.measured else None,
             rate=one.rate,
             unit=one.unit,
             mfu=one.measured.mfu if one.measured else None,
@@ -259,7 +260,7 @@ def _cells(one: Choice, with_job: bool) -> list[str]:
             *(["-", "-"] if with_job else []),
             one.row.status,
         ]
-    error = f" ±{one.speedup_error:.0%}" if one.speedup_error else ""
+    error = f" ±{100 * one.speedup_error:.0f} %" if one.speedup_error else ""
     job = [days(one.time).replace(" days", " d") if one.time else "-", _dollars(one.dollars)]
     return [
         one.cluster,

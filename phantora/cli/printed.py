@@ -86,6 +86,9 @@ class ComparedRow:
     capacity: Bytes
     step_time: Ns | None
     error: float | None
+    """Relative error bar of the step, downwards."""
+    error_above: float | None
+    """Upwards."""
     rate: float | None
     """`unit` per second."""
     unit: str

@@ -20,14 +20,14 @@ def scaled(cost: str, host: HostProfile) -> str:
     return f"{MEASURED}:{pace(host):.3g}" if cost == MEASURED else cost
 
 
-def slowdown(data: tuple[int, int, int], host: HostProfile) -> float:
-    """Times as long as simulated: the time from one batch to the next, if their making counts, on the slowest host that
-    passes for `host`. Its CPU time here is scaled to `host` by that of Python's work. 1 without batches.
+def slowdown(data: tuple[int, int, int], host: HostProfile, slower: float = 1.0) -> float:
+    """Times as long as simulated: the time from one batch to the next, if their making counts, on a host `slower` times
+    as slow as `host`. Its CPU time here is scaled to `host` by that of Python's work. 1 without batches.
 
     `data`: ``data_cpu``, ``data_counted`` and ``data_apart`` of ``wire.layout.Control``."""
     cpu, counted, apart = data
     if not apart:
         return 1.0
-    made = cpu * pace(host) * host.spread[1]
+    made = cpu * pace(host) * slower
     needed = made if counted < 0 else apart + made - counted
     return max(1.0, needed / apart)

@@ -328,3 +328,13 @@ def test_links(tmp_path: Path) -> None:
     assert [(link.bytes, link.busy) for link in alone.details.links if link.name == "gpu0>switch"] == [
         (2_500_000, 60 * us)
     ]
+
+
+def test_data_that_decide_are_in_the_step_and_its_rates(tmp_path: Path) -> None:
+    run = small_run(steps=6)
+    run.trailer |= {"data_slowdown": 9.0, "data_step": 6.0}
+    words = dict(lines(report_of(run, tmp_path)))
+    assert words["STEP"].startswith("6.00 ms with the CPU time of its data, 1.00 ms without")
+    assert words["RANGE"].startswith("up to 9.00 ms on slower hosts")
+    assert words["HELD UP"] == "83.3 % of the step with its data: DataLoader"
+    assert not words.keys() & {"ENERGY", "LOST", "HOST"}

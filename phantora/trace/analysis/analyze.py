@@ -55,7 +55,7 @@ from phantora.trace.analysis.steps import Step, Steps, find_steps
 from phantora.trace.analysis.stream_names import stream_names
 from phantora.trace.analysis.streams import Streams
 from phantora.trace.analysis.throughput import Volume
-from phantora.trace.analysis.uncertainty import Uncertainty, with_data
+from phantora.trace.analysis.uncertainty import DATA, LONGER, Uncertainty, with_data
 from phantora.trace.analysis.unmeasured import UnmeasuredOperators
 from phantora.trace.analysis.watermarks import memory_levels
 from phantora.trace.analysis.windows import Span, Window, spans_of, windows
@@ -369,6 +369,8 @@ class _Pass:
             bar = self.uncertainty.report(steady, self._host_time(), on_hosts, uneven or 0.0)
         if bar is not None:
             bar = with_data(bar, float(self.log.trailer.get("data_slowdown") or 1.0))
+        slower = float(self.log.trailer.get("data_step") or 1.0)
+        data_decides = bar is not None and bar.widest == DATA and slower > 1 + LONGER
         unequal = waits is None and times[-1] > UNEQUAL * times[0]
         throughput = self.volume.report(steady.time, _middle_numbers(totals) if unequal else ())
         watts, short = self._settled_power()
@@ -391,6 +393,7 @@ class _Pass:
             hfu=steady.hfu,
             throughput=throughput,
             energy=self.energy.report(watts, steady.time, throughput),
+            with_data=slower * steady.time if data_decides else None,
             apart=apart,
         )
 

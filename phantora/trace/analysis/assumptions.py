@@ -64,6 +64,11 @@ class Assumption:
                 given = f"loss=VALUE or {given}"
         return f" (--assume {given})" if given else ""
 
+    @property
+    def shown(self) -> str:
+        """For people; `what` is the text of the log."""
+        return self.what.replace(REAL, "a float that is not computed reads as 0 at ", 1)
+
 
 def assumptions(log: Log) -> list[Assumption]:
     """The assumptions of a run: those that decide the amount of work first, then the most frequent."""
@@ -103,7 +108,7 @@ def assumed(found: Sequence[Assumption]) -> list[str]:
     shown = [each for each in found if each.rank == 0] or list(found[:1])
     for each in shown:
         placed = each.rank == 1 or each.ends_loop or each.what.startswith(_LISTS)
-        what = each.what if placed else each.what.rpartition(" at ")[0] or each.what
+        what = each.shown if placed else each.shown.rpartition(" at ")[0] or each.shown
         what += " and ends a loop" * each.ends_loop + each.option
         times[what] = times.get(what, 0) + each.times
     if shown and shown[0].rank == 0:

@@ -31,15 +31,16 @@ from phantora.trace.analysis.steps_table import print_ranks, print_steps
 from phantora.trace.analysis.summary import (
     STEPS_OR_LAYERS,
     achieved_rate,
-    counted,
     energy,
     host_bound,
     host_effect,
     lines,
+    longer,
     no_kernels,
     other_mfu,
+    rates,
     rounded,
-    step_with_bar,
+    step_of,
     who,
     wide_range,
 )
@@ -191,20 +192,17 @@ def _headline(report: Report, console: Console) -> None:
             of = STEPS_OR_LAYERS
         if not h.settled:
             of = "settled, by the power model: the run ends before"
-        without = ", without the CPU time of the data" if h.widest == "data" else ""
-        parts = [f"[bold]{step_with_bar(h)}[/bold] a step{without}, {of if h.waits is None else host_bound(report)}"]
+        a_step = "" if h.with_data else " a step"
+        parts = [f"[bold]{step_of(h)}[/bold]{a_step}, {of if h.waits is None else host_bound(report)}"]
     if h.short:
         parts.append(f"before power limits it: run {duration(h.short)} more of steps")
     if h.mfu is not None:
         basis = report.mfu
         of = f" of {peak_name(basis.dtype)}'s {basis.peak / 1e12:.0f} TFLOP/s" if basis is not None else ""
-        parts.append(f"MFU [bold]{100 * h.mfu:.1f}%[/bold]{of}")
+        parts.append(f"MFU [bold]{100 * h.mfu / longer(h):.1f}%[/bold]{of}")
         if h.hfu is not None and h.hfu > h.mfu:
-            parts.append(f"HFU {100 * h.hfu:.1f}% with recomputed layers")
-    if h.throughput is not None and h.throughput.tokens_per_second:
-        parts.append(f"[bold]{counted(h.throughput.tokens_per_second, h.error)}[/bold] tokens/s")
-    if h.throughput is not None and h.throughput.samples_per_second:
-        parts.append(f"[bold]{counted(h.throughput.samples_per_second, h.error)}[/bold] samples/s")
+            parts.append(f"HFU {100 * h.hfu / longer(h):.1f}% with recomputed layers")
+    parts += [f"[bold]{rate.replace(' ', '[/bold] ')}" for rate in rates(h)]
     console.print(", ".join(parts), highlight=False)
     if why := wide_range(report):
         console.print(f"Range: {why}", highlight=False, markup=False)
@@ -585,7 +583,7 @@ def _assumptions(report: Report, console: Console) -> None:
     console.print(f"[bold]{decide}[/bold] (docs/values.md; `--assume` changes it); assumed:")
     for item in shown:
         times = f"{item.times} time{'s' * (item.times > 1)}"
-        console.print(f"  {item.what}, {times}{item.option}", highlight=False, markup=False)
+        console.print(f"  {item.shown}, {times}{item.option}", highlight=False, markup=False)
     if more:
         console.print(f"  and {more} more", highlight=False)
 

@@ -534,6 +534,8 @@ class Headline:
     throughput: Throughput | None
     energy: Energy | None
     """None in logs without power rows."""
+    with_data: Ns | None
+    """The step with the CPU time of its data, which is not simulated, where that decides it; else None."""
     apart: dict[str, list[int]]
     """Steps that do not stand for the others, by what they contain."""
     cost: Cost | None = None

@@ -22,11 +22,12 @@ from phantora.trace.analysis.outlier_steps import ONCE
 from phantora.trace.analysis.recompiles import sentence
 from phantora.trace.analysis.report import UNEQUAL, Delay, Headline, Report, Work
 from phantora.trace.analysis.slower_ranks import times_the_work
+from phantora.trace.analysis.uncertainty import DATA
 from phantora.trace.analysis.units import cut, percent
 from phantora.trace.schema import REAL
 
 _MOST_CAUSES = 3
-_LINE = 110  # characters behind the word of a line
+_LINE = 90  # characters behind the word of a line
 _WORTH_NAMING = 0.005  # of a step
 _HOST_DECIDES = 0.12  # of a step
 _PEAK_DECIDED = 0.01  # of a peak
@@ -51,13 +52,14 @@ def lines(report: Report) -> list[tuple[str, str]]:
         ("STEP", _step(report)),
         ("SPREAD", spread(report)),
         ("MFU", other_mfu(report)),
-        ("FP32", slow_products(report)),
+        ("RANGE", wide_range(report)),
     ]
-    found += [("RANGE", wide_range(report)), ("HOST", _host(report))]
-    if report.step_source != "run":
-        found.append(("ENERGY", energy(report)))
-        found.append(("HELD UP", held_up(report)))
-        found.append(("LOST", lost(report)))
+    if report.headline.with_data is not None:  # what follows is of a step that is a part of it
+        found.append(("HELD UP", f"{_share(1 - 1 / longer(report.headline), 1)} of the step with its data: DataLoader"))
+    else:
+        found += [("FP32", slow_products(report)), ("HOST", _host(report))]
+        if report.step_source != "run":
+            found += [("ENERGY", energy(report)), ("HELD UP", held_up(report)), ("LOST", lost(report))]
     found.append(("COMPILES", sentence(report.recompiles[0]) if report.recompiles else ""))
     found += [("FAULT", of_fault(one, report.steady.time)) for one in report.faults]
     found.append(("GARBAGE", collected(report.garbage) if report.garbage is not None else ""))
@@ -110,20 +112,37 @@ def _step(report: Report) -> str:
         return no_kernels(report)
     if report.step_source == "run":
         return f"{rounded(h.step_time, h.error)} from first to last: no steps were found in this run"
-    parts = [step_with_bar(h)]
-    if h.widest == "data":
-        parts[0] += ", without the CPU time of the data"
-    if h.throughput is not None and h.throughput.tokens_per_second:
-        parts.append(f"{counted(h.throughput.tokens_per_second, h.error)} tokens/s")
-    elif h.throughput is not None and h.throughput.samples_per_second:
-        parts.append(f"{counted(h.throughput.samples_per_second, h.error)} samples/s")
+    parts = [step_of(h), *rates(h)[:1]]
     if h.mfu is not None:
-        parts.append(f"MFU {100 * h.mfu:.1f} %" + (f", HFU {100 * h.hfu:.1f} %" if h.hfu and h.hfu > h.mfu else ""))
+        mfu, hfu = (100 * (share or 0.0) / longer(h) for share in (h.mfu, h.hfu))
+        parts.append(f"MFU {mfu:.1f} %" + (f", HFU {hfu:.1f} %" if hfu > mfu else ""))
     if h.waits is not None:
         text = f"{parts[0]}, {host_bound(report)}"
         return "   ".join([text, *parts[1:], *(_unequal(report) if h.error is not None else [])])
     found = [STEPS_OR_LAYERS, *_settling(h)] if report.may_be_layers else [*_steps(h), *_unequal(report)]
     return "   ".join([*parts, *found])
+
+
+def step_of(h: Headline) -> str:
+    """``27.0 ms ±3 %``; ``344 ms with the CPU time of its data, 3.19 ms without`` where that decides the step."""
+    if h.with_data is not None:
+        with_data = rounded(h.with_data, _SPREAD)
+        return f"{with_data} with the CPU time of its data, {rounded(h.step_time, h.error)} without"
+    return step_with_bar(h) + (", without the CPU time of its data" if h.widest == DATA else "")
+
+
+def longer(h: Headline) -> float:
+    """Times as long as simulated: the step with its data, where these decide it."""
+    return h.with_data / h.step_time if h.with_data is not None else 1.0
+
+
+def rates(h: Headline) -> list[str]:
+    """``607k tokens/s``, ``1.2k samples/s``, as far as they are known."""
+    if h.throughput is None:
+        return []
+    error = h.error if h.with_data is None else _SPREAD
+    known = {"tokens": h.throughput.tokens_per_second, "samples": h.throughput.samples_per_second}
+    return [f"{counted(rate / longer(h), error)} {unit}/s" for unit, rate in known.items() if rate]
 
 
 def spread(report: Report) -> str:
@@ -184,14 +203,17 @@ def _wide(h: Headline) -> bool:
 def wide_range(report: Report) -> str:
     """What widens a wide error bar, and the command that narrows it."""
     h = report.headline
-    if h.widest in ("", "host") or not (_wide(h) or h.widest == "data"):  # HOST tells of the host
+    if h.widest in ("", "host") or not (_wide(h) or h.widest == DATA):  # HOST tells of the host
         return ""
+    if h.with_data is not None:
+        longest = rounded((1 + (h.error_above or 0.0)) * h.step_time, _SPREAD)
+        return f"up to {longest} on slower hosts; --data-loading measured simulates the data"
     return f"{error_bar(h.error or 0.0, h.error_above or 0.0)}: {narrower(h.widest)}"
 
 
 def narrower(widest: str) -> str:
     """What widens an error bar most (:attr:`Headline.widest`), and the command that narrows it."""
-    if widest == "data":
+    if widest == DATA:
         return "the CPU time of the data is not counted, and decides; --data-loading measured counts it"
     if widest == "fold":
         return "ranks differ; narrower with more of them as processes (--real-ranks)"
@@ -211,10 +233,10 @@ def _host(report: Report) -> str:
     measured = hosts is not None and hosts.measured
     remedy = "" if measured else f"; {_NARROWER_HOST}"
     pace = float(report.metadata.get("extra", {}).get("host", {}).get("pace", 1.0))
-    slowest = f"; slowest rank x {pace:.2f} (rank_spread)" if pace > 1.005 else ""
+    slowest = f" (the slowest rank's takes {100 * (pace - 1):.0f} % longer than the median's)" if pace > 1.005 else ""
     if report.steady.host < BOUND * time:
-        return f"a slower one would limit the step, and widens its error bar{slowest}{remedy}"
-    what = "the step" if report.headline.widest == "data" else "the step and its error bar"
+        return f"a slower one would limit the step{slowest}{remedy}"
+    what = "the step" if report.headline.widest == DATA else "the step and its error bar"
     return f"limits {what}{slowest}{remedy}"
 
 
@@ -327,12 +349,13 @@ def lost(report: Report) -> str:
     """Loss of kernels: ``55 % of the step: 32 % without flops (copy 11.8), 22 % below BF16's peak (gemm)``. With MFU
     and the share of :func:`held_up` it makes up 100 %."""
     whole = f"{100 * sum(loss.share for loss in report.losses):.0f} % "
-    for most in ((2, 2), (2, 1), (1, 1)):
+    text = ""
+    for most in ((2, 2), (2, 1), (1, 1), (0, 0)):
         parts = _lost(report, *most)
-        text = f"{whole}of the step: {', '.join(parts).removeprefix(whole if len(parts) == 1 else '')}"
-        if parts and len(text) <= _LINE:
-            return text
-    return ""
+        text = f"{whole}of the step: {', '.join(parts).removeprefix(whole if len(parts) == 1 else '')}" if parts else ""
+        if len(text) <= _LINE:
+            break
+    return text
 
 
 def _lost(report: Report, most_without: int, most_below: int) -> list[str]:
@@ -344,7 +367,7 @@ def _lost(report: Report, most_without: int, most_below: int) -> list[str]:
         whole = sum(loss.share for loss in kind)
         if own and whole >= _WORTH_NAMING:
             named = ", ".join(f"{loss.name} {100 * loss.share:.1f}" for loss in own[:most])
-            parts.append(f"{100 * whole:.0f} % {what} ({named})")
+            parts.append(f"{100 * whole:.0f} % {what}" + (f" ({named})" if named else ""))
     again = sum(loss.share for loss in report.losses if loss.name == RECOMPUTED_LAYERS)
     if again >= _WORTH_NAMING:
         parts.append(f"{100 * again:.0f} % {RECOMPUTED_LAYERS}")

@@ -37,6 +37,9 @@ def answer(report: Report) -> list[tuple[str, str]]:
     if "GROWS" in summary:  # in place of LOST: the run ends by it
         found = [("GROWS", summary["GROWS"]), *(line for line in found if line[0] != "LOST")]
     findings = report.details.findings if report.details is not None else []
+    if report.headline.with_data is not None:
+        simulated = "phantora trace --data-loading measured simulates the data"
+        return [*found, ("NEXT", f"{_OF_HOST['DataLoader']}; {simulated}")]
     cause = of_time(findings)
     found += [("WHY", cause)] if cause else []
     return [*found, ("NEXT", f"{_place(report)}{_experiment(report)}")]

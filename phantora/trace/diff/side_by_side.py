@@ -9,16 +9,12 @@ from rich.console import Console
 from rich.table import Table
 
 from phantora.trace.analysis.report import Report
-from phantora.trace.analysis.units import amount, duration, size
+from phantora.trace.analysis.summary import step_with_bar
+from phantora.trace.analysis.units import amount, size
 from phantora.trace.diff.compare import Difference
 from phantora.trace.diff.render import headline
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
-def _bar(report: Report) -> str:
-    below, above = report.headline.error, report.headline.error_above
-    return "-" if below is None or above is None else f"-{100 * below:.1f}% +{100 * above:.1f}%"
 
 
 def _per_second(report: Report, name: str) -> str:
@@ -32,8 +28,7 @@ def _share(report: Report, name: str) -> str:
 
 ROWS: tuple[tuple[str, Callable[[Report], str]], ...] = (
     ("cluster", lambda r: str(r.metadata["cluster"])),
-    ("step", lambda r: duration(r.headline.step_time)),
-    ("error bar", _bar),
+    ("step", lambda r: step_with_bar(r.headline)),
     ("MFU", lambda r: "-" if r.headline.mfu is None else f"{100 * r.headline.mfu:.1f}%"),
     ("tokens/s", lambda r: _per_second(r, "tokens")),
     ("samples/s", lambda r: _per_second(r, "samples")),
