@@ -321,6 +321,7 @@ Api = Enum(
         ("GC_IMPORTED", "an object of an imported module that a full garbage collection of Python goes through"),
         ("GC_OBJECT", "and one that the program has made"),
         ("FILE_PLAN", "a tensor of another rank in the plan of a distributed checkpoint, which rank 0 makes"),
+        ("WORKER_START", "a worker process of a DataLoader: its fork and its end"),
     ),
 )
 HostMode = Enum("ph_host_mode", "PH_HOST_", (("MODELLED", ""), ("MEASURED", ""), ("NONE", "")))

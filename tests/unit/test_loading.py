@@ -18,6 +18,7 @@ from phantora.profile.python_probe import python_ns
 from phantora.rank.patches.loading import Cost, Fetched, Loading, Workers, parse
 from phantora.runs.data import scaled, slowdown
 from phantora.trace.analysis.uncertainty import Bar, with_data
+from phantora.wire.layout import Api
 from tests.support.clock import Clock
 
 MS = 1_000_000
@@ -115,6 +116,20 @@ def test_an_epoch_begins_anew() -> None:
     this._reset()
     this._process_data(Fetched(0, 1), 0)
     assert clock.time == 120 * MS
+
+
+def test_an_iterator_starts_its_workers_once() -> None:
+    clock = Clock()
+    runtime = replace(clock.runtime(), times_ns=lambda cost, times: 30 * MS * times * (cost == Api.WORKER_START))
+    module = SimpleNamespace(__name__="torch.utils.data.dataloader", _MultiProcessingDataLoaderIter=Iterator)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("_try_put_index", "_process_data", "_reset", "_shutdown_workers"):
+            patch.setattr(Iterator, name, getattr(Iterator, name))
+        Loading(Cost(), runtime).meet(module)  # type: ignore[arg-type]
+        this = Iterator()
+        assert clock.time == 60 * MS
+        this._reset()  # persistent workers
+        assert clock.time == 60 * MS
 
 
 def test_batches_ahead_take_memory_of_the_host() -> None:

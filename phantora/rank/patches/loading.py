@@ -4,6 +4,7 @@ What a dataset does (decode, augment, tokenize) runs for real, in worker process
 is a CUDA call, so the modelled host clock knows only its Python frames, and only without workers. Here each batch gets
 a time, given or measured. In virtual time it is there no earlier than the worker that makes it could have made it.
 Without a time the batches are measured as well, and a run that would wait for its data prints a note at its end.
+Each worker process takes the script the time of its start.
 
 It runs in a rank. The terminal's process calls :func:`parse` alone, to check the option.
 """
@@ -25,6 +26,7 @@ from phantora.rank.messages import report_at_end, tell
 from phantora.rank.patch import Patch, Rank, When
 from phantora.spec import rank_spec
 from phantora.units import TIME
+from phantora.wire.layout import Api
 
 OPTION = "--data-loading"
 FREE, MEASURED = "free", "measured"
@@ -222,6 +224,8 @@ class Loading:
             return process(this, data, worker, *rest)
 
         def fresh_reset(this: Any, *arguments: Any, **options: Any) -> None:
+            if _WORKERS not in vars(this) and self._runtime.is_virtual():  # its workers have just been started
+                self._runtime.advance(self._runtime.times_ns(Api.WORKER_START, this._num_workers))
             before = vars(this).get(_WORKERS, Workers())
             vars(this)[_WORKERS] = Workers(held=before.held)  # what was asked for in an earlier epoch is dropped
             reset(this, *arguments, **options)
@@ -264,8 +268,6 @@ class Loading:
 
     def _pinned(self, iterator: Any, data: Any) -> None:
         """The loader's thread copies the next batch to pinned memory meanwhile, and has Python's lock."""
-        from phantora.wire.layout import Api
-
         if self._cost.counts and getattr(iterator, "_pin_memory", False):
             until = self._runtime.now() + self._runtime.bytes_ns(Api.PIN_BATCH_GIB, _bytes(data))
             self._runtime.contend(0, until, NEXT_TO_PYTHON, until, 1.0)
