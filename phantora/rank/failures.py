@@ -9,6 +9,7 @@ import ctypes
 import json
 import os
 import re
+import sys
 import traceback
 from argparse import ArgumentParser
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ _COMPILER = re.compile(
 )
 _TORCH_OOM = re.compile(r"Tried to allocate ([\d.]+ \w+).*?of which ([\d.]+ \w+) is free")
 _NCCL_CAUSE = re.compile(r"^Last error:\s*(\S.*)", re.MULTILINE)
+_OF_ZERO = re.compile(r"math domain error|expected a positive input")
 _HINTS = {"Duplicate GPU detected": "torch.cuda.set_device(LOCAL_RANK) in each rank"}
 
 
@@ -67,6 +69,7 @@ class Failure:
 
 
 _library: list[ctypes.CDLL] = []
+_tracer: list[Path] = []
 
 
 def install(rank: Rank) -> None:
@@ -75,6 +78,7 @@ def install(rank: Rank) -> None:
     for function in (library.ph_failed_assertion, library.ph_refused):
         function.argtypes, function.restype = [], ctypes.c_char_p
     _library[:] = [library]
+    _tracer[:] = [rank.tracer]
 
 
 def _with_assertion(message: str) -> str:
@@ -88,7 +92,7 @@ def note(error: BaseException) -> None:
     if not rank_spec().failures:
         return
     rank = os.environ.get("RANK", "")
-    remedy = remedy_of(error)
+    remedy = remedy_of(error) or _of_zero(error)
     message = (_with_assertion(message_of(error)) + (remedy and f"; {remedy}"))[:_LONGEST]
     failure = Failure(
         rank=int(rank) if rank.isdigit() else -1,
@@ -102,6 +106,16 @@ def note(error: BaseException) -> None:
     if failure.reason is Reason.OUT_OF_MEMORY:
         memory_uses.note_uses(error)
     _append(failure)
+
+
+def _of_zero(error: BaseException) -> str:
+    """How a number that is not computed gets another value, of an error by its 0: ``1 / loss.item()``."""
+    divides = isinstance(error, ZeroDivisionError)
+    if not divides and not (isinstance(error, ValueError) and _OF_ZERO.search(str(error))):
+        return ""
+    if "torch" not in sys.modules or not _tracer or not ctypes.CDLL(str(_tracer[0])).phantora_real_read():
+        return ""
+    return f"numbers that are not computed read as 0: --assume loss=1, or iterations=2@{_place(error)}"
 
 
 def note_here(message: str, reason: Reason) -> None:

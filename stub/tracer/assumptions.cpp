@@ -407,8 +407,12 @@ bool assume_comparison(const Frame &f, const Tensor &result) {
 }
 
 // An unknown real is zero; whether that decides anything, the source tells (phantora/trace/analysis/assumptions.py).
+static std::atomic<bool> real_read{false};
+extern "C" __attribute__((visibility("default"))) int phantora_real_read() { return real_read; }
+
 static void note_real(const Tensor &t) {
   if (t.numel() != 1 || !c10::isFloatingType(t.scalar_type())) return;
+  real_read = true;
   iterate(t);
   note_assumption("the real 0 is read");
 }

@@ -26,6 +26,12 @@ KINDS = {
     "abort": ("import os\nos.abort()\n", "rank 0 was killed by SIGABRT"),
     "out of memory": ("torch.empty(1 << 40, device='cuda')\n", "out of memory on rank 0 at train.py:5: 4096.00 GiB"),
     "shapes": ("x @ torch.ones(3, 3, device='cuda')\n", "rank 0 at train.py:5: RuntimeError: mat1 and mat2 shapes"),
+    "no computed loss": (
+        "y = torch.nn.Linear(1024, 1024).cuda()(torch.randn(1024, 1024, device='cuda'))\n"
+        "print(1 / torch.nn.functional.mse_loss(y, torch.randn_like(y)).item())\n",
+        "rank 0 at train.py:6: ZeroDivisionError: float division by zero; numbers that are not computed read as 0: "
+        "--assume loss=1, or iterations=2@train.py:6",
+    ),
     "thread": (
         "from concurrent.futures import ThreadPoolExecutor as P\nP(1).submit(lambda: 1 / 0).result()\n",
         "rank 0 at train.py:6: ZeroDivisionError: division by zero",
