@@ -27,6 +27,7 @@ TABLES = {
     "sparse": "validation.compare.sparse",
     "triton": "validation.compare.triton",
     "calibration": "validation.calibration.compare",
+    "public-programs": "validation.compare.public_programs",
 }
 
 
