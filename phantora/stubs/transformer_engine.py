@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -10,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from phantora.stubs.find import Torch
 
 RECIPE = "docs/frameworks/megatron.md has its installation without a GPU"
+EXTENSION = "transformer-engine-torch"  # its module is inside of the package transformer_engine, or next to it
 IMPORT_S = 240.0  # seconds
 _IMPORT = (
     "from phantora import stubs\n"
@@ -29,12 +29,10 @@ def _version(distribution: str) -> str | None:
 def state(torch: Torch) -> str:
     """A line for `phantora doctor`."""
     core = f"transformer-engine-cu{(torch.cuda or '').partition('.')[0]}"
-    found = {name: _version(name) for name in ("transformer-engine", core)}
+    found = {name: _version(name) for name in ("transformer-engine", core, EXTENSION)}
     if not any(found.values()):
         return f"not installed; {RECIPE}"
     missing = [name for name, number in found.items() if number is None]
-    if importlib.util.find_spec("transformer_engine_torch") is None:
-        missing.append("transformer-engine-torch")
     if missing:
         return f"{' and '.join(missing)} missing; {RECIPE}"
     number = found["transformer-engine"]
