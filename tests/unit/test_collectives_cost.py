@@ -152,6 +152,14 @@ def test_trees_of_hosts_pass_whole_chunks_on(system: str, size: int, us: float) 
     assert predicted.duration_ns / 1e3 == pytest.approx(us, rel=0.1)
 
 
+def test_channels_limit_trees_of_racks() -> None:
+    """1,440 GB200: github.com/coreweave/nccl-tests/pull/48. Of a chain of 72 the port carries more than 24 channels."""
+    cluster = load_cluster("gb200-nvl72:360")
+    predicted = CollectiveModel(cluster).collective(Coll.ALL_REDUCE, tuple(range(1440)), 4 << 30, BF16)
+    assert predicted.algorithm == "TREE"
+    assert predicted.duration_ns / 1e3 == pytest.approx(24782, rel=0.15)
+
+
 def test_binomial_trees_gather_among_one_gpu_per_host() -> None:
     model = MODELS["8x8xH100"]
     each = tuple(range(0, 64, 8))

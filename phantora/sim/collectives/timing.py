@@ -239,7 +239,8 @@ class Timing:
         channels = used_channels(channels, bytes, protocol)
         chunk = tree_chunk(place, channels, bytes, protocol, buffer_bytes)
         passed = c.one_way_channel * GBPS * (self._speed(place) if place.nvlink else 1.0)
-        passed = min(passed, self._near(place))
+        most = self.tuner.tree_channel(place)
+        passed = min(passed, self._near(place), most)
         lanes = max(1.0, channels / place.rails)
         latency = c.ll_base if protocol == LL else c.reduce_base
         latency += 2 * (place.most_local - 1) * (step + wire * chunk / passed)
@@ -247,7 +248,7 @@ class Timing:
             hop = self.network_step(place, protocol, TREE, extra) + lanes * chunk * wire / self.nic
             latency += 2 * _levels(place) * hop
         # What a GPU passes up and down leaves by the same port.
-        rate = self._near(place) / (2 if place.most_local > 1 else 1) / wire
+        rate = min(self._near(place), channels * most) / (2 if place.most_local > 1 else 1) / wire
         if place.hosts > 1:
             rate = min(rate, self.nic * place.rails / (1 if place.hosts == 2 else 2) / wire)
             rate = min(rate, self.tuner.ll_rate(place)) if protocol == LL else rate

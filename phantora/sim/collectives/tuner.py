@@ -248,6 +248,11 @@ class Tuner:
         power = max(bytes >> 6, 1).bit_length() - 1
         return rate / 2 * (TREE_CORRECTION[protocol][power] if power < len(TREE_CORRECTION[protocol]) else 1.0)
 
+    def tree_channel(self, place: Placement) -> float:
+        """Bytes that a channel of a tree passes on per us, at most."""
+        share = HOPPER_TREE if self.generation >= 9 else 1.0
+        return TREE_CHANNEL[self.generation][place.scale] * share * GBPS
+
     def nvls_rate(self, kind: int, place: Placement, algorithm: str) -> float:
         """Reduction in the NVSwitch: each GPU heads one channel; trees join hosts."""
         heads = min(place.most_local, place.rails) if algorithm == NVLS_TREE else place.most_local
