@@ -92,7 +92,7 @@ static int finalise(descriptor *self) {
     status = fail(CUDNN_STATUS_BAD_PARAM, "cudnnBackendFinalize: VARIANT_PACK has unequal numbers of ids and pointers");
   if (self->type == CUDNN_BACKEND_ENGINE &&
       (integer(self, CUDNN_ATTR_ENGINE_GLOBAL_INDEX) < 0 ||
-       integer(self, CUDNN_ATTR_ENGINE_GLOBAL_INDEX) >= engine_count(child(self, CUDNN_ATTR_ENGINE_OPERATION_GRAPH))))
+       integer(self, CUDNN_ATTR_ENGINE_GLOBAL_INDEX) >= engine_indices(child(self, CUDNN_ATTR_ENGINE_OPERATION_GRAPH))))
     status = fail(CUDNN_STATUS_NOT_SUPPORTED, "cudnnBackendFinalize: no engine %lld for this graph",
                   (long long)integer(self, CUDNN_ATTR_ENGINE_GLOBAL_INDEX));
   if (self->type == CUDNN_BACKEND_EXECUTION_PLAN) status = finalise_plan(self);
@@ -140,7 +140,7 @@ static const answer *computed_answer(const descriptor *self, int name, answer *s
       {CUDNN_ATTR_KERNEL_CACHE_IS_ENGINECFG_KERNEL_CACHED, CUDNN_TYPE_BOOLEAN, 1, 0},
   };
   if (name == CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT) {
-    *scratch = (answer){name, CUDNN_TYPE_INT64, 1, engine_count(self)};
+    *scratch = (answer){name, CUDNN_TYPE_INT64, 1, engine_indices(self)};
     return scratch;
   }
   if (name == CUDNN_ATTR_ENGINE_NUMERICAL_NOTE) {

@@ -234,12 +234,21 @@ int64_t engine_count(const descriptor *operation_graph) {
   engines offered = engines_of(&g);
   return offered.precisions * offered.ranks;
 }
+enum { ATTENTION_ENGINES = 18 };
+static bool attends(const graph *g) {
+  return first_operation(g, CUDNN_BACKEND_OPERATION_SDPA_FWD) || first_operation(g, CUDNN_BACKEND_OPERATION_SDPA_BWD) ||
+         count_operations(g, CUDNN_BACKEND_OPERATION_MATMUL) >= 2;
+}
+int64_t engine_indices(const descriptor *operation_graph) {
+  graph g = graph_of(operation_graph);
+  return attends(&g) ? ATTENTION_ENGINES : engine_count(operation_graph);
+}
 bool on_tensor_cores(const graph *g, int64_t engine) { return engine % engines_of(g).precisions == 0; }
 
 bool describe(const graph *g, int64_t engine, summary *out) {
   ph_call *call = &out->call;
   bool tensor_cores = on_tensor_cores(g, engine);
-  out->largest = engine >= engines_of(g).precisions;
+  out->largest = engine >= engines_of(g).precisions && engines_of(g).ranks > 1;
   bool done = false;
   for (size_t i = 0; !done && i < sizeof convolutions / sizeof *convolutions; i++) {
     const descriptor *operation = first_operation(g, convolutions[i].operation);

@@ -249,7 +249,31 @@ def answers(libraries: list[str]) -> dict[str, Any]:
     dnn.cudnnGetLastErrorString(message, ctypes.c_size_t(256))
     found["cudnn message"] = message.value.decode()
     found["cudnn version"] = torch.backends.cudnn.version()
+    found["cudnn engines"] = [engines_of_products(dnn, count) for count in (1, 2)]
     return found
+
+
+def engines_of_products(dnn: ctypes.CDLL, count: int) -> list[int]:
+    """Of a graph of `count` products: the number of engines, and the status of engine 5."""
+
+    def made(kind: int, **attributes: tuple[int, Any]) -> tuple[ctypes.c_void_p, int]:
+        descriptor = ctypes.c_void_p()
+        dnn.cudnnBackendCreateDescriptor(kind, ctypes.byref(descriptor))
+        for name, (type_, values) in attributes.items():
+            dnn.cudnnBackendSetAttribute(descriptor, int(name[1:]), type_, ctypes.c_int64(len(values)), values)
+        return descriptor, int(dnn.cudnnBackendFinalize(descriptor))
+
+    sizes = (3, (ctypes.c_int64 * 4)(1, 2, 64, 64))
+    one = (3, (ctypes.c_int64 * 1)(16))
+    matrix, _ = made(17, a900=one, a901=(1, (ctypes.c_int * 1)(2)), a902=sizes, a903=sizes, a906=one)
+    kind, _ = made(18, a1500=(1, (ctypes.c_int * 1)(0)))
+    parts = {f"a{1520 + i}": (15, (ctypes.c_void_p * 1)(part.value)) for i, part in enumerate((matrix,) * 3 + (kind,))}
+    products = [made(19, **parts)[0].value for _ in range(count)]
+    graph, _ = made(15, a800=(0, (ctypes.c_void_p * 1)(1)), a801=(15, (ctypes.c_void_p * count)(*products)))
+    engines = ctypes.c_int64()
+    dnn.cudnnBackendGetAttribute(graph, 802, 3, ctypes.c_int64(1), None, ctypes.byref(engines))
+    graphs = (15, (ctypes.c_void_p * 1)(graph.value))
+    return [engines.value, made(2, a1300=graphs, a1301=(3, (ctypes.c_int64 * 1)(5)))[1]]
 
 
 def new_sizes(library: ctypes.CDLL) -> list[list[int]]:

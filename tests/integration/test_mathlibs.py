@@ -237,6 +237,8 @@ def test_error_codes(outcome: Outcome, stub_set: StubSet) -> None:
     assert answers["cudnn"] == [0, 2000, 2000, 1001, 3000]
     assert answers["cudnn message"] == "cudnnBackendFinalize: TENSOR has no attribute 901"
     assert answers["cudnn version"] // 10000 == 9
+    # cudnn-frontend asks for engine 5 of attention on Blackwell: two products and more. One product has one engine.
+    assert answers["cudnn engines"] == [[1, 3000], [18, 0]]
 
 
 def test_new_sizes_cost_a_choice_and_sometimes_a_kernel(outcome: Outcome) -> None:
