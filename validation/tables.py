@@ -23,6 +23,7 @@ TABLES = {
     "published-collectives": "validation.published.collectives",
     "published-training": "validation.published.training table",
     "published-mlperf": "validation.published.mlperf all --known",
+    "published-mlperf-memory": "validation.published.mlperf_memory all --known",
     "transformer-engine": "validation.fits.transformer_engine",
     "sparse": "validation.compare.sparse",
     "triton": "validation.compare.triton",

@@ -8,6 +8,7 @@ from validation.published import golden, upgrade
 from validation.published.bridge import Journal
 from validation.published.bridge_rows import Run
 from validation.published.mlperf import chosen, table
+from validation.published.mlperf_memory import memory_run, peak
 from validation.published.mlperf_rows import expressed
 
 ROW: dict[str, Any] = {
@@ -52,6 +53,18 @@ def test_attention_has_the_format_that_the_configuration_names() -> None:
     narrow = {"FP8_DPA": "1", "NVTE_DPA_FP8_RECIPE": "Float8CurrentScaling"}
     assert "--narrow-attention fp8" in words_of(**eight, precision="nvfp4", config_env=narrow)
     assert "--narrow-attention" not in words_of(**eight, config_env=narrow | {"NVTE_DPA_FP8_RECIPE": "F16"})
+
+
+def test_a_peak_of_memory_is_that_of_real_layers_on_a_line_through_two_numbers_of_them() -> None:
+    row = {**ROW, "benchmark": "llama2_70b_lora", "gpus": 8, "global_batch": 8, "config_env": {"FP8_ACT": "1"}}
+    row["parallelism"] = dict.fromkeys(("tp", "pp", "cp", "vp", "ep"), 1)
+    run = memory_run(row)
+    assert isinstance(run, Run)
+    words = " ".join(run.words)
+    assert "--te --fp8-param-gather --cross-entropy apart --narrow-activations" in words
+    assert "--cuda-graphs" not in words
+    known = {" ".join(run.command(8, 1)): 20.0, " ".join(run.command(12, 1)): 28.0}
+    assert peak(run, known) == 20.0 + (80 - 8) * 2.0
 
 
 def test_experts_of_a_rack_are_on_segments_of_racks_and_other_rows_are_refused() -> None:

@@ -40,6 +40,7 @@ from megatron.core.transformer.transformer_config import MLATransformerConfig, T
 import megatron_layers
 from validation.workloads import (
     bridge_models,
+    engine_adapters,
     finetune,
     mamba_parts,
     muon,
@@ -209,8 +210,14 @@ def settings(name: str, own: argparse.Namespace, **given: Any) -> dict[str, Any]
     Where layers do not divide into chunks, embedding and loss count as a layer each, as in Megatron-Bridge's recipes.
     """
     given |= {"apply_rope_fusion": True, "bias_activation_fusion": True, "cross_entropy_loss_fusion": True,
-              "cross_entropy_fusion_impl": "te", **finetune.SETTINGS.get(Kernels.finetune, {})}
+              "cross_entropy_fusion_impl": own.cross_entropy, **finetune.SETTINGS.get(Kernels.finetune, {})}
+    given["deallocate_pipeline_outputs"] = Kernels.engine  # as Megatron-LM and NeMo set it; stand-ins show no memory
+    if own.cross_entropy == "apart":
+        given |= {"cross_entropy_loss_fusion": False, "cross_entropy_fusion_impl": "native"}
     given["gradient_accumulation_fusion"] |= not Kernels.engine
+    if Kernels.engine:
+        given |= {"fp8_dot_product_attention": bool(own.narrow_attention),
+                  "activation_func_fp8_input_store": own.narrow_activations}
     if given.get("num_moe_experts"):
         given |= {**bridge_models.EXPERTS, "overlap_moe_expert_parallel_comm": own.overlap_experts,
                   "delay_wgrad_compute": own.overlap_experts and Kernels.engine, "moe_grouped_gemm": True}
@@ -246,6 +253,10 @@ def main() -> None:
     parser.add_argument(
         "--narrow-attention", nargs="?", const="mxfp8", choices=["mxfp8", "fp8", "delayed"], help="format of core attention"
     )
+    parser.add_argument(
+        "--cross-entropy", choices=["te", "native", "apart"], default="te", help="its kernels; apart: not fused"
+    )
+    parser.add_argument("--narrow-activations", action="store_true", help="inputs of activations in FP8, with --te")
     parser.add_argument("--heads-apart", action="store_true", help="context parallelism by all-to-all (a2a)")
     parser.add_argument("--exposed-tp", action="store_true", help="tensor parallelism's communication without overlap")
     parser.add_argument("--narrow-output", action="store_true", help="output layer in the precision of the others")
@@ -276,6 +287,12 @@ def main() -> None:
 def _engine(own: argparse.Namespace, rest: list[str], name: str) -> dict[str, Any]:
     """Transformer Engine's layers, in the recipe of the precision; the changes to the sample's module."""
     Kernels.engine = True
+    if own.finetune:
+        if own.finetune != "adapters":
+            raise SystemExit(f"--finetune {own.finetune} has no layers of Transformer Engine here")
+        Kernels.adjust, Kernels.finetune = engine_adapters.adapt, own.finetune
+    if own.heads_apart:
+        rest += ["--cp-comm-type", "a2a"]
     if name in bridge_models.PATTERNS:
         mamba_parts.install()
         from validation.workloads import hybrid_model

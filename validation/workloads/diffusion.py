@@ -166,6 +166,8 @@ def main() -> None:
             elapsed = 1e3 * (time.perf_counter() - begin)
             if dist.get_rank() == 0:
                 print(f"iteration {iteration + 1}: elapsed time per iteration (ms): {elapsed:.2f}", flush=True)
+        if dist.get_rank() == 0:
+            print(f"[Rank 0] memory (MB) | max allocated: {torch.cuda.max_memory_allocated() / 2**20:.1f}", flush=True)
     dist.destroy_process_group()
 
 
