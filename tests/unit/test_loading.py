@@ -118,6 +118,22 @@ def test_an_epoch_begins_anew() -> None:
     assert clock.time == 120 * MS
 
 
+def test_the_script_makes_a_batch_on_one_thread() -> None:
+    fetcher = type("Fetcher", (), {"dataset": "text", "fetch": lambda self, index: torch.get_num_threads()})
+    module = SimpleNamespace(
+        __name__="torch.utils.data._utils.fetch",
+        _MapDatasetFetcher=fetcher,
+        _IterableDatasetFetcher=type("Other", (fetcher,), {}),
+    )
+    Loading(Cost(), Clock().runtime()).meet(module)  # type: ignore[arg-type]
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert fetcher().fetch(0) == 1 and torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_an_iterator_starts_its_workers_once() -> None:
     clock = Clock()
     runtime = replace(clock.runtime(), times_ns=lambda cost, times: 30 * MS * times * (cost == Api.WORKER_START))

@@ -14,7 +14,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -179,13 +180,15 @@ class Loading:
                 return Fetched(data, time.process_time_ns() - before)
             if not self._runtime.is_virtual() or not self._runtime.moves_clock():
                 return fetch(this, index)
-            began, before = self._runtime.now(), time.thread_time_ns()
             self._exclude(True)
             try:
-                data = fetch(this, index)
+                with _one_thread():
+                    began, before = self._runtime.now(), time.thread_time_ns()
+                    data = fetch(this, index)
+                    spent = time.thread_time_ns() - before
             finally:
                 self._exclude(False)
-            self._made_here(this, began, time.thread_time_ns() - before)
+            self._made_here(this, began, spent)
             return data
 
         fetcher.fetch = timed
@@ -290,6 +293,20 @@ class Loading:
         for times in list(self._uncounted().values())[:1]:
             counted = -1 if times.counted is None else int(times.counted)
             self._runtime.data(int(times.cpu), counted, int(times.apart))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Meanwhile torch's operators on CPU tensors take this thread alone, as in a worker: a thread that waits for others
+    at the end of a loop spins, and that is no work. The modelled number of threads stays."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch._C.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch._C.set_num_threads(threads)
 
 
 def _bytes(data: Any) -> int:
