@@ -6,6 +6,9 @@
 #include "tracer/tensors.h"
 #include "tracer/values.h"
 
+#include <cmath>
+#include <utility>
+
 namespace tracer {
 
 // The innermost operator has run Python since it began: a hook's, as of tensors that are kept on the host.
@@ -68,6 +71,26 @@ static void note_memory(int64_t start) {
   ph_emit(&record);
 }
 
+constexpr double NOTED_PRODUCTS = 1e9;  // multiplications of an operator, which take some 10 ms of a core
+
+// About the multiplications of a matrix product or a convolution on the CPU: mkn from the sizes mk, kn and mn.
+static double multiplications(const Frame &f, Values outputs) {
+  if (!is_one_of(f.op->name, {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::matmul", "aten::linear",
+                              "aten::convolution", "aten::conv1d", "aten::conv2d", "aten::conv3d"}))
+    return 0;
+  double sizes[2] = {0, 0};  // of the two largest operands
+  for (const IValue &arg : f.args)
+    each_tensor(arg, [&](const Tensor &t) {
+      double size = t.defined() ? static_cast<double>(t.numel()) : 0;
+      if (size > sizes[0]) std::swap(sizes[0], size);
+      if (size > sizes[1]) sizes[1] = size;
+    });
+  double out = 0;
+  for (const IValue &value : outputs)
+    each_tensor(value, [&](const Tensor &t) { out += t.defined() ? static_cast<double>(t.numel()) : 0; });
+  return std::sqrt(sizes[0] * sizes[1] * out);
+}
+
 bool charge_memory(const Frame &f, Values outputs) {
   size_t read = 0, written = 0, fresh = 0;
   size_t filled = 0;  // written but not read: the caches read what they are about to write, unless its pages are new
@@ -101,6 +124,8 @@ bool charge_memory(const Frame &f, Values outputs) {
   if (is_one_of(f.op->name, {"aten::index", "aten::index_select", "aten::gather", "aten::take", "aten::embedding"}))
     read = written;
   if (read + written < LEAST_MOVED) return false;
+  if (ph_connected() && ph_moves_clock() && multiplications(f, outputs) >= NOTED_PRODUCTS)
+    note_assumption("products on the CPU take the time of their memory only");
   if ((!given_threads || of_torchrun) && read + written >= NOTED && ph_connected() && ph_moves_clock())
     note_assumption(of_torchrun ? "CPU operators run on 1 thread, as torchrun sets OMP_NUM_THREADS"
                                 : "CPU operators run on 16 threads of each rank (OMP_NUM_THREADS sets them)");

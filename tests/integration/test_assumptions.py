@@ -15,7 +15,7 @@ from phantora.errors import PhantoraError
 from phantora.rank.assume import parse_assumptions
 from phantora.spec import VARIABLE, RankSpec
 from phantora.trace.analysis.analyze import analyze
-from phantora.trace.analysis.assumptions import HOST_THREADS, Assumption, _by_source, assumed
+from phantora.trace.analysis.assumptions import HOST_TIME, Assumption, _by_source, assumed
 from phantora.trace.analysis.render import render
 from phantora.trace.reader import open_log
 from tests.support import ringdump, runs
@@ -413,10 +413,11 @@ def test_a_summary_names_what_decides_work_first() -> None:
     splits = Assumption("unknown Longs are read at a.py:8", 4)
     assert assumed([splits, *found[2:]]) == ["unknown Longs are read at a.py:8, 4 times, and 1 more (phantora analyze)"]
     ends = Assumption("the real 0 is read at a.py:9", 2, ends_loop=True)
-    threads = Assumption(f"{HOST_THREADS} 24 threads at a.py:3", 40)
-    assert HOST_THREADS in (Path(__file__).parents[2] / "stub/tracer/host_cost.cpp").read_text()
+    threads = Assumption(f"{HOST_TIME[1]} 24 threads at a.py:3", 40)
+    source = (Path(__file__).parents[2] / "stub/tracer/host_cost.cpp").read_text()
+    assert all(begin in source for begin in HOST_TIME)
     assert assumed(sorted([threads, found[2], ends], key=lambda each: each.rank)) == [
-        "the real 0 is read at a.py:9 and ends a loop (--assume iterations=N@a.py:9), 2 times, "
+        "a float that is not computed reads as 0 at a.py:9 and ends a loop (--assume iterations=N@a.py:9), 2 times, "
         "and 2 more (phantora analyze)"
     ]
     assert assumed([found[2], threads]) == [f"{read}, and 1 more (phantora analyze)"]
@@ -450,3 +451,15 @@ def test_assumptions_are_checked() -> None:
     for option in wrong.split():
         with pytest.raises(PhantoraError, match=r"--assume"):
             parse_assumptions((option,))
+
+
+def test_arithmetic_on_the_cpu_that_takes_no_time_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch\na, b = torch.ones(1024, 1024), torch.ones(1024, 1024)\n"
+        "torch.ones(8, device='cuda').add_(1)\na @ b\na[:64] @ b\n"
+    )
+    found = analyze(open_log(runs.trace(tmp_path, "train.py").log)).assumptions
+    products = [one for one in found if one.what.startswith(HOST_TIME[0])]
+    assert [(one.what, one.times) for one in products] == [
+        ("products on the CPU take the time of their memory only at train.py:4", 1)
+    ]

@@ -54,7 +54,7 @@ def test_a_host_that_decides_is_named(tmp_path: Path) -> None:
     assert "HOST" not in dict(lines(report_of(tmp_path, kernels, slower=1.1)))
     found = dict(lines(report_of(tmp_path, kernels, slower=1.2)))
     assert found["HOST"] == (
-        "a slower one would limit the step, and widens its error bar; slowest rank x 1.17 (rank_spread)"
+        "a slower one would limit the step (the slowest rank's takes 17 % longer than the median's)"
     )
 
 

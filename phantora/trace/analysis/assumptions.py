@@ -16,7 +16,8 @@ from phantora.trace.reader import Log
 
 PREFIX = "assumed: "  # as in stub/tracer/assumptions.cpp
 REAL = "the real 0 is read at "
-HOST_THREADS = "CPU operators run on"  # decides host time, not work (stub/tracer/host_cost.cpp)
+# What decides host time, not work (stub/tracer/host_cost.cpp), the most decisive first.
+HOST_TIME = ("products on the CPU take", "CPU operators run on")
 _READ = re.compile(r" (is|are) read at ")  # what it decides is not known, except the end of a loop
 _LISTS = ("unknown Longs are read at ", "unknown Ints are read at ")  # counts and lengths: sizes follow from them
 
@@ -49,9 +50,10 @@ class Assumption:
 
     @property
     def rank(self) -> int:
-        """0 of what decides an amount of work, 1 of other values that are read, 2 of host time."""
-        if self.what.startswith(HOST_THREADS):
-            return 2
+        """0 of what decides an amount of work, 1 of other values that are read, from 2 on of host time."""
+        for rank, begin in enumerate(HOST_TIME, 2):
+            if self.what.startswith(begin):
+                return rank
         return int(bool(_READ.search(self.what)) and not self.ends_loop and not self.what.startswith(_LISTS))
 
     @property
@@ -99,7 +101,7 @@ def _by_source(what: str, times: int) -> Assumption | None:
 
 def relevant(found: Sequence[Assumption], step: float, host: float) -> list[Assumption]:
     """Without what changes under a per cent of a `step`: `host` is what its hosts may change of it, both in ns."""
-    return [each for each in found if each.rank != 2 or host >= _LEAST * step]
+    return [each for each in found if each.rank < 2 or host >= _LEAST * step]
 
 
 def assumed(found: Sequence[Assumption]) -> list[str]:

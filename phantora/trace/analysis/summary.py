@@ -367,6 +367,8 @@ def _lost(report: Report, most_without: int, most_below: int) -> list[str]:
         whole = sum(loss.share for loss in kind)
         if own and whole >= _WORTH_NAMING:
             named = ", ".join(f"{loss.name} {100 * loss.share:.1f}" for loss in own[:most])
+            if most and whole - own[0].share < _WORTH_NAMING:
+                named = own[0].name  # all of it
             parts.append(f"{100 * whole:.0f} % {what}" + (f" ({named})" if named else ""))
     again = sum(loss.share for loss in report.losses if loss.name == RECOMPUTED_LAYERS)
     if again >= _WORTH_NAMING:
