@@ -23,6 +23,7 @@ import numpy.typing as npt
 from phantora.trace.analysis.annotations import MODULE
 from phantora.trace.reader import Log
 from phantora.trace.schema import OPTIMIZER_STEP
+from phantora.wire.names import CUDNN_PLAN
 
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -32,7 +33,7 @@ _ZERO_GRAD = "Optimizer.zero_grad"
 _DATALOADER = "enumerate(DataLoader)#"
 # Annotations of libraries, which mark parts of an iteration; the others are the user's own.
 _PARTS = ("nccl", "FSDP::", "autograd::", "c10d::", MODULE)
-_LIBRARIES = ("Optimizer.", "ProfilerStep", "enumerate(", "phantora: ", *_PARTS)
+_LIBRARIES = ("Optimizer.", "ProfilerStep", "enumerate(", "phantora: ", CUDNN_PLAN, *_PARTS)
 _TENSOR = re.compile(r"\w+\[[^\]]*\]|\d+ in all")
 MOST_TURNS = 12  # of optimizers in one iteration
 _LIKE = 0.8  # of their operators two optimizer steps share at least if they are of the same optimizer
