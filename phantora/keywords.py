@@ -132,6 +132,7 @@ class CompareOptions(TypedDict, total=False):
     profile: str
     unsupported: str
     hang_timeout: float
+    samples: int
     seed: int
     data_loading: str
     disk: str

@@ -334,7 +334,7 @@ class OutputSpec(_Json):
         low=0,
         high=100_000,
         unset="none",
-        commands=(TRACE, REPLAY),
+        commands=(TRACE, REPLAY, COMPARE),
     )
     missing: str = option(
         "",

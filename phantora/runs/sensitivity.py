@@ -97,7 +97,8 @@ def simulated_again(
     about = {"spread": list(host.spread), "measured": host.measured}
     if setup.fold and setup.fold.world_size > MOST_FOLDED:
         skipped = f"the folded run has {setup.fold.world_size:,} ranks, {MOST_FOLDED:,} at most"
-        return {"host_sensitivity": {**about, "skipped": skipped}} if hosts else {}
+        sampled_not = {"spread": {"skipped": skipped}} if spec.output.samples else {}
+        return sampled_not | ({"host_sensitivity": {**about, "skipped": skipped}} if hosts else {})
     log.end_rows()
     written = open_log(log.path)
     own = find_steps(written)

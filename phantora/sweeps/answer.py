@@ -121,7 +121,7 @@ def answer(entries: Sequence[Entry], objective: Objective, axes: Sequence[str], 
     for row in ran:
         assert row.measured is not None
         point = row.entry.point
-        row.rate = compared.work(point, row.measured)[0] if unit != "steps" else 1e9 / row.measured.step_time
+        row.rate = compared.work(point, row.measured)[0] if unit != "steps" else 1e9 / row.measured.mean_step
         row.value, row.cost = compared.value(point, row.rate, row.measured.watts), compared.cost(point, row.rate)
         row.room = objective.has_room(row.measured)
         row.joules = compared.joules(point, row.rate, row.measured.watts)

@@ -45,17 +45,24 @@ def larger_batches(run: RunSpec) -> str:
 
 
 def _named(script: Path) -> Iterator[str]:
-    """Options of the batch in the text of the script, then in the modules next to it that it imports."""
+    """Options of the batch in the text of the script and of its modules."""
+    for node in nodes_of(script):
+        match node:
+            case ast.Constant(value=str(text)) if text.startswith("--") and sets_batch(text):
+                yield text
+
+
+def nodes_of(script: Path) -> Iterator[ast.AST]:
+    """The syntax of a script, then that of the modules next to it that it imports."""
     left = [script]
     for number, file in enumerate(left):
         try:
             nodes = list(ast.walk(ast.parse(file.read_bytes())))
         except (OSError, SyntaxError, ValueError):
             continue  # a module's name, or no Python
+        yield from nodes
         for node in nodes:
             match node:
-                case ast.Constant(value=str(text)) if text.startswith("--") and sets_batch(text):
-                    yield text
                 case ast.Import(names=names) if number == 0:
                     left += [script.with_name(f"{alias.name}.py") for alias in names]
                 case ast.ImportFrom(module=str(module)) if number == 0:

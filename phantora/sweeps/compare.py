@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+
 from phantora.errors import PhantoraError
 from phantora.hardware import load_cluster, load_gpu, system_names
 from phantora.hardware.prices import RentalPrice, rate_of
@@ -21,6 +23,7 @@ from phantora.sweeps.batch import larger_batches, sets_batch
 from phantora.sweeps.expressions import Value
 from phantora.sweeps.fold import ONE
 from phantora.sweeps.objective import Objective
+from phantora.sweeps.precision import float8
 from phantora.sweeps.questions import OnResult, report_nothing
 from phantora.sweeps.result import Measured
 from phantora.sweeps.run import Request, run_sweep
@@ -30,6 +33,8 @@ from phantora.trace.analysis.summary import WIDE, narrower
 from phantora.units import GIB
 
 PER_HOST = 8
+_BAR = 1.645  # standard deviations on each side of an error bar: 90 %
+DRAWS = 10_000  # of the errors, for the chance that the best is the best
 _UNUSED = 0.5  # of a GPU's memory: a batch twice as large fits
 _BINARY = {"k": 1 << 10, "m": 1 << 20}
 
@@ -211,8 +216,38 @@ def compare(run: RunSpec, folder: Path, question: Question, on_result: OnResult 
         verdict.append(prefix + sentence)
     if sets_batch(f"--{question.vary}") and found.unit != "steps":  # which a larger batch makes fewer
         verdict += overall(choices, question)
-    verdict += [*widest(choices), *unused(choices, question, run)]
+    if best:
+        verdict += in_float8(best[0], request, question, on_result)
+    verdict += [*widest(choices), *noise(choices), *unused(choices, question, run)]
     return Comparison(choices=tuple(choices), best=tuple(best), verdict=tuple(verdict), folder=folder)
+
+
+def in_float8(best: Choice, request: Request, question: Question, on_result: OnResult) -> list[str]:
+    """A sentence about the best machine with products in FP8, simulated; empty if no option of the script asks for
+    them."""
+    run, before = request.space.run, best.measured
+    words = float8(run, load_cluster(best.cluster))
+    if not words or before is None:
+        return []
+    axes: dict[str, tuple[Value, ...]] = {CLUSTER: (best.cluster,)}
+    if best.value is not None:
+        axes[question.vary] = (best.value,)
+    space = replace(request.space, run=replace(run, arguments=(*run.arguments, *words)), axes=axes)
+    what = f"FP8 ({' '.join(words)})"
+    try:
+        found = run_sweep(replace(request, space=space), on_result).answer
+    except PhantoraError as error:
+        return [f"{what} was not simulated: {error}"]
+    (row,) = found.rows
+    if row.measured is None or not row.rate:
+        return [f"{what} was not simulated: {row.entry.result.error if row.entry.result else row.status}"]
+    after = _choice(row, best.value, found.unit, request.objective, question.job, best.row)
+    ratio = before.mean_step / row.measured.mean_step
+    bar = error_of_ratio(row.measured, before)
+    price = after.dollars_per_million
+    cost = f", ${price:.3g} per million {found.unit}" if price is not None else ""
+    memory = f"{row.measured.memory / GIB:.0f} of {row.measured.capacity / GIB:.0f} GiB"
+    return [f"{what} on {best.cluster}: {ratio:.2f} ±{bar:.0%} times as fast{cost}, {memory}"]
 
 
 def overall(choices: Sequence[Choice], question: Question) -> list[str]:
@@ -239,6 +274,15 @@ def unused(choices: Sequence[Choice], question: Question, run: RunSpec) -> list[
     how = f"--vary {vary}" if vary else "--vary NAME=1,2,4, where NAME is the script's option of the batch"
     free = f"{left * measured.capacity / GIB:.0f} of {measured.capacity / GIB:.0f} GiB"
     return [f"unused: {cluster} leaves {free}; a larger batch may change the verdict ({how})"]
+
+
+def noise(choices: Sequence[Choice]) -> list[str]:
+    """A sentence about the noise of steps, if it was sampled."""
+    ran = [(one.measured, one.cluster) for one in choices if one.measured is not None]
+    skipped = {one.not_sampled: name for one, name in ran if one.not_sampled}
+    longer = [f"{one.longer - 1:.1%} on {name}" for one, name in ran if one.longer != 1]
+    found = [f"noise: rates and costs are of the mean step, longer than the typical one by {', '.join(longer)}"]
+    return [*(found if longer else []), *(f"no samples of {name}: {why}" for why, name in skipped.items())]
 
 
 def widest(choices: Sequence[Choice]) -> list[str]:
@@ -326,7 +370,7 @@ def decide(choices: Sequence[Choice], job: Job) -> tuple[Choice | None, str]:
             f"{best.cluster} {_which('fastest', choices, fitting, enough)}{_ahead(best, others)}; "
             f"no price of {_unpriced(enough)} is known (--price)"
         )
-    text += _near(best, job)
+    text += _chance(best, others) + _near(best, job)
     for word, better in (("faster", lambda one: (one.rate or 0.0) > (best.rate or 0.0)), ("cheaper", _cheaper(best))):
         if (passed := next(filter(better, tight), None)) is not None:
             return best, f"{text}. {passed.cluster} is {word} and leaves only {passed.left:.1%} of its memory"
@@ -396,6 +440,24 @@ def _sure(best: Choice, others: Sequence[tuple[Choice, float]], stays: str, wors
     if rival is not second:
         return f"not sure: {rival.cluster} may be {stays}, the error of their ratio is {bar(rival):.0%}"
     return f"not sure: the error of the ratio, {bar(second):.0%} {worse}, may reverse the order"
+
+
+def _chance(best: Choice, others: Sequence[Choice]) -> str:
+    """``; the cheapest in 83% of draws``: of steps that were sampled, with errors of the machines that are independent
+    of each other. "" without samples."""
+    measured = [one.measured for one in (best, *others) if one.measured is not None]
+    if len(measured) < 2 or all(one.longer == 1 for one in measured):
+        return ""
+    random = np.random.default_rng(0)
+    costs = []
+    for one in (best, *others):
+        assert one.measured is not None
+        z = random.standard_normal(DRAWS) / _BAR
+        bars = np.where(z < 0, one.measured.error or 0.0, one.measured.error_above or 0.0)
+        priced = one.dollars_per_million is not None
+        costs.append((_cost(one) if priced else 1 / (one.rate or math.inf)) * np.exp(z * bars))
+    share = float((np.argmin(costs, axis=0) == 0).mean())
+    return f"; the best in {share:.0%} of draws from the errors"
 
 
 def _near(best: Choice, job: Job) -> str:

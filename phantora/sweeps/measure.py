@@ -6,12 +6,13 @@ python -m phantora.sweeps.measure LOG
 from __future__ import annotations
 
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import orjson
 
 from phantora.errors import PhantoraError
+from phantora.fold.mesh import from_dict
 from phantora.spec import REMEDIED, WORST_BATCH
 from phantora.sweeps.result import Measured
 from phantora.trace.analysis.analyze import analyze
@@ -19,14 +20,24 @@ from phantora.trace.analysis.findings import of_time
 from phantora.trace.analysis.fit import Fit
 from phantora.trace.analysis.memory_fit import grows, keep_less
 from phantora.trace.analysis.report import Report
-from phantora.trace.reader import open_log
+from phantora.trace.analysis.spread import longer_with
+from phantora.trace.reader import Log, open_log
 from phantora.wire.shared import CHECKPOINTS
 from phantora.without_pandas import block_pandas
 
 
 def measure(path: str | Path) -> Measured:
     """Raises PhantoraError for a file that is no log, or one without rows."""
-    return measured_of(analyze(open_log(path), paths=False))
+    log = open_log(path)
+    found = measured_of(analyze(log, paths=False))
+    sampled = log.trailer.get("spread", {})
+    return replace(found, longer=longer_with(log.trailer, _copies(log)), not_sampled=sampled.get("skipped", ""))
+
+
+def _copies(log: Log) -> float:
+    """Ranks for each one that ran: of a folded run those in between have the noise of theirs."""
+    fold = log.metadata.extra.get("fold")
+    return log.metadata.world_size / len(from_dict(fold).real) if fold else 1.0
 
 
 def measured_of(report: Report) -> Measured:

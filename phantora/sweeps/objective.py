@@ -43,14 +43,14 @@ class Objective:
     def work(self, point: Point, measured: Measured) -> tuple[float, str]:
         """Rate of work, and its unit: tokens if the sweep or the log has them, else samples or steps."""
         if self.by == "step":
-            return 1e9 / measured.step_time, "steps"
+            return 1e9 / measured.mean_step, "steps"
         if point.tokens:
-            return point.tokens / measured.step_time * 1e9, "tokens"
+            return point.tokens / measured.mean_step * 1e9, "tokens"
         if measured.tokens_per_second:
-            return measured.tokens_per_second, "tokens"
+            return measured.tokens_per_second / measured.longer, "tokens"
         if measured.samples_per_second:
-            return measured.samples_per_second, "samples"
-        return 1e9 / measured.step_time, "steps"
+            return measured.samples_per_second / measured.longer, "samples"
+        return 1e9 / measured.mean_step, "steps"
 
     def value(self, point: Point, rate: float, watts: float | None = None) -> float:
         """Value of work at this rate, with GPUs that draw `watts` each; more is better."""

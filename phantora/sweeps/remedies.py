@@ -11,6 +11,7 @@ from phantora.json_data import Bytes
 from phantora.spec import CHECKPOINTING, FSDP, OFFLOAD, REMEDIES, RunSpec
 from phantora.sweeps.batch import smaller_batch
 from phantora.sweeps.expressions import Value
+from phantora.sweeps.precision import float8
 from phantora.sweeps.result import FAILED, RAN, Result
 from phantora.sweeps.run import Request, run_sweep
 from phantora.sweeps.runner import Entry
@@ -65,11 +66,14 @@ def remedied(
 ) -> tuple[list[Remedied], str]:
     """Runs the script once with each change; the fastest that fits first, and a sentence about those that did not run.
     `result` is that of the run without."""
-    single = load_cluster(run.cluster).world_size == 1
+    cluster = load_cluster(run.cluster)
+    single = cluster.world_size == 1
     needless = {FSDP: single, CHECKPOINTING: result.measured is not None and result.measured.checkpointed}
     kinds = () if run.ranks.remedy else [kind for kind in REMEDIES if not needless.get(kind)]
     changes: dict[str, tuple[str, ...]] = {kind: ("--remedy", kind) for kind in kinds}
     smaller = {" ".join(words): (times, words) for times in _TIMES if (words := smaller_batch(run.arguments, times))}
+    if precise := float8(run, cluster):
+        smaller[" ".join(precise)] = (1, precise)
     listed: tuple[dict[str, Value], ...] = tuple({REMEDY: name} for name in (*changes, *smaller))
     if not listed:
         return [], ""
@@ -92,7 +96,7 @@ def remedied(
             continue
         if name in changes and seen.measured is not None and not seen.measured.remedied:
             continue
-        title = _NAMES.get(name) or f"1/{times} of the batch, {times} times"
+        title = _NAMES.get(name) or (f"1/{times} of the batch, {times} times" if times > 1 else "products in FP8")
         memory = seen.measured.memory if seen.measured and seen.status == RAN else None
         made.append(
             Remedied(

@@ -57,8 +57,17 @@ class Measured:
 
     widest: str = ""
     """What widens the error bar most, as ``Headline.widest``."""
+    longer: float = 1.0
+    """Mean step with the noise of hosts, GPUs and links (``--samples``) over the typical one; 1 without samples."""
+    not_sampled: str = ""
+    """Why ``--samples`` gave none."""
     worst_batch: str = ""
     """The batches of ``--worst-batch``; "" without it, or if the script has no DataLoader."""
+
+    @property
+    def mean_step(self) -> float:
+        """ns of a step on average over a long run."""
+        return self.step_time * self.longer
 
     @property
     def left(self) -> float:

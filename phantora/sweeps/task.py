@@ -118,16 +118,19 @@ class Task:
     def spec(self, steps: int | None, log: str, *, force: bool = False, recording: bool = True) -> RunSpec:
         """The run with `steps` steps (None: as many as the script makes) and its log at `log`. A run of which one
         process stands for each stage is neither recorded nor simulated again for slower hosts, a tenth of its
-        time."""
+        time, unless its steps are sampled."""
         shared, point, axes = self.shared, self.point, self.folding.axes
         spec = point.spec
+        samples = spec.output.samples if recording else 0
         if not axes:
             axes = OFF if shared.fold == OFF and not is_folded_by_user(point) else spec.fold.axes
         return replace(
             spec,
             arguments=(*spec.arguments, *shared.here, *self._steps(steps), *point.arguments),
             fold=replace(spec.fold, axes=axes),
-            output=OutputSpec(log, force=force, recording=recording and not self.alone),
+            output=OutputSpec(
+                log, force=force, recording=recording and (samples > 0 or not self.alone), samples=samples
+            ),
         )
 
     def _steps(self, steps: int | None) -> tuple[str, ...]:

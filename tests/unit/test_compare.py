@@ -10,19 +10,23 @@ import pytest
 from phantora.cli.plan import days, dollars
 from phantora.errors import PhantoraError
 from phantora.spec import AUTO, OFF, FoldSpec, LaunchSpec, RunSpec, unfolded_elsewhere
+from phantora.sweeps.answer import answer
 from phantora.sweeps.compare import (
+    Choice,
     Job,
     Question,
     clusters,
     compare,
     decide,
     duration_of,
+    noise,
     overall,
     parse_values,
     unused,
     widest,
 )
 from phantora.sweeps.compare_page import write_compare_page
+from phantora.sweeps.objective import Objective
 from phantora.sweeps.questions import one_run
 from phantora.sweeps.run import Request
 from tests.support.sweeps import choice, measured, small_comparison
@@ -67,6 +71,28 @@ def test_a_small_difference_is_not_sure() -> None:
         and best.cluster == "1x8xH200"
         and text.endswith("2% below 1x8xH100; not sure: the error of the ratio, 7% more dollars, may reverse the order")
     )
+
+
+def longer(one: Choice, share: float) -> Choice:
+    """The choice with a mean step that is longer than the typical one by `share`."""
+    result = one.row.entry.result
+    assert result is not None and result.measured is not None
+    found = replace(result, measured=replace(result.measured, longer=1 + share))
+    row = answer([replace(one.row.entry, result=found)], Objective(), [], Path("x")).rows[0]
+    return replace(one, row=row)
+
+
+def test_sampled_steps_make_a_machine_slower_and_say_how_sure_the_verdict_is() -> None:
+    slower = longer(B200, 0.6)
+    assert slower.rate == pytest.approx((B200.rate or 0) / 1.6)
+    best, text = decide([H100, slower], Job())
+    assert (
+        best is not None and best.cluster == "1x8xH100" and text.endswith("; the best in 93% of draws from the errors")
+    )
+    assert noise([H100, slower]) == [
+        "noise: rates and costs are of the mean step, longer than the typical one by 60.0% on 1x8xB200"
+    ]
+    assert noise([H100, B200]) == []
 
 
 def test_slower_hosts_of_the_best_make_it_less_sure() -> None:
