@@ -175,9 +175,9 @@ class RankSpec(_Json):
         0, "Seed random and NumPy of rank r with SEED + r.", _CLUSTER, metavar="SEED", low=0, commands=_ONE_LAYOUT
     )
     data_loading: str = option(
-        "free",
-        "Cost of a DataLoader's batch: free, measured (its CPU time here, scaled to the simulated host), measured:X "
-        "(X times its CPU time here), or a time such as 12ms.",
+        "auto",
+        "Cost of a DataLoader's batch: auto (measured if the script waits for it), free, measured (its CPU time here, "
+        "scaled to the simulated host), measured:X (X times its CPU time here), or a time such as 12ms.",
         _TIMES,
         metavar="COST",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phantora.hardware import REFERENCE_HOST, HostProfile, load_host
 from phantora.profile.python_probe import python_ns
-from phantora.rank.patches.loading import MEASURED
+from phantora.rank.patches.loading import AUTO, MEASURED
 
 PROBE = "python"
 
@@ -16,8 +16,8 @@ def pace(host: HostProfile) -> float:
 
 
 def scaled(cost: str, host: HostProfile) -> str:
-    """The cost of a batch as ranks read it: ``measured`` is this machine's CPU time as `host` would take it."""
-    return f"{MEASURED}:{pace(host):.3g}" if cost == MEASURED else cost
+    """The cost of a batch as ranks read it: measured ones are this machine's CPU time as `host` would take it."""
+    return f"{cost}:{pace(host):.3g}" if cost in (AUTO, MEASURED) else cost
 
 
 def slowdown(data: tuple[int, int, int], host: HostProfile, slower: float = 1.0) -> float:

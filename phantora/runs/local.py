@@ -19,6 +19,7 @@ from phantora.launch.output import Console
 from phantora.launch.supervisor import RankSupervisor
 from phantora.outputs import unnamed
 from phantora.rank import failures
+from phantora.rank.patches import loading
 from phantora.result import RunReport, RunResult, few
 from phantora.runs import fold as folding
 from phantora.runs.assemble import About, Recorded, Simulation, assemble, host_facts
@@ -223,7 +224,7 @@ class _Run:
         extra: dict[str, Any] = {
             "moe_routing": ranks.moe_routing,
             "assume": ",".join(ranks.assume),
-            "data_loading": ranks.data_loading,
+            "data_loading": loading.named(ranks.data_loading),
             "disk": ranks.disk,
         }
         if self.setup.spec.host_time == "modelled":

@@ -66,11 +66,19 @@ def test_a_given_time_is_what_batches_take(script: Path) -> None:
 
 
 def test_free_batches_are_said_to_be_free(script: Path) -> None:
-    run = trace(script.parent, "--force", script.name)
+    run = trace(script.parent, "--force", "--data-loading", "free", script.name)
     times = run.report()
     assert max(times.values()) < 4  # what the script makes of a batch
     assert "the script takes" in run.err and "one of 2 workers takes" in run.err
     assert "batch of Map" in run.err and "batch of Stream" in run.err
+
+
+def test_batches_count_by_default_if_the_script_waits_for_them(script: Path) -> None:
+    """A batch takes 2 ms of CPU here, scaled to the simulated host, which is no faster than half of this one."""
+    run = trace(script.parent, "--force", script.name)
+    times = run.report()
+    assert min(times["script"], times["one"]) > 1 and "the step waits for its data: the worker takes" in run.err
+    assert times["two"] < times["one"]
 
 
 WORKERS = """

@@ -30,6 +30,8 @@ MS = 1_000_000
         ("free", Cost()),
         ("measured", Cost(factor=1.0)),
         ("measured:0.5", Cost(factor=0.5)),
+        ("auto", Cost(factor=1.0, decides=True)),
+        ("auto:2", Cost(factor=2.0, decides=True)),
         ("12ms", Cost(ns=12 * MS)),
         ("0.5s", Cost(ns=500 * MS)),
         ("800us", Cost(ns=800_000)),
@@ -105,6 +107,18 @@ def test_batches_come_as_fast_as_all_workers_make_them(cost: Cost) -> None:
         clock.advance(MS)  # the step
     assert times == [10, 11, 20, 21, 30, 31, 40, 41]
     assert not loading.notes()
+
+
+@pytest.mark.parametrize("cpu, last", [(20, 121), (1, 11)])
+def test_batches_count_where_the_script_waits_for_them(cpu: int, last: int) -> None:
+    """Two workers make twelve batches, and a step takes 1 ms. Six batches of 20 ms need 120 ms, of 1 ms nothing."""
+    clock = Clock()
+    loading, iterator = _changed(Cost(factor=1.0, decides=True), clock)
+    this = iterator()
+    for number in range(12):
+        this._process_data(Fetched(number, cpu * MS), number % 2)
+        clock.advance(MS if number < 11 else 0)
+    assert clock.time == last * MS and bool(loading.notes()) == (cpu == 20)
 
 
 def test_an_epoch_begins_anew() -> None:

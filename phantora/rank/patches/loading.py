@@ -3,7 +3,8 @@
 What a dataset does (decode, augment, tokenize) runs for real, in worker processes or in the script itself. None of it
 is a CUDA call, so the modelled host clock knows only its Python frames, and only without workers. Here each batch gets
 a time, given or measured. In virtual time it is there no earlier than the worker that makes it could have made it.
-Without a time the batches are measured as well, and a run that would wait for its data prints a note at its end.
+``auto`` measures all loaders, and counts the time of those that are slower than the script takes their batches. What
+is counted differs from run to run, so it is not counted where it decides nothing. ``free`` only prints a note.
 Each worker process takes the script the time of its start.
 
 It runs in a rank. The terminal's process calls :func:`parse` alone, to check the option.
@@ -11,10 +12,9 @@ It runs in a rank. The terminal's process calls :func:`parse` alone, to check th
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -30,7 +30,7 @@ from phantora.units import TIME
 from phantora.wire.layout import Api
 
 OPTION = "--data-loading"
-FREE, MEASURED = "free", "measured"
+FREE, MEASURED, AUTO = "free", "measured", "auto"
 _LOADERS = "torch.utils.data.dataloader"
 _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 _FETCHERS = "torch.utils.data._utils.fetch"
@@ -45,6 +45,8 @@ class Cost:
 
     factor: float = 0.0
     ns: int = 0
+    decides: bool = False
+    """Only of loaders that make the script wait."""
 
     def of(self, measured: int) -> int:
         """Nanoseconds of a batch that took `measured` ns of CPU here."""
@@ -57,22 +59,28 @@ class Cost:
 
 
 def parse(text: str) -> Cost:
-    """``free``, ``measured``, ``measured:FACTOR`` or a time of a batch (``12ms``, ``800us``). Raises PhantoraError."""
+    """``auto``, ``free``, ``measured``, each but ``free`` also with ``:FACTOR``, or a time of a batch (``12ms``,
+    ``800us``). Raises PhantoraError."""
     kind, colon, factor = text.partition(":")
     if text == FREE:
         return Cost()
-    if kind == MEASURED:
+    if kind in (MEASURED, AUTO):
         try:
             value = float(factor) if colon else 1.0
         except ValueError:
             value = 0.0
         if 0 < value < float("inf"):
-            return Cost(factor=value)
+            return Cost(factor=value, decides=kind == AUTO)
     if ns := int(TIME.read(text) or 0):
         return Cost(ns=ns)
     raise PhantoraError(
-        f"{OPTION} {text}: give free, measured, measured:FACTOR, or the time of a batch, for example 12ms"
+        f"{OPTION} {text}: give auto, free, measured, measured:FACTOR, or the time of a batch, for example 12ms"
     )
+
+
+def named(text: str) -> str:
+    """The option's value for the log, without a factor that is measured in each run."""
+    return AUTO if text.startswith(f"{AUTO}:") else text
 
 
 @dataclass
@@ -100,13 +108,15 @@ class Seen:
     """Host-clock charges while the script itself made a batch."""
     last: int | None = None
     """Time of the last batch that the script itself made."""
+    decides: bool = False
+    """The script would wait for the batches, so their time counts from here on."""
 
     def uncounted(self, workers: int) -> Uncounted | None:
         """Medians; None for too few batches."""
         if len(self.apart_ns) < 2:
             return None
-        cpu, apart = statistics.median(self.cpu_ns), statistics.median(self.apart_ns)
-        counted = None if workers else statistics.median(self.charged_ns)
+        cpu, apart = _median(self.cpu_ns), _median(self.apart_ns)
+        counted = None if workers else _median(self.charged_ns)
         return Uncounted(cpu / max(1, workers), counted, apart)
 
 
@@ -124,7 +134,12 @@ class Uncounted:
     @property
     def needed(self) -> float:
         """Time from one batch to the next on a host as fast as this machine."""
-        return self.cpu if self.counted is None else self.apart + self.cpu - self.counted
+        return self.needed_with(1.0)
+
+    def needed_with(self, factor: float) -> float:
+        """Time from one batch to the next on a host that takes `factor` times this machine's CPU time."""
+        made = self.cpu * factor
+        return made if self.counted is None else self.apart + made - self.counted
 
 
 @dataclass
@@ -155,6 +170,14 @@ class Loading:
         self._runtime = runtime
         self._exclude = exclude
         self._seen: defaultdict[tuple[str, int], Seen] = defaultdict(Seen)
+
+    def _counts(self, seen: Seen, workers: int) -> bool:
+        """True if the time of the batches of equal loaders counts."""
+        if not self._cost.decides:
+            return self._cost.counts
+        if not seen.decides and (times := seen.uncounted(workers)) is not None:
+            seen.decides = times.needed_with(self._cost.factor) > _NOTED * times.apart
+        return seen.decides
 
     def meet(self, module: ModuleType) -> None:
         """Changes `module`, one of torch's or torchdata's, that was imported just now."""
@@ -196,8 +219,8 @@ class Loading:
     def _made_here(self, fetcher: Any, began: int, cpu_ns: int) -> None:
         """The script itself made a batch: what the clock did not count of it is added."""
         charged = self._runtime.now() - began
-        self._runtime.advance(max(0, self._cost.of(cpu_ns) - charged) if self._cost.counts else 0)
         seen = self._seen[type(fetcher.dataset).__name__, 0]
+        self._runtime.advance(max(0, self._cost.of(cpu_ns) - charged) if self._counts(seen, 0) else 0)
         now = self._runtime.now()
         if seen.last is not None:
             seen.cpu_ns.append(cpu_ns)
@@ -247,19 +270,21 @@ class Loading:
         """The batch itself; the clock waits until its worker has it."""
         if not self._runtime.is_virtual():
             return batch.data
-        if self._cost.factor and not batch.cpu_ns:
+        if self._cost.factor and not self._cost.decides and not batch.cpu_ns:
             raise PhantoraError(
                 f"{OPTION} measured: what this DataLoader's workers do cannot be measured, since they are not forked; "
                 f"give the time of a batch, for example {OPTION} 12ms"
             )
-        self._pinned(iterator, batch.data)
+        dataset, number = type(getattr(iterator, "_dataset", None)).__name__, int(getattr(iterator, "_num_workers", 1))
+        seen = self._seen[dataset, number]
+        counts = self._counts(seen, number)
+        if counts:
+            self._pinned(iterator, batch.data)
         ready = workers.delivers(worker, self._cost.of(batch.cpu_ns))
         now = self._runtime.now()
-        if self._cost.counts and ready > now:
+        if counts and ready > now:
             self._runtime.advance(ready - now)
             now = ready
-        dataset = type(getattr(iterator, "_dataset", None)).__name__
-        seen = self._seen[dataset, int(getattr(iterator, "_num_workers", 1))]
         if workers.last is not None:
             seen.cpu_ns.append(batch.cpu_ns)
             seen.apart_ns.append(now - workers.last)
@@ -271,20 +296,22 @@ class Loading:
 
     def _pinned(self, iterator: Any, data: Any) -> None:
         """The loader's thread copies the next batch to pinned memory meanwhile, and has Python's lock."""
-        if self._cost.counts and getattr(iterator, "_pin_memory", False):
+        if getattr(iterator, "_pin_memory", False):
             until = self._runtime.now() + self._runtime.bytes_ns(Api.PIN_BATCH_GIB, _bytes(data))
             self._runtime.contend(0, until, NEXT_TO_PYTHON, until, 1.0)
 
     def _uncounted(self) -> dict[tuple[str, int], Uncounted]:
-        """By dataset and number of workers, the most used first; empty where the time of batches counts."""
-        seen = {} if self._cost.counts else self._seen
+        """By dataset and number of workers, the most used first; without those whose time counts."""
+        seen = {} if self._cost.counts and not self._cost.decides else self._seen
+        seen = {of: one for of, one in seen.items() if not one.decides}
         used = sorted(seen, key=lambda of: -sum(seen[of].apart_ns))
         return {of: found for of in used if (found := seen[of].uncounted(of[1])) is not None}
 
     def notes(self) -> list[str]:
         """Notes for a user whose run would have waited for data."""
         notes = (_note(dataset, workers, times) for (dataset, workers), times in self._uncounted().items())
-        return [note for note in notes if note is not None]
+        decided = [_decided(self._cost, *of, seen) for of, seen in self._seen.items() if seen.decides]
+        return [*decided, *(note for note in notes if note is not None)]
 
     def report(self) -> None:
         """Prints the notes, and gives the most used loader's times for the range of the step. In the first rank."""
@@ -309,6 +336,12 @@ def _one_thread() -> Iterator[None]:
         torch._C.set_num_threads(threads)
 
 
+def _median(times: Iterable[int]) -> int:
+    """The higher one of two. A call of statistics would take time of the script."""
+    found = sorted(times)
+    return found[len(found) // 2]
+
+
 def _bytes(data: Any) -> int:
     """Bytes of the tensors in a batch."""
     if isinstance(data, Mapping):
@@ -327,6 +360,15 @@ def _note(dataset: str, workers: int, times: Uncounted) -> str | None:
         f"{who} takes {times.cpu * max(1, workers) / 1e6:.3g} ms of this machine's CPU for a batch of {dataset}, which "
         f"is not counted: the simulated script takes one every {times.apart / 1e6:.3g} ms, a host as fast as this "
         f"gives one every {times.needed / 1e6:.3g} ms; {OPTION} measured counts it"
+    )
+
+
+def _decided(cost: Cost, dataset: str, workers: int, seen: Seen) -> str:
+    cpu = _median(seen.cpu_ns)
+    who = "the script" if not workers else f"one of {workers} workers" if workers > 1 else "the worker"
+    return (
+        f"the step waits for its data: {who} takes {cpu * cost.factor / 1e6:.3g} ms for a batch of {dataset} "
+        f"({cpu / 1e6:.3g} ms of this machine's CPU, which differ from run to run); {OPTION} free leaves it out"
     )
 
 
