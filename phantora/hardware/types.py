@@ -271,14 +271,20 @@ class HostJitter:
     """Changes of a host's speed during a run. The defaults are those of the median of the machines on which the runs of
     ``validation/runs.toml`` were made, VMs whose cores others use too (``validation.fits.jitter``)."""
 
-    spread: float = 0.15
+    spread: float = 0.14
     """Standard deviation of the logarithm of a rank's pace."""
     lasts_ns: float = 40e6
     """Mean time for which a pace lasts."""
-    pauses_per_second: float = 0.5
+    pauses_per_second: float = 1.2
     """Mean number of pauses on a host, in each of which one of its ranks does not run."""
-    pause_ns: float = 43e6
-    """Mean time of a pause; pauses are exponentially distributed."""
+    pause_ns: float = 20e6
+    """Mean time of a pause."""
+    pause_spread: float = 1.1
+    """Standard deviation of the logarithm of a pause's time."""
+    machines_spread: float = 0.35
+    """Standard deviation of the logarithm of `spread` between machines that pass for this one; 0 for a measured one."""
+    machines_pauses: float = 0.7
+    """Standard deviation of the logarithm of `pauses_per_second` between them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,4 +45,7 @@ def jitter_of(pieces: npt.NDArray[np.int64]) -> HostJitter:
         lasts_ns=usual.lasts_ns,
         pauses_per_second=round(int(paused.sum()) / (float(pieces.sum()) * 1e-9), 2),
         pause_ns=float(round(late[paused].mean())) if paused.any() else usual.pause_ns,
+        pause_spread=round(float(np.std(np.log(late[paused]))), 2) if paused.sum() > 1 else usual.pause_spread,
+        machines_spread=0.0,
+        machines_pauses=0.0,
     )

@@ -281,6 +281,10 @@ class Noise(ctypes.Structure):
     """Standard deviation of the clock of a GPU that its power limits."""
     clock_ns: Int64
     """For which a clock stays as it is."""
+    drift_share: Float64
+    """Standard deviation of the speed of a GPU from one time to the next,"""
+    drift_ns: Int64
+    """each of this length."""
 
 
 @_c_struct

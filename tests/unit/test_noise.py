@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from phantora.hardware.hosts import load_host
 from phantora.hardware.types import HostJitter
 from phantora.profile.jitter_probe import jitter_of
-from phantora.sim.noise import Noise, Warp
+from phantora.sim.noise import Machine, Noise, Warp, machines
 from phantora.trace.analysis.spread import expected_slowest, spread_of
 from phantora.wire import layout
 from phantora.wire.records import answered, fields, make
@@ -46,8 +47,34 @@ def test_ranks_of_a_host_share_its_pauses(ranks: int) -> None:
 def test_the_probe_finds_the_jitter_of_a_host() -> None:
     jitter = HostJitter(spread=0.12, pauses_per_second=3.0, pause_ns=30e6)
     found = jitter_of(np.diff(Noise(7, 3).of_host(0, jitter, 1, 1.0)(np.arange(0, MINUTE, 200_000))))
-    assert found.spread == pytest.approx(0.12, rel=0.1)
+    assert found.spread == pytest.approx(0.12, rel=0.1) and found.machines_spread == found.machines_pauses == 0
     assert (found.pauses_per_second, found.pause_ns) == pytest.approx((3.0, 30e6), rel=0.3)
+
+
+def test_machines_that_pass_for_a_host_have_its_range_of_paces() -> None:
+    found = machines(load_host("default"), 20, 0)
+    paces = [one.pace for one in found]
+    assert paces[0] == pytest.approx(0.44, rel=0.25) and paces[-1] == pytest.approx(1.5, rel=0.1)
+    assert np.median(paces) == pytest.approx(1, abs=0.05)
+    assert np.log([one.spread for one in found]).std() == pytest.approx(HostJitter().machines_spread, rel=0.15)
+    quiet = Noise(7, 3, machine=Machine(spread=0, pauses=0)).of_host(0, HostJitter(), 1, 1.0)
+    assert quiet(np.asarray([MINUTE])).tolist() == [MINUTE]
+
+
+def test_a_pause_that_outlasts_a_wait_ends_it_later() -> None:
+    """A rank waits from 0.5 s to 1.5 s; a pause of 100 ms begins at 1.45 s, so it notices the end at 1.55 s."""
+    (asked,) = make("STREAM_SYNC", time=500_000_000).reshape(1, -1)
+    asked.view(answered())["resumes"] = 1_500_000_000
+
+    class Pause(Warp):
+        def _extend(self) -> None:
+            self._at = np.asarray([0.0, 1.45e9, 1e12])
+            self._clock = np.asarray([0.0, 1.55e9, 1e12])
+            self._pace = np.ones(2)
+            self._paused = np.asarray([0.0, 1e8, 0.0])
+
+    (changed,) = Pause(HostJitter(), 1.0, np.random.default_rng(0)).records([asked])
+    assert changed.view(answered())["resumes"].tolist() == [1_600_000_000 - 50_000_000]
 
 
 def test_ranks_differ_unless_their_noise_is_common() -> None:

@@ -5,9 +5,8 @@
 
 Real steps and samples are compared as multiples of their own medians: an error of the step itself does not count. Runs
 come from the ledger ``validation/runs.toml`` (a share of the programs, drawn by their names) and from ``FOLDER/zoo``.
-Those of the ledger are sampled twice: with the default jitter of hosts, and with that of their machine, as the fitted
-half of its programs shows it (``validation.fits.jitter``). *Fitted*: the run's own steps are in that half. Quantiles of
-the samples are in ``validation/compare/spread.jsonl``.
+*Fitted*: the run's own steps are in the half that ``validation.fits.jitter`` fits. Quantiles of the samples are in
+``validation/compare/spread.jsonl``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,19 +26,17 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from phantora.hardware.hosts import DEFAULT_HOST, load_host, to_toml
-from phantora.hardware.types import HostJitter
-from phantora.run_process import PHANTORA
+from phantora.hardware.hosts import DEFAULT_HOST
 from phantora.trace.analysis.spread import HIGH, LOW
 from phantora.trace.reader import open_log
 from validation.compare.bars import ledger
 from validation.compare.runs import steady
 from validation.data import HERE
-from validation.fits.jitter import drawn, is_fitted, machines
-from validation.scoreboard.simulate import ROOT, end_after, error_of, run, trace
+from validation.fits.jitter import drawn, is_fitted
+from validation.scoreboard.simulate import ROOT, end_after, error_of, trace
 
 FILE = HERE / "compare" / "spread.jsonl"
-SAMPLES = 200
+SAMPLES = 100
 LEVELS = tuple(round(0.05 * level, 2) for level in range(21))
 LIMIT_S = 300
 LEAST = 5  # steps of a real run whose own spread is compared
@@ -58,13 +55,10 @@ class Program:
     """Its steps, or its shortest, median and longest one, in s."""
     steady: bool
     fitted: bool
-    jitter: HostJitter | None
-    """Of its machine; None: unknown."""
 
 
 def programs(cases: Path | None, share: float) -> Iterator[Program]:
     """Runs of the ledger, then of the zoo."""
-    known = machines(fitted=True)
     for each in ledger():
         times, name = each.real.get("iter_times") or (), f"{each.real['run_id']} {each.entry['real']}"
         known_command = "command" in each.predicted and not each.entry.get("varying")
@@ -79,7 +73,6 @@ def programs(cases: Path | None, share: float) -> Iterator[Program]:
             real=tuple(times),
             steady=steady(each.real),
             fitted=is_fitted(each),
-            jitter=known[each.entry["real"]].jitter(HostJitter()) if each.entry["real"] in known else None,
         )
     for part in ("one", "many") if cases else ():
         assert cases is not None
@@ -100,7 +93,6 @@ def programs(cases: Path | None, share: float) -> Iterator[Program]:
                     real=tuple(row.get("times", ends)),
                     steady=True,
                     fitted=False,
-                    jitter=None,
                 )
 
 
@@ -117,25 +109,8 @@ def simulate(program: Program) -> dict[str, Any] | str:
         found = open_log(ran.log).trailer.get("spread", {})
         if "steps_ns" not in found:
             return str(found.get("skipped", "no samples"))
-        row["default"] = _quantiles(found["steps_ns"])
-        if program.jitter is not None:
-            row["machine"] = _quantiles(_sampled(ran.log, program, Path(folder))["steps_ns"])
+        row["samples_ns"] = [round(ns) for ns in np.quantile(found["steps_ns"], LEVELS)]
     return row
-
-
-def _sampled(log: Path, program: Program, folder: Path) -> dict[str, Any]:
-    """Samples of the recorded run `log` on its own machine."""
-    host = load_host(program.host)
-    own = folder / "machine.toml"
-    own.write_text(to_toml(replace(host, spread=(0.7, 1.5), jitter=program.jitter or host.jitter)))
-    again = folder / "again.arrow"
-    run([*PHANTORA, "replay", str(log), "-q", "--host", str(own), "--samples", str(SAMPLES), "-o", str(again)], again)
-    found: dict[str, Any] = open_log(again).trailer["spread"]
-    return found
-
-
-def _quantiles(samples: list[float]) -> list[int]:
-    return [round(ns) for ns in np.quantile(samples, LEVELS)]
 
 
 def simulate_missing(cases: Path | None, share: float) -> None:
@@ -172,10 +147,10 @@ class Compared:
     ours: float
 
 
-def compared(row: dict[str, Any], jitter: str) -> Compared:
-    """One program with the jitter `jitter` of hosts."""
+def compared(row: dict[str, Any]) -> Compared:
+    """One program."""
     real = np.asarray(row["real_s"]) / statistics.median(row["real_s"])
-    ours = np.asarray(row[jitter]) / row[jitter][LEVELS.index(0.5)]
+    ours = np.asarray(row["samples_ns"]) / row["samples_ns"][LEVELS.index(0.5)]
     low, high = (float(ours[LEVELS.index(level)]) for level in (LOW, HIGH))
     ends = np.quantile(real, (LOW, HIGH))
     inside = int(((low <= real) & (real <= high)).sum())
@@ -191,16 +166,15 @@ def main() -> None:
     if args.simulate:
         simulate_missing(args.cases, args.share)
     console = Console(width=100)
-    for jitter in ("default", "machine"):
-        report(console, [row for row in read() if jitter in row], jitter)
+    report(console, read())
 
 
-def report(console: Console, found: list[dict[str, Any]], jitter: str) -> None:
+def report(console: Console, found: list[dict[str, Any]]) -> None:
     """Prints a line for each program, and one for each group of them."""
     groups: dict[str, list[Compared]] = {}
-    table = Table("program", "real width", "ours", "inside", box=None, title=f"jitter: {jitter}", title_justify="left")
+    table = Table("program", "real width", "ours", "inside", box=None)
     for row in sorted(found, key=lambda row: str(row["name"])):
-        one = compared(row, jitter)
+        one = compared(row)
         table.add_row(one.name, f"{one.real:.1%}", f"{one.ours:.1%}", f"{one.inside} of {one.steps}")
         calm = "steady" if row["steady"] else "not steady"
         use = "fitted" if row["fitted"] else "held out"

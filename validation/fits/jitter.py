@@ -6,6 +6,9 @@ Half of the programs of the ledger ``validation/runs.toml``, drawn by their name
 out. A session of the ledger is a machine.
 
 - Pauses: steps that take at least 10 ms longer than the median of their run, where the host decides also 30 % longer.
+  The model is between both kinds of runs: a GPU with work in its queues hides a pause, and a slow pace looks like one.
+- Between machines: what the numbers of pauses vary by more than by chance, and the paces of runs by more than those of
+  the model for as many steps.
 - Spread of the pace: of steps that follow the host (predicted at a host 10 % slower, they are at least 9 % longer), the
   interquartile range next to that of the model for as many steps of that length.
 - Time for which a pace lasts: 40 ms, by which neighbouring steps correlate about as the real ones do, and long and
@@ -14,11 +17,13 @@ out. A session of the ledger is a machine.
 
 from __future__ import annotations
 
+import math
 import statistics
 import zlib
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +39,7 @@ LEAST = 8  # steps of a run
 SHORTEST_S = 0.005  # of a step: what is shorter is noisy by its own measurement
 PAUSE_S, LONGEST_S = 0.010, 0.3  # what is longer is something else: compilation, the allocator
 PAUSED = 1.3  # times a step that the host decides
+PAUSES_S = (0.01, 0.02, 0.04, 0.08)
 LASTS_NS = (10e6, 20e6, 40e6, 80e6, 160e6, 320e6)
 ENOUGH_S = 2.0  # of steps of a machine whose pauses count
 _Steps = npt.NDArray[np.float64]
@@ -141,12 +147,44 @@ def show_lasting(runs: Sequence[_Steps]) -> None:
         print(f"  {lasts / 1e6:4.0f} ms: {correlation:.2f}; spread / model: {short:.2f} (short), {long:.2f} (long)")
 
 
+def show_pauses(fitted: dict[str, Machine], held_out: dict[str, Machine], usual: HostJitter) -> None:
+    """Prints how many steps in a second are longer than the median by more than a limit, and pauses of the model."""
+    mean = usual.pauses_per_second * math.exp(usual.machines_pauses**2 / 2)
+    print("steps per second that are longer by   host-bound: fitted, held out   others: fitted, held out   model")
+    for limit in PAUSES_S:
+        found = []
+        for kind in ("host_bound", "others"):
+            for half in (fitted, held_out):
+                own = [Machine(**{kind: getattr(machine, kind)}) for machine in half.values()]
+                number = sum(pause > limit for machine in own for pause in machine.pauses())
+                found.append(number / sum(machine.seconds for machine in own))
+        typical = math.log(usual.pause_ns * 1e-9) - usual.pause_spread**2 / 2
+        share = 1 - NormalDist(typical, usual.pause_spread).cdf(math.log(limit))
+        texts = "".join(f"{rate:14.2f}" for rate in (*found, mean * share))
+        print(f"  {1e3 * limit:4.0f} ms {'':20s}{texts}")
+
+
+def show_machines(fitted: dict[str, Machine], held_out: dict[str, Machine], usual: HostJitter) -> None:
+    """Prints the standard deviations of the logarithms of numbers of pauses and of paces, without what is chance."""
+    for name, half in (("fitted", fitted), ("held out", held_out)):
+        own = [(len(machine.pauses()), machine.seconds) for machine in half.values() if machine.seconds >= 1]
+        rate = sum(number for number, _ in own) / sum(seconds for _, seconds in own)
+        more = sum((number - rate * seconds) ** 2 - rate * seconds for number, seconds in own)
+        pauses = math.sqrt(math.log1p(max(0.0, more / sum(seconds**2 for _, seconds in own)) / rate**2))
+        runs = [steps for machine in half.values() for steps in machine.host_bound]
+        ratios = np.log([_middle(steps) / _modelled(steps, usual)[0] for steps in runs])
+        low, high = np.quantile(ratios, (0.25, 0.75))
+        chance = statistics.median(1.166 / math.sqrt(len(steps)) for steps in runs)
+        paces = math.sqrt(max(0.0, ((high - low) / 1.349) ** 2 - chance**2))
+        print(f"between machines, {name}: pauses {pauses:.2f}, paces {paces:.2f}")
+
+
 def main() -> None:
     ours, others = machines(True), machines(False)
     show_lasting([steps for machine in ours.values() for steps in machine.host_bound])
-    every = [pause for machine in ours.values() for pause in machine.pauses()]
     usual = HostJitter()
-    print(f"{len(every)} pauses of {1e3 * statistics.fmean(every):.0f} ms on average")
+    show_pauses(ours, others, usual)
+    show_machines(ours, others, usual)
     print(f"{'machine':40s}  spread of the pace       pauses per second")
     print(f"{'':40s}  fitted   held out        fitted   held out")
     found: dict[str, list[float]] = defaultdict(list)

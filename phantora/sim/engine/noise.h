@@ -21,6 +21,11 @@ class Noise {
     if (!on() || given_.clock_ns <= 0) return 1.0;
     return exp(given_.clock_share * normal(~whose(rank), static_cast<uint64_t>(now / given_.clock_ns)));
   }
+  // Factor on all kernels of a GPU at this time.
+  double drift(int rank, int64_t now) const {
+    if (!on() || given_.drift_ns <= 0) return 1.0;
+    return exp(given_.drift_share * normal(mix(~whose(rank)), static_cast<uint64_t>(now / given_.drift_ns)));
+  }
   // ns by which the communication that began at `since` on `rank` ends later than its `ns` on average.
   int64_t transfer(int rank, int64_t since, int64_t ns) const {
     if (!on() || ns <= 0) return 0;

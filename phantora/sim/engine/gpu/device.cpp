@@ -323,6 +323,7 @@ void Device::admit(Stream &s) {
     power_.slow(item, noise_.clock(s.context->rank.index, now_));
     if (item.type == Item::KERNEL) item.work *= s.context->rank.throttled(now_);
     item.work *= noise_.kernel(s.context->rank.index, item.id, item.work);
+    item.work *= noise_.drift(s.context->rank.index, now_);
     if (kernels_ == 1 && !communications_ && !slices_.on()) {
       item.rate = 1.0;
       item.begun = true;
