@@ -78,7 +78,7 @@ def test_samples_are_equal_for_equal_seeds_and_change_no_row(run: Run, tmp_path:
     assert contents(logs[0]) == contents(run.log)
     found = analyze(open_log(logs[0]), details=False).headline.spread
     assert found is not None and found.low < found.median < found.high
-    assert found.median == pytest.approx(step(run.log), rel=0.1)
+    assert found.median == pytest.approx(step(run.log), rel=0.2)
 
 
 def test_a_fault_touches_the_steps_of_its_time(run: Run, tmp_path: Path) -> None:
