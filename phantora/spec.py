@@ -175,7 +175,7 @@ class RankSpec(_Json):
         0, "Seed random and NumPy of rank r with SEED + r.", _CLUSTER, metavar="SEED", low=0, commands=_ONE_LAYOUT
     )
     data_loading: str = option(
-        "auto",
+        AUTO,
         "Cost of a DataLoader's batch: auto (measured if the script waits for it), free, measured (its CPU time here, "
         "scaled to the simulated host), measured:X (X times its CPU time here), or a time such as 12ms.",
         _TIMES,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from phantora.hardware import REFERENCE_HOST, HostProfile, load_host
 from phantora.profile.python_probe import python_ns
-from phantora.rank.patches.loading import AUTO, MEASURED
+from phantora.rank.patches.loading import MEASURED
+from phantora.spec import AUTO
 
 PROBE = "python"
 

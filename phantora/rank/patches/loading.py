@@ -25,12 +25,12 @@ from phantora.rank.clock import NEXT_TO_PYTHON, Runtime
 from phantora.rank.importhook import on_import
 from phantora.rank.messages import report_at_end, tell
 from phantora.rank.patch import Patch, Rank, When
-from phantora.spec import rank_spec
+from phantora.spec import AUTO, rank_spec
 from phantora.units import TIME
 from phantora.wire.layout import Api
 
 OPTION = "--data-loading"
-FREE, MEASURED, AUTO = "free", "measured", "auto"
+FREE, MEASURED = "free", "measured"
 _LOADERS = "torch.utils.data.dataloader"
 _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 _FETCHERS = "torch.utils.data._utils.fetch"
