@@ -75,7 +75,7 @@ def table(predicted: Sequence[Row], real: Sequence[Row]) -> None:
     measured = {row["name"]: row for row in real if row.get("mean_s")}
     head = ("program", "real ms", "step ms", "error", "range", "inside", "allocated", "reserved")
     print("{:16} {:>8} {:>8} {:>7} {:>13} {:>6} {:>9} {:>8}".format(*head))
-    errors, inside = [], 0
+    errors, others, inside = [], [], 0
     for row in predicted:
         name = row["run_id"]
         if name not in measured:
@@ -87,6 +87,8 @@ def table(predicted: Sequence[Row], real: Sequence[Row]) -> None:
         within = 1 - low <= step / row["step_s"] <= 1 + high
         errors.append(row["step_s"] / step - 1)
         inside += within
+        if high < DATA:
+            others.append(abs(errors[-1]))
         memory = [row[f"max_memory_{key}"] / truth[key[:5] if key == "allocated" else key] - 1 for key in PEAKS]
         print(
             f"{name:16} {step * 1e3:8.2f} {row['step_s'] * 1e3:8.2f} {errors[-1]:+7.0%} {-low:+6.0%}{high:+7.0%}"
@@ -98,9 +100,15 @@ def table(predicted: Sequence[Row], real: Sequence[Row]) -> None:
             f"\n{len(sizes)} programs: median {statistics.median(sizes):.0%}, mean {statistics.mean(sizes):.0%},"
             f" largest {sizes[-1]:.0%}; {inside} inside the range; mean signed {statistics.mean(errors):+.0%}"
         )
+        print(
+            f"{len(others)} whose data do not decide: median {statistics.median(others):.0%},"
+            f" mean {statistics.mean(others):.0%}, largest {max(others):.0%}"
+        )
 
 
 PEAKS = ("allocated", "reserved")
+DATA = 1.0
+"""A range this far above the step has the CPU time of the data in it: no slower host reaches twice the step."""
 
 if __name__ == "__main__":
     main()
