@@ -5,7 +5,8 @@
 
 A row is a function: us of a call without gradients, with them, and of forward and backward: in a loop of 20 (`loop_us`,
 `grad_us`, `backward_us`), and of one call after a training step of another network (`trained_us`, `trained_backward_us`). The
-GPU is idle before each. `optimizer` rows: a step by number of tensors and kind, in a loop and after training.
+GPU is idle before each. `optimizer` rows: a step by number of tensors and kind, alone and after training. A simulated run adds
+what a call is charged for (`validation/charges.py`).
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import clip_grad_norm_ as clip
 
-from validation.probes.host_lists import Between, us
+from validation.charges import counts, since
+from validation.probes.host_lists import Between, Call, us
 
 CALLS = 20
 TENSORS = (10, 60, 200, 800)
 Function = Callable[[torch.Tensor], torch.Tensor]
+Row = dict[str, object]
 
 
 def functions() -> dict[str, Function]:
@@ -63,6 +66,19 @@ def functions() -> dict[str, Function]:
     }  # fmt: skip
 
 
+def timed(key: str, call: Call, before: Call = lambda: None, rounds: int = 7, calls: int = 1) -> Row:
+    """Median us of each of the `calls` of `call` and, in a simulated run, what the last `call` is charged for in all."""
+    charges: dict[int, int] = {}
+
+    def counted() -> None:
+        nonlocal charges
+        began = counts()
+        call()
+        charges = since(began).get("charges", {})
+
+    return {f"{key}_us": us(counted, before, rounds) / calls, **({f"{key}_charges": charges} if charges else {})}
+
+
 def loop(call: Callable[[], object]) -> Callable[[], None]:
     def several() -> None:
         for _ in range(CALLS):
@@ -87,9 +103,9 @@ def calls(between: Between) -> Iterator[dict[str, object]]:
         for _ in range(3):
             both()
         with torch.no_grad():
-            row = {"loop_us": us(loop(forward), rounds=7) / CALLS, "trained_us": us(forward, between.train, rounds=7)}
-        row |= {"grad_us": us(loop(forward), rounds=7) / CALLS, "backward_us": us(loop(both), rounds=7) / CALLS}
-        yield {"row": "function", "name": name, **row, "trained_backward_us": us(both, between.train, rounds=7)}
+            row = timed("loop", loop(forward), calls=CALLS) | timed("trained", forward, between.train)
+        row |= timed("grad", loop(forward), calls=CALLS) | timed("backward", loop(both), calls=CALLS)
+        yield {"row": "function", "name": name, **row, **timed("trained_backward", both, between.train)}
 
 
 OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
@@ -142,27 +158,25 @@ def optimizers(between: Between) -> Iterator[dict[str, object]]:
                 "clip loop": lambda p=params: clip(p, 1.0, foreach=False),  # type: ignore[misc]
             }
             for name, call in lists.items():
-                yield {
-                    "row": "lists",
-                    "name": name,
-                    "tensors": n,
-                    "us": us(call),
-                    "trained_us": us(call, between.train),
-                }
+                yield (
+                    {"row": "lists", "name": name, "tensors": n}
+                    | timed("loop", call)
+                    | timed("trained", call, between.train)
+                )
         for name, make in OPTIMIZERS.items():
             optimizer = make(params)
             optimizer.step()
-            row = {"us": us(optimizer.step, rounds=7), "trained_us": us(optimizer.step, between.train, rounds=7)}
+            row = timed("loop", optimizer.step) | timed("trained", optimizer.step, between.train)
             yield {"row": "optimizer", "name": name, "tensors": n, **row}
         sgd = torch.optim.SGD(params, 1e-4, foreach=True)
-        zero = us(lambda sgd=sgd: sgd.zero_grad(set_to_none=False))  # type: ignore[misc]
-        yield {"row": "zero", "name": "zero_grad to zeros", "tensors": n, "us": zero}
-        yield {"row": "zero", "name": "zero_grad to None", "tensors": n, "us": us(sgd.zero_grad, grads)}
+        row = timed("loop", lambda sgd=sgd: sgd.zero_grad(set_to_none=False))  # type: ignore[misc]
+        yield {"row": "zero", "name": "zero_grad to zeros", "tensors": n, **row}
+        yield {"row": "zero", "name": "zero_grad to None", "tensors": n, **timed("loop", sgd.zero_grad, grads)}
         leaves = [p * 1.0 for p in params]
         total = torch.stack([leaf.sum() for leaf in leaves]).sum()
-        accumulate = us(lambda total=total: total.backward(retain_graph=True), no_grads)  # type: ignore[misc]
-        again = us(lambda total=total: total.backward(retain_graph=True))  # type: ignore[misc]
-        yield {"row": "leaves", "name": "mul and sum, backward", "tensors": n, "us": accumulate, "again_us": again}
+        row = timed("loop", lambda total=total: total.backward(retain_graph=True), no_grads)  # type: ignore[misc]
+        row |= timed("again", lambda total=total: total.backward(retain_graph=True))  # type: ignore[misc]
+        yield {"row": "leaves", "name": "mul and sum, backward", "tensors": n, **row}
 
 
 def main() -> None:

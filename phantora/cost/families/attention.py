@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from phantora.cost import coordinates, flops
+from phantora.cost import coordinates, flash_forward, flops
 from phantora.cost.coordinates import Place
 from phantora.cost.families.elementwise import passes_memory
 from phantora.cost.family import Estimate, Family, Kernels
@@ -77,6 +77,8 @@ class Attention:
     causal: bool
     dtype: str
     dropout: bool = False
+    packed: bool = False
+    """Sequences lie one after another, with their lengths given."""
     bias: int = 0
     """Bytes of what is added to the scores, for all heads of the batch."""
     step_ns: tuple[float, float] | None = None
@@ -172,6 +174,7 @@ def from_signature(signature: OperatorSignature, name: str) -> Attention | None:
         causal=causal,
         dtype=q.dtype,
         dropout=isinstance(dropped, float) and dropped > 0.0,
+        packed=len(q.shape) == 3,
         bias=batch * heads * queries * keys * item_bytes(bias.dtype)
         if bias is not None and len(bias.shape) == 4
         else 0,
@@ -263,6 +266,9 @@ def attention_ns(machine: Machine, a: Attention) -> float:
     if a.queries <= FEW_QUERIES and not a.backward and a.kind != "flex":
         parts = _few_queries_ns(machine, a), machine.memory_ns(a.moved) - fit.floor_ns
         return float(sum(part**FEW_OVERLAP for part in parts) ** (1.0 / FEW_OVERLAP))
+    of_flash = a.kind == "flash" and not (a.backward or a.step_ns or a.dtype.startswith("float8"))
+    if of_flash and not _published_scale(machine, a, fit.flash_forward_ns):
+        return max(_flash_forward_ns(machine, a), machine.memory_ns(a.moved))
     # Which side the blocks are cut from, and what a block steps over.
     rows, columns = (a.keys, a.queries) if a.backward else (a.queries, a.keys)
     longest = ceil(columns / STEP)
@@ -308,6 +314,18 @@ def attention_ns(machine: Machine, a: Attention) -> float:
         compute *= BIASED_WIDE
     passes = BIAS_PASSES_BACKWARD.get(a.kind, 1.0) if a.backward else 1.0
     return max(compute, machine.memory_ns(a.moved)) + passes * a.bias / (machine.stream_rate * BIAS_SHARE)
+
+
+def _flash_forward_ns(machine: Machine, a: Attention) -> float:
+    """Time of the kernels of FlashAttention 2's forward pass, without the limit of memory."""
+    width = (_padded(a, a.head) + _padded(a, a.value_head)) // 2
+    splits = not (a.dropout or a.packed)
+    shape = flash_forward.Shape(
+        sequences=a.batch * a.heads, queries=a.queries, keys=a.keys, head=width, causal=a.causal, splits=splits
+    )
+    dropout = DROPOUT_NS * flash_forward.RESIDENT if a.dropout else 0.0
+    small = machine.gpu.compute_capability >= (9, 0)
+    return flash_forward.forward_ns(shape, machine.gpu.sms, dropout, small) / machine.clock_ratio
 
 
 def _few_queries_ns(machine: Machine, a: Attention) -> float:

@@ -88,6 +88,7 @@ def from_signature(signature: OperatorSignature, name: str) -> attention.Attenti
         causal=bool(causal),
         dtype=q.dtype,
         dropout=isinstance(dropout, float) and dropout > 0.0,
+        packed=len(q.shape) == 3,
     )
 
 
