@@ -268,7 +268,7 @@ Api = Enum(
         ("OP_ACCUMULATE", "an AccumulateGrad node"),
         ("OP_BACKWARD_PYTHON", "an autograd node written in Python"),
         ("BACKWARD_CALL", "handing a backward pass to the autograd thread of its GPU, and back"),
-        ("OPTIMIZER_PARAM", "a parameter in a step of an optimizer that works on lists"),
+        ("OPTIMIZER_PARAM", "a parameter in a step or zero_grad of an optimizer that works on lists"),
         ("BLOCK_FREE", "a block that goes back to the framework's allocator"),
         ("OP_COLD", "an operator, not called by another one, whose code is cold; charged in thousandths"),
         ("OP_LIST_PYTHON", "a tensor in a list that an operator dispatched to Python takes"),

@@ -42,7 +42,8 @@ void node_end(const at::RecordFunction &fn, at::ObserverContext *) {
 
 struct Annotation : at::ObserverContext {
   int64_t start;
-  std::map<const Operator *, size_t> outer;  // the lists of an optimizer step around this one
+  std::map<const Operator *, size_t> outer;  // the lists of an optimizer's call around this one
+  bool optimizing = false;                   // inside of one
   std::string phase;                         // around this one
   explicit Annotation(int64_t at) : start(at) {}
 };
@@ -51,7 +52,12 @@ static bool is_phase(const char *name) { return !strncmp(name, "FSDP::", 6); }
 
 static bool is_optimizer_step(const char *name) { return !strncmp(name, "Optimizer.step#", 15); }
 
-// The Python of an optimizer's step runs through its parameters before it hands them over in lists.
+static bool walks_parameters(const char *name) {
+  return is_optimizer_step(name) || !strncmp(name, "Optimizer.zero_grad#", 20);
+}
+
+// The Python of an optimizer's step runs through its parameters before it hands them over in lists, as zero_grad does
+// (validation/probes/host_nested.py: 0.4 us each on the reference host, in addition to the list's).
 // Every list operator sees them all, some more than once: the least is their number.
 static size_t parameters_of(const std::map<const Operator *, size_t> &lists) {
   size_t least = 0;
@@ -65,8 +71,9 @@ std::unique_ptr<at::ObserverContext> annotation_start(const at::RecordFunction &
   ph_enter();
   auto context = std::make_unique<Annotation>(ph_now());
   ph_charge(PH_API_ANNOTATION);
-  if (is_optimizer_step(fn.name())) {
+  if (walks_parameters(fn.name())) {
     context->outer.swap(this_thread().lists);
+    context->optimizing = this_thread().optimizing;
     this_thread().optimizing = true;
   }
   if (is_phase(fn.name())) {
@@ -82,11 +89,13 @@ void annotation_end(const at::RecordFunction &fn, at::ObserverContext *context) 
   ph_enter();
   const char *name = fn.name();
   size_t length = strlen(name);
-  if (is_optimizer_step(name)) {
+  if (walks_parameters(name)) {
     Thread &thread = this_thread();
     if (size_t parameters = parameters_of(thread.lists)) ph_charge_times(PH_API_OPTIMIZER_PARAM, parameters);
     thread.lists.swap(static_cast<Annotation *>(context)->outer);
-    thread.optimizing = false;
+    thread.optimizing = static_cast<Annotation *>(context)->optimizing;
+  }
+  if (is_optimizer_step(name)) {
     step_ended();
     ph_unmodelled_step();
   }

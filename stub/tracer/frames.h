@@ -78,7 +78,7 @@ struct Thread {
   std::vector<Module> modules;  // with a forward pass that runs, the innermost last
   std::vector<Module> node_modules;  // of the nodes being applied; no name: unknown
   bool collects = false;  // garbage of Python
-  bool optimizing = false;  // inside an optimizer's step
+  bool optimizing = false;  // inside an optimizer's step or zero_grad
   std::string phase;  // with the module: "FSDP::post_backward_reduce (layers.0)", "ZeRO fetch, module layers.0"
   std::map<const Operator *, size_t> lists;  // first lists that its operators took
   int64_t listed = 0;  // when the last operator on lists of parameters ran, for ph_charge_cold

@@ -48,6 +48,11 @@ for _ in range(4000): torch.empty(0)  # milliseconds of other work
 for name in "cold", *["again"] * 4, "warm": measure(f"parameters {name}", lambda: torch._foreach_mul_(parameters, 2.0))
 torch._foreach_mul_(parameters * 50, 1.0)
 measure("parameters walked", lambda: torch._foreach_mul_(parameters, 2.0))
+for count in 200, 400:
+    weights = [torch.nn.Parameter(parameters[0]) for _ in range(count)]
+    for weight in weights: weight.grad = torch.zeros(8, device="cuda")
+    zeroed = torch.optim.SGD(weights, 0.1, foreach=True)
+    for _ in range(6): measure(f"zero_grad {count}", lambda: zeroed.zero_grad(set_to_none=False))
 for name, file in ("written", "/tmp/call.py"), ("generated", f"/tmp/torchinductor/ab/cab{'c' * 49}.py"):
     exec(compile("def call(x):" + "\\n    x = x + 1" * 200, file, "exec"))
     times["units"] = len(call.__code__.co_code) // 2
@@ -148,6 +153,12 @@ def test_parameters_leave_the_caches_during_other_work(run: Run) -> None:
     more = times["parameters cold"] - times["parameters warm"]
     assert more == pytest.approx((200 * costs["LIST_COLD"] + costs["OP_COLD"]) / 1e6, rel=0.1)
     assert times["parameters walked"] < times["parameters warm"] + 0.3 * more, "a walk through a list displaces nothing"
+
+
+def test_zero_grad_runs_through_its_parameters(run: Run) -> None:
+    costs, times = host_costs(), run.report()
+    more = times["zero_grad 400"] - times["zero_grad 200"]
+    assert more == pytest.approx(200 * (costs["OPTIMIZER_PARAM"] + costs["OP_LIST"]) / 1e6, rel=0.1)
 
 
 def test_code_that_inductor_generates_runs_to_its_end(run: Run) -> None:
