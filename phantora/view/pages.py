@@ -55,7 +55,9 @@ def _next(report: Report) -> str:
     """What makes a run fit, or the largest stall smaller."""
     fit = report.details.fit if report.details is not None else None
     if fit is not None and not fit.fits:
-        return fit.remedy or f"phantora analyze {shlex.quote(report.path)} shows what takes the memory"
+        return (
+            summary.what_would_fit(report) or f"phantora analyze {shlex.quote(report.path)} shows what takes the memory"
+        )
     if report.failure:
         return "end the failure first: the numbers are of what ran until then"
     return dict(answer(report))["NEXT"]

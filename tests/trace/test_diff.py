@@ -23,7 +23,7 @@ from phantora.trace.analysis.analyze import Filters
 from phantora.trace.analysis.report import HostWait
 from phantora.trace.diff.apart import Apart
 from phantora.trace.diff.between import between, sides_of
-from phantora.trace.diff.causes import _with_host
+from phantora.trace.diff.causes import _with_host, _without_consequences
 from phantora.trace.diff.compare import Cause, Change, Difference, Side
 from phantora.trace.diff.cpu_work import with_cpu_work
 from phantora.trace.diff.inventory import Operation
@@ -598,3 +598,11 @@ def test_large_logs_are_read_at_the_same_time(tmp_path: Path, monkeypatch: pytes
     reading = Apart(open_log(paths[1]), Filters(ranks=frozenset({9})), True)
     with closing(reading), pytest.raises(PhantoraError, match=r"b\.arrow: no rows of these ranks"):
         reading.side()
+
+
+def test_the_batch_of_a_rank_with_more_work_is_no_second_cause() -> None:
+    rank = Cause("straggler", "rank 1 has 2.00 times the work of before: it computes 77.9 % longer", 2e6)
+    found = [rank, Cause("batch", "batch: the same parameters, other sizes of activations", 1e6)]
+    assert _without_consequences(found, False) == [rank]
+    slower = replace(rank, text="rank 1 is slower than the others: it computes 77.9 % longer")
+    assert _without_consequences([slower, found[1]], False) == [slower, found[1]]

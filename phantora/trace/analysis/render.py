@@ -41,6 +41,7 @@ from phantora.trace.analysis.summary import (
     rates,
     rounded,
     step_of,
+    what_would_fit,
     who,
     wide_range,
 )
@@ -167,9 +168,8 @@ def render_summary(report: Report, console: Console) -> None:
         for entry in report.unmeasured:
             if entry.decides:
                 console.print(_unknown(entry), highlight=False)
-    fit = report.details.fit if report.details is not None else None
-    if fit is not None and not fit.fits and fit.remedy:
-        console.print(f"[bold]NEXT[/bold]      {escape(fit.remedy)}", highlight=False)
+    if remedy := what_would_fit(report):
+        console.print(f"[bold]NEXT[/bold]      {escape(remedy)}", highlight=False)
 
 
 def _assumed(texts: Sequence[str], console: Console) -> None:
@@ -195,7 +195,7 @@ def _headline(report: Report, console: Console) -> None:
         a_step = "" if h.with_data else " a step"
         parts = [f"[bold]{step_of(h)}[/bold]{a_step}, {of if h.waits is None else host_bound(report)}"]
     if h.short:
-        parts.append(f"before power limits it: run {duration(h.short)} more of steps")
+        parts.append(f"power will slow it: run {duration(h.short)} more of steps")
     if h.mfu is not None:
         basis = report.mfu
         of = f" of {peak_name(basis.dtype)}'s {basis.peak / 1e12:.0f} TFLOP/s" if basis is not None else ""

@@ -16,7 +16,7 @@ from phantora.trace.analysis.fit import Fit
 from phantora.trace.analysis.garbage import sentence as collected
 from phantora.trace.analysis.host_memory import host_memory
 from phantora.trace.analysis.host_waits import BOUND, most_in
-from phantora.trace.analysis.memory_fit import grows
+from phantora.trace.analysis.memory_fit import grows, keep_less
 from phantora.trace.analysis.mfu import RECOMPUTED_LAYERS, differing, peak_name, slow_format
 from phantora.trace.analysis.outlier_steps import ONCE
 from phantora.trace.analysis.recompiles import sentence
@@ -66,6 +66,14 @@ def lines(report: Report) -> list[tuple[str, str]]:
     found.append(("PHASES", _phases(report)))
     found.append(("TRUST", trust(report)))
     return [(word, text) for word, text in found if text]
+
+
+def what_would_fit(report: Report) -> str:
+    """The remedy of a run that does not fit; of one that grows without GROWS, which is a line of its own."""
+    fit = report.details.fit if report.details is not None else None
+    if fit is None or fit.fits:
+        return ""
+    return keep_less(report.growth) if report.growth is not None else fit.remedy
 
 
 def _fits(report: Report) -> str:
@@ -272,9 +280,9 @@ def _steps(h: Headline) -> list[str]:
 
 
 def _settling(h: Headline) -> list[str]:
-    """``power not settled, so a long run's are slower: run 25 more``, of steps."""
+    """``power will slow it; run 25 more``, of steps."""
     more = ceil(h.short / h.step_time) if h.short else 0
-    return [f"before power limits it; in a long run a step takes longer (run {more:,} more)"] if more else []
+    return [f"power will slow it: run {more:,} more steps"] if more else []
 
 
 def _unequal(report: Report) -> list[str]:

@@ -7,7 +7,7 @@ from phantora.trace.analysis.findings import of_time
 from phantora.trace.analysis.host_waits import CPU, ON_CPU, most_in
 from phantora.trace.analysis.report import Delay, Report
 from phantora.trace.analysis.slower_ranks import times_the_work
-from phantora.trace.analysis.summary import lines
+from phantora.trace.analysis.summary import lines, what_would_fit
 from phantora.trace.analysis.units import duration
 from phantora.wire.names import CUDNN_PLAN
 
@@ -52,7 +52,8 @@ def _of_failure(report: Report) -> list[tuple[str, str]]:
     if fit is None or fit.fits:
         return [("FAILED", report.failure)]
     found = [(word, text) for word, text in lines(report) if word in _OF_MEMORY]
-    return [*found, ("NEXT", fit.remedy)] if fit.remedy else found
+    remedy = what_would_fit(report)
+    return [*found, ("NEXT", remedy)] if remedy else found
 
 
 def _first(report: Report) -> Delay | None:

@@ -13,6 +13,7 @@ from phantora.trace.diff.changed_work import REST, WORTH_NAMING, changed_work
 from phantora.trace.diff.compare import Cause, Difference, Side
 from phantora.trace.diff.cpu_work import with_cpu_work
 from phantora.trace.diff.machine import (
+    MORE_WORK,
     degraded_links,
     host_causes,
     network_causes,
@@ -93,10 +94,14 @@ def _below_the_limit(structure: list[Cause], network: list[Cause], host: list[Ca
 
 
 def _without_consequences(found: list[Cause], degraded: bool) -> list[Cause]:
-    """Causes without "kernels" where another cause slows these: a straggler, or collectives on a degraded link."""
+    """Causes without "kernels" where another cause slows these: a straggler, or collectives on a degraded link; and
+    without the larger batch that makes a straggler."""
     kernels = sum(cause.effect for cause in found if cause.kind == "kernels")
     others = [cause for cause in found if cause.kind != "kernels"]
-    if any(cause.kind == "straggler" for cause in found):
+    stragglers = [cause for cause in found if cause.kind == "straggler"]
+    if any(MORE_WORK in cause.text for cause in stragglers):
+        others = [cause for cause in others if cause.kind != "batch"]  # that of the straggler
+    if stragglers:
         kernels = 0.0
     elif not (degraded and any(cause.kind == "network" for cause in found)):
         return found

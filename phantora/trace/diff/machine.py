@@ -9,6 +9,9 @@ from phantora.trace.analysis.units import duration
 from phantora.trace.diff.compare import Cause, Difference, Side, rank_compute
 from phantora.trace.diff.reality import has_ranks
 
+MORE_WORK = "times the work of before"
+"""In the text of a straggler that computes longer as it has more to do."""
+
 
 def straggler_causes(a: Side, b: Side) -> list[Cause]:
     """One rank computes longer (or no longer does) while the others stay as they were. Next to kernels of collectives
@@ -27,7 +30,7 @@ def straggler_causes(a: Side, b: Side) -> list[Cause]:
         return []
     slower, longer = ("slower", "longer") if share > 0 else ("faster", "less")
     more = times_the_work(b.report.ranks, rank) / times_the_work(a.report.ranks, rank)
-    what = f"has {more:.2f} times the work of before" if more != 1 else f"is {slower} than the others"
+    what = f"has {more:.2f} {MORE_WORK}" if more != 1 else f"is {slower} than the others"
     text = f"rank {rank} {what}: it computes {100 * abs(share):.1f} % {longer}"
     return [Cause("straggler", text, y[rank] - x[rank])]
 
