@@ -23,8 +23,8 @@ from phantora.trace import writer
 from phantora.trace.analysis.analyze import Filters
 from phantora.trace.analysis.analyze import analyze as analyze_log
 from phantora.trace.analysis.interval_scan import sweep
-from phantora.trace.analysis.render import render, render_summary
-from phantora.trace.analysis.report import Report, to_json
+from phantora.trace.analysis.render import _why_lost, render, render_summary
+from phantora.trace.analysis.report import Loss, Report, to_json
 from phantora.trace.analysis.summary import lines
 from phantora.trace.reader import open_log
 from tests.support.fakelog import PEAK, FakeRun, Kind, small_run
@@ -338,3 +338,8 @@ def test_data_that_decide_are_in_the_step_and_its_rates(tmp_path: Path) -> None:
     assert words["RANGE"].startswith("up to 9.00 ms on slower hosts")
     assert words["HELD UP"] == "83.3 % of the step with its data: DataLoader"
     assert not words.keys() & {"ENERGY", "LOST", "HOST"}
+
+
+def test_a_class_above_the_peak_is_no_loss_below_it() -> None:
+    assert _why_lost(Loss(name="gemm", flops=True, share=0.2)) == "below peak"
+    assert _why_lost(Loss(name="gemm", flops=True, share=-0.2)) == "above this peak, by a faster format"

@@ -319,7 +319,7 @@ def _why_lost(loss: Loss) -> str:
     if loss.name == RECOMPUTED_LAYERS:
         return "computed again"
     if loss.flops:
-        return "below peak"
+        return "below peak" if loss.share >= 0 else "above this peak, by a faster format"
     return "flops unknown" if loss.name in PRODUCTS else "no flops"
 
 
