@@ -245,6 +245,8 @@ class RankSpec(_Json):
     """Faults of disks."""
     devices: int = 1
     """GPUs that a rank sees: its host's, or, of several hosts, those that the job has there."""
+    python_ns: float = 0.0
+    """Time of a call of ``phantora.python_probe.python`` on the simulated host, ns."""
     session: str = ""
     """Path of the run's shared memory."""
     stubs: str = ""

@@ -23,7 +23,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 from phantora.profile.alternation import Turns
-from phantora.profile.python_probe import python
+from phantora.python_probe import python
 
 NO_GPU = 3  # exit status
 WARM = 2  # calls before a round's clock starts

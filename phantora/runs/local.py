@@ -19,7 +19,6 @@ from phantora.launch.output import Console
 from phantora.launch.supervisor import RankSupervisor
 from phantora.outputs import unnamed
 from phantora.rank import failures
-from phantora.rank.patches import loading
 from phantora.result import RunReport, RunResult, few
 from phantora.runs import fold as folding
 from phantora.runs.assemble import About, Recorded, Simulation, assemble, host_facts
@@ -224,7 +223,7 @@ class _Run:
         extra: dict[str, Any] = {
             "moe_routing": ranks.moe_routing,
             "assume": ",".join(ranks.assume),
-            "data_loading": loading.named(ranks.data_loading),
+            "data_loading": ranks.data_loading,
             "disk": ranks.disk,
         }
         if self.setup.spec.host_time == "modelled":
@@ -274,8 +273,8 @@ class _Run:
         more: dict[str, Any] = {"operators": [asdict(entry) for entry in operators]}
         if simulation.simulator is not None:
             data, host = simulation.simulator.stats().data, self.setup.cluster.host
-            more["data_slowdown"] = round(slowdown(data, host, host.spread[1]), 2)  # on the slowest host that passes
-            more["data_step"] = round(slowdown(data, host), 2)  # on this one
+            more["data_slowdown"] = round(slowdown(data, host.spread[1]), 2)  # on the slowest host that passes
+            more["data_step"] = round(slowdown(data), 2)  # on this one
         if outcome.printed_mfu is not None:
             more["printed_mfu"] = outcome.printed_mfu
         if report.status == 0 and self.setup.spec.output.recording and simulation.log is not None:

@@ -84,7 +84,7 @@ def prepare(spec: RunSpec) -> Prepared:
             spec.ranks,
             moe_routing=parse_routing(spec.ranks.moe_routing).spec,
             assume=parse_assumptions(spec.ranks.assume),
-            data_loading=data.scaled(spec.ranks.data_loading, cluster.host),
+            python_ns=data.python_ns(cluster.host),
             threads=_threads(os.environ.get("OMP_NUM_THREADS", "")),
             per_gpu=spec.kind != COMMAND,
             devices=min(here, cluster.gpus_per_host) if hosts > 1 else cluster.gpus_per_host,

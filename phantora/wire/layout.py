@@ -472,7 +472,7 @@ Control = Struct(
             "int64_t",
             "data_cpu",
             1,
-            "ns of this machine's CPU for a batch of data, of which the clock counts nothing more",
+            "ns of the simulated host's CPU for a batch of data, of which the clock counts nothing more",
         ),
         ("int64_t", "data_counted", 1, "ns that the clock counts for it; -1: workers make it meanwhile"),
         (

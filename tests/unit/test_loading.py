@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -14,9 +16,9 @@ from torch._utils import ExceptionWrapper
 
 from phantora.errors import PhantoraError
 from phantora.hardware import load_host
-from phantora.profile.python_probe import python_ns
-from phantora.rank.patches.loading import Cost, Fetched, Loading, Workers, parse
-from phantora.runs.data import scaled, slowdown
+from phantora.python_probe import python
+from phantora.rank.patches.loading import Cost, Fetched, Loading, Pace, Workers, parse
+from phantora.runs.data import python_ns, slowdown
 from phantora.trace.analysis.uncertainty import Bar, with_data
 from phantora.wire.layout import Api
 from tests.support.clock import Clock
@@ -28,9 +30,9 @@ MS = 1_000_000
     "text, cost",
     [
         ("free", Cost()),
-        ("measured", Cost(factor=1.0)),
+        ("measured", Cost(factor=1.0, paced=True)),
         ("measured:0.5", Cost(factor=0.5)),
-        ("auto", Cost(factor=1.0, decides=True)),
+        ("auto", Cost(factor=1.0, decides=True, paced=True)),
         ("auto:2", Cost(factor=2.0, decides=True)),
         ("12ms", Cost(ns=12 * MS)),
         ("0.5s", Cost(ns=500 * MS)),
@@ -88,7 +90,7 @@ class Iterator:
 
 
 def _changed(cost: Cost, clock: Clock) -> tuple[Loading, type]:
-    loading = Loading(cost, clock.runtime())
+    loading = Loading(cost, clock.runtime(), Pace(0))
     iterator = type("Iterator", (Iterator,), {})
     module = SimpleNamespace(__name__="torch.utils.data.dataloader", _MultiProcessingDataLoaderIter=iterator)
     loading.meet(module)  # type: ignore[arg-type]
@@ -102,7 +104,7 @@ def test_batches_come_as_fast_as_all_workers_make_them(cost: Cost) -> None:
     this = iterator()
     times = []
     for number in range(8):
-        assert this._process_data(Fetched(number, 5 * MS), number % 2) == number
+        assert this._process_data(Fetched(number, 5 * MS, 5 * MS), number % 2) == number
         times.append(clock.time // MS)
         clock.advance(MS)  # the step
     assert times == [10, 11, 20, 21, 30, 31, 40, 41]
@@ -116,7 +118,7 @@ def test_batches_count_where_the_script_waits_for_them(cpu: int, last: int) -> N
     loading, iterator = _changed(Cost(factor=1.0, decides=True), clock)
     this = iterator()
     for number in range(12):
-        this._process_data(Fetched(number, cpu * MS), number % 2)
+        this._process_data(Fetched(number, cpu * MS, cpu * MS), number % 2)
         clock.advance(MS if number < 11 else 0)
     assert clock.time == last * MS and bool(loading.notes()) == (cpu == 20)
 
@@ -125,10 +127,10 @@ def test_an_epoch_begins_anew() -> None:
     clock = Clock()
     _, iterator = _changed(Cost(ns=10 * MS), clock)
     this = iterator()
-    this._process_data(Fetched(0, 1), 0)
+    this._process_data(Fetched(0, 1, 1), 0)
     clock.advance(100 * MS)
     this._reset()
-    this._process_data(Fetched(0, 1), 0)
+    this._process_data(Fetched(0, 1, 1), 0)
     assert clock.time == 120 * MS
 
 
@@ -139,7 +141,7 @@ def test_the_script_makes_a_batch_on_one_thread() -> None:
         _MapDatasetFetcher=fetcher,
         _IterableDatasetFetcher=type("Other", (fetcher,), {}),
     )
-    Loading(Cost(), Clock().runtime()).meet(module)  # type: ignore[arg-type]
+    Loading(Cost(), Clock().runtime(), Pace(0)).meet(module)  # type: ignore[arg-type]
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -155,7 +157,7 @@ def test_an_iterator_starts_its_workers_once() -> None:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("_try_put_index", "_process_data", "_reset", "_shutdown_workers"):
             patch.setattr(Iterator, name, getattr(Iterator, name))
-        Loading(Cost(), runtime).meet(module)  # type: ignore[arg-type]
+        Loading(Cost(), runtime, Pace(0)).meet(module)  # type: ignore[arg-type]
         this = Iterator()
         assert clock.time == 60 * MS
         this._reset()  # persistent workers
@@ -167,10 +169,10 @@ def test_batches_ahead_take_memory_of_the_host() -> None:
     _, iterator = _changed(Cost(), clock)
     this = iterator()
     for number in range(3):
-        this._process_data(Fetched({"x": [torch.zeros(10), (torch.zeros(5), 1)]}, 1), number % 2)
+        this._process_data(Fetched({"x": [torch.zeros(10), (torch.zeros(5), 1)]}, 1, 1), number % 2)
     assert clock.held == 4 * 60, "two workers, two batches each"
     this._reset()
-    this._process_data(Fetched([torch.zeros(15)], 1), 0)
+    this._process_data(Fetched([torch.zeros(15)], 1, 1), 0)
     assert clock.held == 4 * 60
     this._shutdown_workers()
     assert clock.held == 0
@@ -195,7 +197,7 @@ def test_a_run_that_would_wait_says_so(cpu: int, noted: bool) -> None:
     loading, iterator = _changed(Cost(), clock)
     this = iterator()
     for number in range(6):
-        this._process_data(Fetched(number, cpu), number % 2)
+        this._process_data(Fetched(number, cpu, cpu), number % 2)
         clock.advance(MS)
     assert clock.time == 6 * MS  # nothing is counted
     notes = loading.notes()
@@ -205,29 +207,34 @@ def test_a_run_that_would_wait_says_so(cpu: int, noted: bool) -> None:
 
 
 def test_data_that_do_not_count_make_a_step_longer() -> None:
-    host = replace(load_host("default"), spread=(1.0, 1.0))
-    here = host.probe_ns["python"] / python_ns()
-    assert slowdown((0, 0, 0), host) == 1.0
-    assert slowdown((int(5e9 / here), -1, 10**9), host) == pytest.approx(5, rel=0.5), "workers make them"
-    assert slowdown((int(5e9 / here), 10**9, 2 * 10**9), host) == pytest.approx(3, rel=0.5), "the script does"
-    assert slowdown((1, -1, 10**9), host) == 1.0
+    assert slowdown((0, 0, 0)) == 1.0
+    assert slowdown((5 * 10**9, -1, 10**9)) == 5, "workers make them"
+    assert slowdown((5 * 10**9, 10**9, 2 * 10**9)) == 3, "the script does"
+    assert slowdown((1, -1, 10**9)) == 1.0
+    assert slowdown((5 * 10**9, -1, 10**9), 1.5) == 7.5, "on a slower host"
     bar = Bar(0.1, 0.2, "gemm, measured")
     assert with_data(bar, 1.15) == bar and with_data(bar, 2.0) == Bar(0.1, 1.0, "data")
 
 
 def test_measured_batches_take_the_time_of_the_simulated_host() -> None:
-    host = load_host("default")
-    factor = parse(scaled("measured", host)).factor
-    assert factor == pytest.approx(host.probe_ns["python"] / python_ns(), rel=0.5)
-    assert [scaled(text, host) for text in ("measured:2", "12ms", "free")] == ["measured:2", "12ms", "free"]
+    assert python_ns(load_host("default")) == load_host("default").probe_ns["python"]
+    assert parse("measured").of(3, 5) == 5 and parse("measured:2").of(3, 5) == 6
+    pace, found = Pace(20_000), []
+    for _ in range(20):
+        before = time.thread_time_ns()
+        for _ in range(100):
+            python()
+        found.append(pace.scaled(time.thread_time_ns() - before))  # as long as 100 calls, at any pace
+    assert statistics.median(found) == pytest.approx(100 * 20_000, rel=0.4)
+    assert Pace(0).scaled(7) == 7
 
 
 def test_every_epoch_has_a_loader_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, times = Clock(), []
     runtime = replace(clock.runtime(), data=lambda *found: times.append(found))
-    loading = Loading(Cost(), runtime)
+    loading = Loading(Cost(), runtime, Pace(0))
     for _ in range(4):
-        loading._made_here(SimpleNamespace(dataset="images"), clock.time, 7 * MS)
+        loading._made_here(SimpleNamespace(dataset="images"), clock.time, 7 * MS, 7 * MS)
         clock.advance(MS)
     assert "the script takes 7 ms" in loading.notes()[0]
     loading.report()

@@ -20,9 +20,10 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
+from phantora import python_probe
 from phantora.errors import PhantoraError
 from phantora.rank.clock import NEXT_TO_PYTHON, Runtime
-from phantora.rank.importhook import on_import
+from phantora.rank.importhook import excluded, on_import
 from phantora.rank.messages import report_at_end, tell
 from phantora.rank.patch import Patch, Rank, When
 from phantora.spec import AUTO, rank_spec
@@ -37,6 +38,8 @@ _FETCHERS = "torch.utils.data._utils.fetch"
 _WORKERS = "_phantora_workers"  # kept with an iterator
 _SAMPLES = 512  # batches of a loader that are looked at for the note
 _NOTED = 1.1  # a step that would be longer by more than this is worth one
+_PROBED = 0.04  # CPU time of the calls that tell how fast this process runs, as a share of that of its batches
+_KEPT = 0.9  # weight of a batch, and of the calls next to it, at the next one
 
 
 @dataclass(frozen=True)
@@ -47,15 +50,45 @@ class Cost:
     ns: int = 0
     decides: bool = False
     """Only of loaders that make the script wait."""
+    paced: bool = False
+    """CPU time on the simulated host, and not on this machine."""
 
-    def of(self, measured: int) -> int:
-        """Nanoseconds of a batch that took `measured` ns of CPU here."""
-        return self.ns or int(measured * self.factor)
+    def of(self, here: float, there: float) -> int:
+        """Nanoseconds of a batch that took `here` ns of CPU, and takes `there` on the simulated host."""
+        return self.ns or int((there if self.paced else here) * self.factor)
 
     @property
     def counts(self) -> bool:
         """True if a batch costs anything."""
         return self.factor > 0 or self.ns > 0
+
+
+class Pace:
+    """How fast this process runs, seen next to the batches that it makes: work of Python alone is done and timed
+    between them, so that other work on this machine and the tracing of Python slow both down alike."""
+
+    def __init__(self, there: float) -> None:
+        """`there`: ns of a call of :func:`python_probe.python` on the simulated host; 0: as fast as here."""
+        self._there = there
+        self._made = 0.0  # CPU time of batches and of calls, and how many, each worth less with every batch
+        self._spent = 0.0
+        self._calls = 0.0
+
+    def scaled(self, cpu_ns: int) -> int:
+        """CPU time on the simulated host of a batch that took `cpu_ns` here just now."""
+        if not self._there:
+            return cpu_ns
+        self._made += cpu_ns
+        while True:  # once at least, so that Python's collector finds the same objects after each batch
+            before = time.thread_time_ns()
+            python_probe.python()
+            self._spent += time.thread_time_ns() - before
+            self._calls += 1
+            if self._spent >= _PROBED * self._made:
+                break
+        found = cpu_ns * self._there * self._calls / self._spent
+        self._made, self._spent, self._calls = (_KEPT * x for x in (self._made, self._spent, self._calls))
+        return int(found)
 
 
 def parse(text: str) -> Cost:
@@ -70,7 +103,7 @@ def parse(text: str) -> Cost:
         except ValueError:
             value = 0.0
         if 0 < value < float("inf"):
-            return Cost(factor=value, decides=kind == AUTO)
+            return Cost(factor=value, decides=kind == AUTO, paced=not colon)
     if ns := int(TIME.read(text) or 0):
         return Cost(ns=ns)
     raise PhantoraError(
@@ -78,23 +111,21 @@ def parse(text: str) -> Cost:
     )
 
 
-def named(text: str) -> str:
-    """The option's value for the log, without a factor that is measured in each run."""
-    return AUTO if text.startswith(f"{AUTO}:") else text
-
-
 @dataclass
 class Fetched:
-    """A batch on its way from its worker, with the CPU time that it took, ns."""
+    """A batch on its way from its worker, with the CPU time that it took."""
 
     data: Any
     cpu_ns: int
+    """On this machine."""
+    there_ns: int
+    """On the simulated host."""
 
     def pin_memory(self, device: Any = None) -> Fetched:
         """Called by torch's pinning thread for data of a class of its own."""
         from torch.utils.data._utils.pin_memory import pin_memory
 
-        return Fetched(pin_memory(self.data, device), self.cpu_ns)  # type: ignore[no-untyped-call]
+        return Fetched(pin_memory(self.data, device), self.cpu_ns, self.there_ns)  # type: ignore[no-untyped-call]
 
 
 @dataclass
@@ -102,6 +133,8 @@ class Seen:
     """Costs of the batches of equal loaders, and times of their requests."""
 
     cpu_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    there_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    """As :class:`Fetched`."""
     apart_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     """Virtual time from one batch to the next."""
     charged_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
@@ -115,9 +148,9 @@ class Seen:
         """Medians; None for too few batches."""
         if len(self.apart_ns) < 2:
             return None
-        cpu, apart = _median(self.cpu_ns), _median(self.apart_ns)
+        cpu, there, apart = (_median(times) for times in (self.cpu_ns, self.there_ns, self.apart_ns))
         counted = None if workers else _median(self.charged_ns)
-        return Uncounted(cpu / max(1, workers), counted, apart)
+        return Uncounted(cpu / max(1, workers), there / max(1, workers), counted, apart)
 
 
 @dataclass(frozen=True)
@@ -126,6 +159,8 @@ class Uncounted:
 
     cpu: float
     """CPU time of a batch on this machine, over the number of workers."""
+    there: float
+    """The same on the simulated host."""
     counted: float | None
     """What the clock counts of it; None for workers, which make it meanwhile."""
     apart: float
@@ -133,12 +168,11 @@ class Uncounted:
 
     @property
     def needed(self) -> float:
-        """Time from one batch to the next on a host as fast as this machine."""
-        return self.needed_with(1.0)
+        """Time from one batch to the next on the simulated host."""
+        return self.needed_with(self.there)
 
-    def needed_with(self, factor: float) -> float:
-        """Time from one batch to the next on a host that takes `factor` times this machine's CPU time."""
-        made = self.cpu * factor
+    def needed_with(self, made: float) -> float:
+        """Time from one batch to the next if one takes `made` ns of CPU, over the number of workers."""
         return made if self.counted is None else self.apart + made - self.counted
 
 
@@ -164,9 +198,11 @@ class Workers:
 class Loading:
     """Gives the batches of this rank their time."""
 
-    def __init__(self, cost: Cost, runtime: Runtime, exclude: Callable[[bool], object] = bool) -> None:
-        """`exclude` is called when the script itself begins to make a batch, and when it has."""
+    def __init__(self, cost: Cost, runtime: Runtime, pace: Pace, exclude: Callable[[bool], object] = bool) -> None:
+        """`exclude` is called when the script itself begins to make a batch, and when it has. A worker has a copy of
+        `pace`."""
         self._cost = cost
+        self._pace = pace
         self._runtime = runtime
         self._exclude = exclude
         self._seen: defaultdict[tuple[str, int], Seen] = defaultdict(Seen)
@@ -176,7 +212,7 @@ class Loading:
         if not self._cost.decides:
             return self._cost.counts
         if not seen.decides and (times := seen.uncounted(workers)) is not None:
-            seen.decides = times.needed_with(self._cost.factor) > _NOTED * times.apart
+            seen.decides = times.needed_with(self._cost.of(times.cpu, times.there)) > _NOTED * times.apart
         return seen.decides
 
     def meet(self, module: ModuleType) -> None:
@@ -200,7 +236,8 @@ class Loading:
             if get_worker_info() is not None:
                 before = time.process_time_ns()
                 data = fetch(this, index)
-                return Fetched(data, time.process_time_ns() - before)
+                taken = time.process_time_ns() - before
+                return Fetched(data, taken, self._pace.scaled(taken))
             if not self._runtime.is_virtual() or not self._runtime.moves_clock():
                 return fetch(this, index)
             self._exclude(True)
@@ -211,19 +248,20 @@ class Loading:
                     spent = time.thread_time_ns() - before
             finally:
                 self._exclude(False)
-            self._made_here(this, began, spent)
+            excluded(lambda: self._made_here(this, began, spent, self._pace.scaled(spent)))
             return data
 
         fetcher.fetch = timed
 
-    def _made_here(self, fetcher: Any, began: int, cpu_ns: int) -> None:
+    def _made_here(self, fetcher: Any, began: int, cpu_ns: int, there_ns: int) -> None:
         """The script itself made a batch: what the clock did not count of it is added."""
         charged = self._runtime.now() - began
         seen = self._seen[type(fetcher.dataset).__name__, 0]
-        self._runtime.advance(max(0, self._cost.of(cpu_ns) - charged) if self._counts(seen, 0) else 0)
+        self._runtime.advance(max(0, self._cost.of(cpu_ns, there_ns) - charged) if self._counts(seen, 0) else 0)
         now = self._runtime.now()
         if seen.last is not None:
             seen.cpu_ns.append(cpu_ns)
+            seen.there_ns.append(there_ns)
             seen.charged_ns.append(charged)
             seen.apart_ns.append(now - seen.last)
         seen.last = now
@@ -246,7 +284,7 @@ class Loading:
             if isinstance(data, Fetched):
                 data = self._delivered(this, workers, worker, data)
             elif not isinstance(data, ExceptionWrapper) and self._cost.counts and self._runtime.is_virtual():
-                self._delivered(this, workers, worker, Fetched(None, 0))
+                self._delivered(this, workers, worker, Fetched(None, 0, 0))
             return process(this, data, worker, *rest)
 
         def fresh_reset(this: Any, *arguments: Any, **options: Any) -> None:
@@ -280,13 +318,14 @@ class Loading:
         counts = self._counts(seen, number)
         if counts:
             self._pinned(iterator, batch.data)
-        ready = workers.delivers(worker, self._cost.of(batch.cpu_ns))
+        ready = workers.delivers(worker, self._cost.of(batch.cpu_ns, batch.there_ns))
         now = self._runtime.now()
         if counts and ready > now:
             self._runtime.advance(ready - now)
             now = ready
         if workers.last is not None:
             seen.cpu_ns.append(batch.cpu_ns)
+            seen.there_ns.append(batch.there_ns)
             seen.apart_ns.append(now - workers.last)
         workers.last = now
         if not workers.held:
@@ -319,7 +358,7 @@ class Loading:
             tell(note)
         for times in list(self._uncounted().values())[:1]:
             counted = -1 if times.counted is None else int(times.counted)
-            self._runtime.data(int(times.cpu), counted, int(times.apart))
+            self._runtime.data(int(times.there), counted, int(times.apart))
 
 
 @contextmanager
@@ -358,16 +397,16 @@ def _note(dataset: str, workers: int, times: Uncounted) -> str | None:
     who = "the script" if not workers else f"one of {workers} workers" if workers > 1 else "the worker"
     return (
         f"{who} takes {times.cpu * max(1, workers) / 1e6:.3g} ms of this machine's CPU for a batch of {dataset}, which "
-        f"is not counted: the simulated script takes one every {times.apart / 1e6:.3g} ms, a host as fast as this "
-        f"gives one every {times.needed / 1e6:.3g} ms; {OPTION} measured counts it"
+        f"is not counted: the simulated script takes one every {times.apart / 1e6:.3g} ms, its host "
+        f"makes one every {times.needed / 1e6:.3g} ms; {OPTION} measured counts it"
     )
 
 
 def _decided(cost: Cost, dataset: str, workers: int, seen: Seen) -> str:
-    cpu = _median(seen.cpu_ns)
+    cpu, there = _median(seen.cpu_ns), _median(seen.there_ns)
     who = "the script" if not workers else f"one of {workers} workers" if workers > 1 else "the worker"
     return (
-        f"the step waits for its data: {who} takes {cpu * cost.factor / 1e6:.3g} ms for a batch of {dataset} "
+        f"the step waits for its data: {who} takes {cost.of(cpu, there) / 1e6:.3g} ms for a batch of {dataset} "
         f"({cpu / 1e6:.3g} ms of this machine's CPU, which differ from run to run); {OPTION} free leaves it out"
     )
 
@@ -375,7 +414,9 @@ def _decided(cost: Cost, dataset: str, workers: int, seen: Seen) -> str:
 def install(rank: Rank) -> None:
     """Times the DataLoaders of this rank."""
     library = rank.runtime
-    loading = Loading(parse(rank_spec().data_loading), Runtime.of(library), library.ph_unmodelled_exclude)
+    spec = rank_spec()
+    pace = Pace(spec.python_ns)
+    loading = Loading(parse(spec.data_loading), Runtime.of(library), pace, library.ph_unmodelled_exclude)
     on_import((_FETCHERS, _LOADERS, _STATEFUL), loading.meet)
     report_at_end(library, loading.report)
 

@@ -1,11 +1,6 @@
-"""Work of Python alone, and its time on this machine: the row ``python`` of ``host_probe.py``, which needs torch."""
+"""Work of Python alone. Its time is the row ``python`` of ``profile/host_probe.py`` and of a host's ``probe_ns``."""
 
 from __future__ import annotations
-
-import statistics
-import time
-
-ROUNDS, CALLS = 7, 60
 
 
 class Point:
@@ -24,14 +19,3 @@ def python() -> None:
     points = [Point(i) for i in range(20)]
     sorted(points, key=lambda p: -p.x)
     " ".join(f"{p.moved(i).x:d}" for i, p in enumerate(points))
-
-
-def python_ns() -> float:
-    """CPU time of a call here, ns."""
-    times = []
-    for _ in range(ROUNDS):
-        began = time.thread_time_ns()
-        for _ in range(CALLS):
-            python()
-        times.append((time.thread_time_ns() - began) / CALLS)
-    return statistics.median(times)
