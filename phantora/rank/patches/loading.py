@@ -128,7 +128,7 @@ class Fetched:
         return Fetched(pin_memory(self.data, device), self.cpu_ns, self.there_ns)  # type: ignore[no-untyped-call]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Seen:
     """Costs of the batches of equal loaders, and times of their requests."""
 
@@ -160,7 +160,7 @@ class Uncounted:
     cpu: float
     """CPU time of a batch on this machine, over the number of workers."""
     there: float
-    """The same on the simulated host."""
+    """CPU time of a batch on the simulated host, over the number of workers."""
     counted: float | None
     """What the clock counts of it; None for workers, which make it meanwhile."""
     apart: float
