@@ -268,8 +268,10 @@ def _expected_maximum(draws: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class HostJitter:
-    """Changes of a host's speed during a run. The defaults are those of the median of the machines on which the runs of
-    ``validation/runs.toml`` were made, VMs whose cores others use too (``validation.fits.jitter``)."""
+    """Changes of a host's speed during a run. The defaults are near what ``validation.fits.jitter`` prints for the
+    machines on which the runs of ``validation/runs.toml`` were made, VMs whose cores others use too. `spread` (0.16
+    there) and `machines_spread` (0.44 and 0.55) are lower, for the share of real steps in the range of samples
+    (``validation.compare.spread``)."""
 
     spread: float = 0.14
     """Standard deviation of the logarithm of a rank's pace."""

@@ -403,11 +403,11 @@ def test_gradients_of_attention_in_e5m2_have_one_scale_a_tensor_on_blackwell() -
 
 
 def test_inner_attention_operators_are_batch_sequence_heads() -> None:
-    outer = price("_scaled_dot_product_flash_attention", *[tensor(2, 8, 512, 64)] * 3, 0.0, True)
-    inner = price("_flash_attention_forward", *[tensor(2, 512, 8, 64)] * 3, None, None, 512, 512, 0.0, True)
+    outer = price("_scaled_dot_product_flash_attention", *[tensor(32, 8, 512, 64)] * 3, 0.0, True)
+    inner = price("_flash_attention_forward", *[tensor(32, 512, 8, 64)] * 3, None, None, 512, 512, 0.0, True)
     assert (outer.flops, outer.durations) == (inner.flops, inner.durations)
-    lengths = tensor(3, dtype="int32")
-    packed = price("_flash_attention_forward", *[tensor(1024, 8, 64)] * 3, lengths, lengths, 512, 512, 0.0, True)
+    lengths = tensor(33, dtype="int32")
+    packed = price("_flash_attention_forward", *[tensor(32 * 512, 8, 64)] * 3, lengths, lengths, 512, 512, 0.0, True)
     assert (packed.flops, packed.durations) == (inner.flops, inner.durations)
 
 
