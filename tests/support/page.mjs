@@ -25,7 +25,8 @@ const ask = (path) => {
 const byId = new Map();
 class Element {
   constructor(tag) {
-    Object.assign(this, {tag, children: [], listeners: {}, style: {}, attributes: {}, scrollTop: 0, hidden: false, own: ''});
+    Object.assign(this, {tag, children: [], listeners: {}, style: {}, attributes: {}, scrollTop: 0, hidden: false, own: '',
+      classList: {toggle() {}}});
     this.clientWidth = Number(width);
   }
   set id(id) { byId.set(id, this); }
