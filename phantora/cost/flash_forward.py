@@ -5,7 +5,7 @@ keys, of 64 where heads have more than 64 elements. Two blocks lie on an SM. Whe
 split into parts for blocks of 64 queries (by the library's num_splits_heuristic), and a second kernel joins them.
 
 Times are of an H200 at its usual clock. 716 operators of its table and of
-`validation/measurements/2026-11-30-h200/shape_operators.parquet` are 6.5 % off in the mean; 42 others 7.3 %.
+`validation/measurements/2026-11-30-h200/shape_operators.parquet` are 6.5 % off on average; 42 others 7.3 %.
 """
 
 from __future__ import annotations

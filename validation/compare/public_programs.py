@@ -4,7 +4,7 @@
     python -m validation.compare.public_programs predict COMMANDS.jsonl SIMULATED.jsonl LOGS >> FILE
     python -m validation.compare.public_programs table FILE            # rows of `predict` instead
 
-Real and simulated steps are timed from outside, from optimizer step to optimizer step, alike. `predict` takes the
+Real and simulated steps are timed in the same way, from one optimizer step to the next. `predict` takes the
 commands, the times of simulations (one JSON line each) and their logs (LOGS/NAME.arrow), whose error bars it adds.
 Memory: the peaks of torch's allocator.
 """

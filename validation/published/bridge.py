@@ -98,32 +98,41 @@ def _environment(command: tuple[str, ...]) -> dict[str, str]:
     return ENVIRONMENT | {DOMAIN: str(ranks if rack else min(8, ranks))}
 
 
+class Unsimulated(Exception):
+    """Why a command has no result, in one line."""
+
+
+def traced(command: tuple[str, ...], log: Path, limit_s: int = LIMIT_S) -> str:
+    """What `command` prints, simulated. Raises :class:`Unsimulated` if it fails or takes over `limit_s` seconds."""
+    words = [*PHANTORA, "trace", "--no-summary", "-o", str(log), *command]
+    env = {**os.environ, **_environment(command)}
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=limit_s, check=False, cwd=ROOT, env=env)
+    except subprocess.TimeoutExpired:
+        raise Unsimulated(f"more than {limit_s} s") from None
+    text = done.stdout + done.stderr
+    if done.returncode:
+        lines = [line for line in text.splitlines() if line.strip()] or [f"status {done.returncode}"]
+        raise Unsimulated(next((line for line in lines if line.startswith("FAILED")), lines[-1])[:150])
+    return text
+
+
 def _simulated(command: tuple[str, ...]) -> Step | str:
     """The last step, or why there is none."""
     with tempfile.TemporaryDirectory() as folder:
-        words = [*PHANTORA, "trace", "--no-summary", "-o", f"{folder}/run.arrow", *command]
+        log = Path(folder) / "run.arrow"
         try:
-            done = subprocess.run(
-                words,
-                capture_output=True,
-                text=True,
-                timeout=LIMIT_S,
-                check=False,
-                cwd=ROOT,
-                env={**os.environ, **_environment(command)},
-            )
-        except subprocess.TimeoutExpired:
-            return f"more than {LIMIT_S} s"
-        steps = STEP.findall(done.stdout + done.stderr)
-        if done.returncode or not steps:
-            lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-            return next((line for line in lines if line.startswith("FAILED")), lines[-1])[:150]
+            steps = STEP.findall(traced(command, log))
+        except Unsimulated as reason:
+            return str(reason)
+        if not steps:
+            return "it prints no step"
         seconds = float(steps[-1]) / 1e3
-        parts = parts_of(Path(folder) / "run.arrow", seconds)
+        parts = parts_of(log, seconds)
     return Step(seconds, {kind: round(part, 6) for kind, part in parts.items()})
 
 
-def _line(places: tuple[int, ...], values: list[float], at: int) -> float:
+def on_line(places: tuple[int, ...], values: list[float], at: int) -> float:
     """What lies at `at` on the line through the points; of one point, its value."""
     if len(values) == 1:
         return values[0]
@@ -134,8 +143,8 @@ def step_seconds(run: Run, journal: Journal) -> float:
     of_layers = []
     for layers in run.points:
         times = [journal.seconds(run.command(layers, micro)) for micro in run.rounds]
-        of_layers.append(_line(run.rounds, times, run.micro))
-    return _line(run.points, of_layers, run.layers)
+        of_layers.append(on_line(run.rounds, times, run.micro))
+    return on_line(run.points, of_layers, run.layers)
 
 
 def _label(row: Mapping[str, Any]) -> str:

@@ -98,13 +98,19 @@ def _summary(errors: Mapping[str, list[float]]) -> Iterator[str]:
         )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def options(description: str | None) -> argparse.ArgumentParser:
+    """The options of a command that simulates rows of results."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--file", type=Path, default=OWN / "rows.jsonl", help="results as JSON lines")
     parser.add_argument("rows", nargs="+", metavar="ROW", help="number, words of a label, or all")
     parser.add_argument("--out", type=Path, default=OWN, metavar="FOLDER")
     parser.add_argument("--jobs", type=int, default=1, help="commands that are simulated at the same time")
     parser.add_argument("--known", action="store_true", help="simulate nothing: only what FOLDER has")
+    return parser
+
+
+def main() -> None:
+    parser = options(__doc__)
     parser.add_argument("--predict", action="store_true", help="print simulated steps only")
     args = parser.parse_args()
     if not args.file.is_file():

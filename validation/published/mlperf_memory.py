@@ -11,13 +11,10 @@ never in flight. `--out FOLDER` has the GiB of each command (memory.jsonl); a kn
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import re
 import shlex
 import statistics
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,10 +22,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from phantora.run_process import PHANTORA
-from validation.published.bridge import ENVIRONMENT, LIMIT_S, ROOT
+from validation.published.bridge import LIMIT_S, Unsimulated, on_line, traced
 from validation.published.bridge_rows import Run
-from validation.published.mlperf import OWN, chosen
+from validation.published.mlperf import chosen, options
 from validation.published.mlperf_rows import expressed, named
 
 JOURNAL = "memory.jsonl"
@@ -58,33 +54,17 @@ def memory_run(row: Mapping[str, Any]) -> Run | str:
 
 def peak(run: Run, known: Mapping[str, float]) -> float:
     """GiB; raises KeyError if a command is not simulated."""
-    found = [known[shlex.join(run.command(layers, run.micro))] for layers in run.points]
-    if len(found) == 1:
-        return found[0]
-    first, last = run.points
-    return found[0] + (run.layers - first) * (found[1] - found[0]) / (last - first)
+    return on_line(run.points, [known[shlex.join(run.command(layers, run.micro))] for layers in run.points], run.layers)
 
 
 def _simulated(command: tuple[str, ...]) -> float | str:
     """GiB of rank 0, or why there are none."""
     with tempfile.TemporaryDirectory() as folder:
-        words = [*PHANTORA, "trace", "--no-summary", "-o", f"{folder}/run.arrow", *command]
         try:
-            done = subprocess.run(
-                words,
-                capture_output=True,
-                text=True,
-                timeout=2 * LIMIT_S,
-                check=False,
-                cwd=ROOT,
-                env={**os.environ, **ENVIRONMENT},
-            )
-        except subprocess.TimeoutExpired:
-            return f"more than {2 * LIMIT_S} s"
-    found = PEAK.findall(done.stdout + done.stderr)
-    if done.returncode or not found:
-        return (done.stdout + done.stderr).strip().splitlines()[-1][:150]
-    return float(found[-1]) / 1024
+            found = PEAK.findall(traced(command, Path(folder) / "run.arrow", 2 * LIMIT_S))
+        except Unsimulated as reason:
+            return str(reason)
+    return float(found[-1]) / 1024 if found else "it prints no peak"
 
 
 def fill(runs: list[Run], file: Path, known: dict[str, float], jobs: int) -> None:
@@ -125,20 +105,15 @@ def table(rows: list[tuple[int, dict[str, Any]]], known: Mapping[str, float]) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--file", type=Path, default=OWN / "rows.jsonl", help="results as JSON lines")
-    parser.add_argument("rows", nargs="+", metavar="ROW", help="number, words of a label, or all")
-    parser.add_argument("--out", type=Path, default=OWN, metavar="FOLDER")
-    parser.add_argument("--jobs", type=int, default=1, help="commands that are simulated at the same time")
-    parser.add_argument("--known", action="store_true", help="simulate nothing: only what FOLDER has")
+    parser = options(__doc__)
     args = parser.parse_args()
     every = [json.loads(line) for line in args.file.read_text().splitlines()]
     rows = [(number, row) for number, row in chosen(every, args.rows) if row.get("max_memory_gb")]
     if not rows:
         parser.error(f"no row with a peak of memory has all of: {' '.join(args.rows)}")
     file = args.out / JOURNAL
-    lines = file.read_text().splitlines() if file.exists() else []
-    known = {entry["command"]: entry["gib"] for entry in map(json.loads, lines)}
+    entries = map(json.loads, file.read_text().splitlines() if file.exists() else [])
+    known = {entry["command"]: entry["gib"] for entry in entries}
     if not args.known:
         fill([run for run in (memory_run(row) for _, row in rows) if isinstance(run, Run)], file, known, args.jobs)
     print(*table(rows, known), sep="\n")

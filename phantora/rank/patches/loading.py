@@ -64,8 +64,8 @@ class Cost:
 
 
 class Pace:
-    """How fast this process runs, seen next to the batches that it makes: work of Python alone is done and timed
-    between them, so that other work on this machine and the tracing of Python slow both down alike."""
+    """How fast this process runs. It times Python's work between the batches that it makes: other work on this machine,
+    and the tracing of Python, slow both down by the same factor."""
 
     def __init__(self, there: float) -> None:
         """`there`: ns of a call of :func:`python_probe.python` on the simulated host; 0: as fast as here."""
