@@ -2,9 +2,9 @@
 prices.
 
 The first steps of a run come before the power limiters of its GPUs have settled, in some 0.4 s. The recording is
-simulated until they have: each time the limiters go on, when the first step ends, from where they stood at the end of
-the last step. The steps of the last time are the settled ones (docs/glossary.md). A run that is long enough has settled
-itself: one pass from where its limiters stand at its end shows that.
+simulated until they have: each time the limiters go on, when the first step ends, from where they would settle if the
+steps of the pass before were repeated. The steps of the last time are the settled ones (docs/glossary.md). A run that
+is long enough has settled itself: one pass from where its limiters stand at its end shows that.
 
 A long run is simulated up to the steps that follow its first steady one, for as long as the limiters take to settle.
 """

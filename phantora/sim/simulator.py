@@ -89,7 +89,8 @@ class Simulator:
             self._engine.set_timing(timing, kind)
         limit_power(self._engine, config.cluster, session.world_size, fold)
         self.powers: dict[int, native.PowerState | None] = dict.fromkeys(session.real)
-        """State of each rank's power limiter at the end of its last step; None: it has none, or nothing is recorded."""
+        """State of each rank's power limiter once it has settled, if its steps are repeated; None: it has no steps, or
+        nothing is recorded."""
         if config.record:
             self._engine.record()
             for rank in session.real:

@@ -255,7 +255,7 @@ class PowerLimit(ctypes.Structure):
 
 @_c_struct
 class PowerState(ctypes.Structure):
-    """State of a GPU's limiter at the end of a step."""
+    """State of a GPU's limiter."""
 
     mean_watts: Float64
     """Mean power of the GPU, without that of an idle one."""
@@ -337,7 +337,7 @@ FUNCTIONS = (
         "phe_get_power",
         "int",
         (_RANK, ("phe_power_state *", "out")),
-        "at the end of its last step; 0: none has ended, or nobody asked by phe_start_power",
+        "once settled, if its steps are repeated; 0: none has ended, or nobody asked by phe_start_power",
     ),
     Function("phe_record", "void", (), "keep what the ranks say, for phe_take_records"),
     Function("phe_play", "void", (("double", "scale"),), "the rings hold recordings; host time is scaled"),

@@ -23,7 +23,7 @@ from tests.support.runs import trace
 PROGRAM = """
 import os, sys, torch, torch.nn as nn
 kind, steps = sys.argv[1], int(sys.argv[2])
-width, rows, layers = (256, 8, 24) if kind == "host" else (8192, 8192, 5)
+width, rows, layers = {"host": (256, 8, 24), "brief": (8192, 2048, 3)}.get(kind, (8192, 8192, 5))
 model = nn.Sequential(*(nn.Linear(width, width) for _ in range(layers))).to("cuda", torch.bfloat16)
 if kind == "ddp":
     torch.distributed.init_process_group("nccl")
@@ -63,7 +63,8 @@ def _other_hosts(log: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[OtherHosts
 
 
 @pytest.mark.parametrize(
-    ("kind", "gpus", "lengths"), [("gpu", 1, (3, 4, 25)), ("ddp", 2, (3, 5, 16)), ("host", 1, (4, 6, 25))]
+    ("kind", "gpus", "lengths"),
+    [("gpu", 1, (3, 4, 25)), ("brief", 1, (3, 5, 160)), ("ddp", 2, (3, 5, 16)), ("host", 1, (4, 6, 25))],
 )
 def test_the_headline_does_not_depend_on_the_number_of_steps(
     tmp_path: Path, kind: str, gpus: int, lengths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch

@@ -99,8 +99,8 @@ class Engine:
         self._lib.phe_start_power(self._handle, rank, ctypes.byref(state) if state is not None else None)
 
     def power(self, rank: int) -> PowerState | None:
-        """Power state of the GPU of `rank` at the end of its last step; None: no step has ended, or :meth:`start_power`
-        was not called."""
+        """Power state of the GPU of `rank` once it has settled, if its steps are repeated; None: no step has ended,
+        or :meth:`start_power` was not called."""
         state = PowerState()
         return state if self._lib.phe_get_power(self._handle, rank, ctypes.byref(state)) else None
 

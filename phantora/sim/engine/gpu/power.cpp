@@ -3,15 +3,21 @@
 #include "communication/operation.h"
 #include "rows.h"
 
+#include <math.h>
+
 #include <algorithm>
 
 namespace phe {
+
+constexpr double SETTLED = 5;  // times the limiter's two times, after which 0.7 % of its first state is left
 
 void Power::advance(int64_t now) {
   if (limit_.budget_watts <= 0 || now == now_) return;
   double left = static_cast<double>(now - now_);
   now_ = now;
-  energy_ += base() * left + limiter_.advance(limit_, factor_, dynamic_, steady_, left);
+  double drawn = limiter_.advance(limit_, factor_, dynamic_, steady_, left);
+  drawn_ += drawn;
+  energy_ += base() * left + drawn;
   for (Trial &t : trials_) t.limiter.advance(limit_, t.factor, dynamic_, steady_, left);
 }
 
@@ -44,6 +50,17 @@ void Power::slow(Item &item, double wobble) {
   for (Trial &t : trials_) t.load += item.work * t.limiter.stretch(item.profile);
   item.work *= limiter_.stretch(item.profile);
   if (limiter_.clock < 1) item.work *= 1 + item.profile.clock_bound * (wobble - 1);
+}
+
+phe_power_state Power::repeated(const Moment &begin) const {
+  Limiter limiter = limiter_;
+  auto passed = static_cast<double>(now_ - begin.time);
+  double left = SETTLED * (limit_.response_ns + limit_.reaction_ns) - passed;
+  if (passed > 0 && left > 0) {
+    double watts = (drawn_ - begin.drawn) / passed;
+    limiter.advance(limit_, 1, watts / pow(limiter.clock, limit_.exponent), 0, left);
+  }
+  return {limiter.mean, limiter.clock, limiter.lowest};
 }
 
 Power::Reading Power::at(int64_t time) const {

@@ -15,6 +15,10 @@ class Power {
   struct Reading {
     double joules, watts;  // since the start of the run; the limiter's mean
   };
+  struct Moment {
+    int64_t time = 0;
+    double drawn = 0;  // nJ until then, without those of an idle GPU
+  };
   // `factor`: what runs draws this multiple of the power of the usual GPU's. `trials` go on concurrently.
   Power(const phe_power_limit &limit, const double &factor, std::vector<Trial> &trials)
       : limit_(limit), factor_(factor), trials_(trials) {}
@@ -26,7 +30,9 @@ class Power {
   // `item` begins: it takes as much longer as the clock is lower now.
   // `wobble`: factor on that, where power limits the GPU.
   void slow(Item &item, double wobble);
-  phe_power_state state() const { return {limiter_.mean, limiter_.clock, limiter_.lowest}; }
+  // Where the limiter is once it has settled, if all that ran since `begin` is repeated until then.
+  phe_power_state repeated(const Moment &begin) const;
+  Moment moment() const { return {now_, drawn_}; }
   void start(const phe_power_state &state) { limiter_ = {state.mean_watts, state.clock, state.clock}; }
   void forget_lowest() { limiter_.lowest = limiter_.clock; }
   // Nothing changes from advance()'s time until `time`.
@@ -49,7 +55,7 @@ class Power {
   bool runs_ = false;
   Limiter limiter_;
   int64_t now_ = 0;
-  double energy_ = 0;  // nJ so far
+  double energy_ = 0, drawn_ = 0;  // nJ so far; without those of an idle GPU
   int64_t written_ = 0, written_uj_ = 0;  // up to when and how much the log has
 };
 

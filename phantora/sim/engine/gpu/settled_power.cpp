@@ -10,9 +10,10 @@ void SettledPower::at_mark(const Rank &rank, Device &device) {
   if (!seen.stepped) {
     if (seen.given.clock > 0) power.start(seen.given);
     power.forget_lowest();
+    seen.begin = power.moment();
   }
   seen.stepped = true;
-  seen.last = power.state();
+  seen.last = power.repeated(seen.begin);
 }
 
 bool SettledPower::get(int rank, phe_power_state &out) const {

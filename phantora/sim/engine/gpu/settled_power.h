@@ -1,4 +1,5 @@
-// The power limiters of a run that is replayed to find its settled step: each goes on from where the last replay ended.
+// The power limiters of a run that is replayed to find its settled step: each goes on from where the last replay would
+// end if its steps were repeated.
 #pragma once
 #include "gpu/device.h"
 
@@ -18,6 +19,7 @@ class SettledPower {
  private:
   struct Seen {
     phe_power_state given{}, last{};
+    Power::Moment begin{};
     bool stepped = false;
   };
   std::unordered_map<int, Seen> ranks_;
