@@ -66,7 +66,8 @@ function headline() {
   if (report.step_source === "run") return `${duration(h.step_time)} from first to last: no steps were found in this run.`;
   const of = !h.settled ? "settled, by the power model: the run ends before"
     : h.steps > 1 ? `mean of ${h.steps} steady steps, ${duration(h.lowest)} to ${duration(h.highest)}` : "one step";
-  return `${duration(h.step_time)}${bar} a step, ${of}.${apart ? ` Set apart: ${apart}.` : ""}`;
+  const data = h.without_data ? ` with the CPU time of its data, which steps and ranks below lack (${duration(h.without_data)} without)` : " a step";
+  return `${duration(h.step_time)}${bar}${data}, ${of}.${apart ? ` Set apart: ${apart}.` : ""}`;
 }
 
 const causes = () => legend(Object.keys(stallColors).filter((name) => name === "compute" || report.steps.some((s) => s.times.stalls[name])), stallColors, { compute: "at least one kernel that is not communication runs", ...data.causes });

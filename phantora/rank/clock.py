@@ -105,6 +105,8 @@ class Runtime:
     """The rank takes this many bytes of the host's memory; are they pinned?"""
     data: Callable[[int, int, int], None]
     """Times of batches of data, ns (``ph_data`` of ``memory.h``)."""
+    loader: Callable[[int, int, int, int], None]
+    """Facts about the DataLoader that decides (``ph_loader``)."""
     follows: Callable[[], int]
     """For a process without a GPU a ``ph_front`` of ``rank.h``: 0 if its clock is this machine's."""
     latest: Callable[[], int]
@@ -131,6 +133,7 @@ class Runtime:
             cost.argtypes, cost.restype = [ctypes.c_int, ctypes.c_size_t], ctypes.c_int64
         library.ph_host_memory.argtypes, library.ph_host_memory.restype = [ctypes.c_int64, ctypes.c_bool], None
         library.ph_data.argtypes, library.ph_data.restype = [ctypes.c_int64] * 3, None
+        library.ph_loader.argtypes, library.ph_loader.restype = [ctypes.c_int64] * 4, None
         library.ph_contend.argtypes = [ctypes.c_int64, *(ctypes.c_int64, ctypes.c_double) * 2]
         library.ph_contend.restype = None
         library.ph_apart_begin.argtypes = [ctypes.c_bool]
@@ -154,6 +157,7 @@ class Runtime:
             asking=library.ph_asking,
             hold=library.ph_host_memory,
             data=library.ph_data,
+            loader=library.ph_loader,
             follows=library.ph_follows,
             latest=library.ph_latest_clock,
             reach=library.ph_reach,

@@ -272,9 +272,11 @@ class _Run:
         operators = simulation.simulator.operators() if simulation.simulator is not None else []
         more: dict[str, Any] = {"operators": [asdict(entry) for entry in operators]}
         if simulation.simulator is not None:
-            data, host = simulation.simulator.stats().data, self.setup.cluster.host
-            more["data_slowdown"] = round(slowdown(data, host.spread[1]), 2)  # on the slowest host that passes
-            more["data_step"] = round(slowdown(data), 2)  # on this one
+            stats, (fastest, slowest) = simulation.simulator.stats(), self.setup.cluster.host.spread
+            for name, factor in (("data_fastest", fastest), ("data_step", 1.0), ("data_slowdown", slowest)):
+                more[name] = round(slowdown(stats.data, factor), 2)
+            if stats.loader:
+                more["loader"] = stats.loader
         if outcome.printed_mfu is not None:
             more["printed_mfu"] = outcome.printed_mfu
         if report.status == 0 and self.setup.spec.output.recording and simulation.log is not None:

@@ -36,6 +36,8 @@ class Stats:
     cpu_seconds: float
     data: tuple[int, int, int] = (0, 0, 0)
     """``data_cpu``, ``data_counted`` and ``data_apart`` of the first rank (``wire.layout.Control``)."""
+    loader: dict[str, int] = field(default_factory=dict)
+    """As :meth:`phantora.wire.session.Session.loader`."""
 
     def facts(self) -> dict[str, Any]:
         """Fields of a :class:`phantora.result.RunReport`."""

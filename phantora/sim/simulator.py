@@ -341,4 +341,5 @@ class Simulator:
             host_pinned=host_pinned,
             cpu_seconds=time.thread_time() - self._began,
             data=self._session.data(),
+            loader=self._session.loader(),
         )

@@ -481,6 +481,10 @@ Control = Struct(
             1,
             "ns of the clock from one batch to the next; 0: no batches, or their time is given",
         ),
+        ("int64_t", "data_batch", 1, "ns of a batch, of one worker of the loader that decides; 0: no batches"),
+        ("int64_t", "data_used", 1, "ns from one of its batches to the next, less the waits for it"),
+        ("int64_t", "data_workers", 1, "its worker processes; 0: the script makes its batches"),
+        ("int64_t", "data_starts", 1, "times that they were started"),
         ("uint64_t", "gpu_kind", 1, "of the host's GPUs, in devices"),
     ),
 )

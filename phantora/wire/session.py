@@ -78,6 +78,12 @@ class Session:
         cpu, counted, apart = (int(self.control[name][0]) for name in ("data_cpu", "data_counted", "data_apart"))
         return cpu, counted, apart
 
+    def loader(self) -> dict[str, int]:
+        """``data_batch`` and so on of the first rank: its DataLoader that decides; empty without batches."""
+        names = ("batch", "used", "workers", "starts")
+        found = {name: int(self.control[f"data_{name}"][0]) for name in names}
+        return found if found["batch"] else {}
+
     def host_memory(self) -> tuple[int, int]:
         """Most bytes of a host's memory that its ranks had, and the pinned ones among them. Ranks that are no
         processes have the mean of the host's others."""

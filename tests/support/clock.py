@@ -36,6 +36,7 @@ class Clock:
             asking=lambda: False,
             hold=self.hold,
             data=lambda *times: None,
+            loader=lambda batch, used, workers, starts: None,
             follows=lambda: 0,
             latest=lambda: self.time,
             reach=lambda time: None,

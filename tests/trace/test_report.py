@@ -19,6 +19,7 @@ from rich.console import Console
 
 from phantora.cli.analyze import analyze
 from phantora.errors import PhantoraError
+from phantora.sweeps.measure import measured_of
 from phantora.trace import writer
 from phantora.trace.analysis.analyze import Filters
 from phantora.trace.analysis.analyze import analyze as analyze_log
@@ -26,6 +27,7 @@ from phantora.trace.analysis.interval_scan import sweep
 from phantora.trace.analysis.render import _why_lost, render, render_summary
 from phantora.trace.analysis.report import Loss, Report, to_json
 from phantora.trace.analysis.summary import lines
+from phantora.trace.analysis.why import answer
 from phantora.trace.reader import open_log
 from tests.support.fakelog import PEAK, FakeRun, Kind, small_run
 
@@ -333,11 +335,17 @@ def test_links(tmp_path: Path) -> None:
 def test_data_that_decide_are_in_the_step_and_its_rates(tmp_path: Path) -> None:
     run = small_run(steps=6)
     run.trailer |= {"data_slowdown": 9.0, "data_step": 6.0}
-    words = dict(lines(report_of(run, tmp_path)))
+    run.trailer |= {"data_fastest": 3.0, "loader": {"batch": 12e6, "used": 1e6, "workers": 2, "starts": 3}}
+    report = report_of(run, tmp_path)
+    words = dict(lines(report))
     assert words["STEP"].startswith("6.00 ms with the CPU time of its data, 1.00 ms without")
-    assert words["RANGE"].startswith("up to 9.00 ms on slower hosts")
-    assert words["HELD UP"] == "83.3 % of the step with its data: DataLoader"
-    assert not words.keys() & {"ENERGY", "LOST", "HOST"}
+    assert words["RANGE"].startswith("3.00 ms to 9.00 ms by the host")
+    assert "most in DataLoader" in words["HELD UP"] and "ENERGY" not in words
+    assert words["HOST"].startswith("2 workers make a batch every 6.00 ms, the script uses one every 1.00 ms: num_work")
+    assert "num_workers=12, or cheaper transforms; persistent_workers=True" in dict(answer(report))["NEXT"]
+    assert report.headline.step_time == report.steady.time == 6e6 and report.headline.without_data == 1e6
+    found = measured_of(report)
+    assert found.step_time == 6e6 and "most in DataLoader" in found.holds_up
 
 
 def test_a_class_above_the_peak_is_no_loss_below_it() -> None:

@@ -19,7 +19,8 @@ from phantora.hardware import load_host
 from phantora.python_probe import python
 from phantora.rank.patches.loading import Cost, Fetched, Loading, Pace, Workers, parse
 from phantora.runs.data import python_ns, slowdown
-from phantora.trace.analysis.uncertainty import Bar, with_data
+from phantora.trace.analysis.data import DataTime, data_time
+from phantora.trace.analysis.uncertainty import Bar
 from phantora.wire.layout import Api
 from tests.support.clock import Clock
 
@@ -33,7 +34,6 @@ MS = 1_000_000
         ("measured", Cost(factor=1.0, paced=True)),
         ("measured:0.5", Cost(factor=0.5)),
         ("auto", Cost(factor=1.0, decides=True, paced=True)),
-        ("auto:2", Cost(factor=2.0, decides=True)),
         ("12ms", Cost(ns=12 * MS)),
         ("0.5s", Cost(ns=500 * MS)),
         ("800us", Cost(ns=800_000)),
@@ -213,7 +213,10 @@ def test_data_that_do_not_count_make_a_step_longer() -> None:
     assert slowdown((1, -1, 10**9)) == 1.0
     assert slowdown((5 * 10**9, -1, 10**9), 1.5) == 7.5, "on a slower host"
     bar = Bar(0.1, 0.2, "gemm, measured")
-    assert with_data(bar, 1.15) == bar and with_data(bar, 2.0) == Bar(0.1, 1.0, "data")
+    assert data_time({"data_slowdown": 1.15}, 1e6, bar, "optimizer") == DataTime(0.0, bar)
+    assert data_time({"data_slowdown": 2.0}, 1e6, bar, "optimizer") == DataTime(0.0, Bar(0.1, 1.0, "data"))
+    found = data_time({"data_fastest": 2.0, "data_step": 4.0, "data_slowdown": 6.0}, 1e6, bar, "optimizer")
+    assert found == DataTime(3e6, Bar(0.5, 0.5, "data"))
 
 
 def test_measured_batches_take_the_time_of_the_simulated_host() -> None:
@@ -230,12 +233,14 @@ def test_measured_batches_take_the_time_of_the_simulated_host() -> None:
 
 
 def test_every_epoch_has_a_loader_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, times = Clock(), []
-    runtime = replace(clock.runtime(), data=lambda *found: times.append(found))
+    clock, times, facts = Clock(), [], []
+    runtime = replace(
+        clock.runtime(), data=lambda *found: times.append(found), loader=lambda *found: facts.append(found)
+    )
     loading = Loading(Cost(), runtime, Pace(0))
     for _ in range(4):
         loading._made_here(SimpleNamespace(dataset="images"), clock.time, 7 * MS, 7 * MS)
         clock.advance(MS)
     assert "the script takes 7 ms" in loading.notes()[0]
     loading.report()
-    assert times == [(7 * MS, 0, MS)]
+    assert times == [(7 * MS, 0, MS)] and facts == [(7 * MS, MS, 0, 0)]

@@ -92,18 +92,20 @@ class Pace:
 
 
 def parse(text: str) -> Cost:
-    """``auto``, ``free``, ``measured``, each but ``free`` also with ``:FACTOR``, or a time of a batch (``12ms``,
-    ``800us``). Raises PhantoraError."""
+    """``auto``, ``free``, ``measured``, ``measured:FACTOR``, or a time of a batch (``12ms``, ``800us``). Raises
+    PhantoraError."""
     kind, colon, factor = text.partition(":")
     if text == FREE:
         return Cost()
-    if kind in (MEASURED, AUTO):
+    if text == AUTO:
+        return Cost(factor=1.0, decides=True, paced=True)
+    if kind == MEASURED:
         try:
             value = float(factor) if colon else 1.0
         except ValueError:
             value = 0.0
         if 0 < value < float("inf"):
-            return Cost(factor=value, decides=kind == AUTO, paced=not colon)
+            return Cost(factor=value, paced=not colon)
     if ns := int(TIME.read(text) or 0):
         return Cost(ns=ns)
     raise PhantoraError(
@@ -137,10 +139,14 @@ class Seen:
     """As :class:`Fetched`."""
     apart_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     """Virtual time from one batch to the next."""
+    used_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    """Virtual time from a batch until the script asks for the next one."""
     charged_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     """Host-clock charges while the script itself made a batch."""
     last: int | None = None
     """Time of the last batch that the script itself made."""
+    starts: int = 0
+    """Times that its workers were started."""
     decides: bool = False
     """The script would wait for the batches, so their time counts from here on."""
 
@@ -263,6 +269,7 @@ class Loading:
             seen.cpu_ns.append(cpu_ns)
             seen.there_ns.append(there_ns)
             seen.charged_ns.append(charged)
+            seen.used_ns.append(began - seen.last)
             seen.apart_ns.append(now - seen.last)
         seen.last = now
 
@@ -290,6 +297,7 @@ class Loading:
         def fresh_reset(this: Any, *arguments: Any, **options: Any) -> None:
             if _WORKERS not in vars(this) and self._runtime.is_virtual():  # its workers have just been started
                 self._runtime.advance(self._runtime.times_ns(Api.WORKER_START, this._num_workers))
+                self._seen[_loader(this)].starts += 1
             before = vars(this).get(_WORKERS, Workers())
             vars(this)[_WORKERS] = Workers(held=before.held)  # what was asked for in an earlier epoch is dropped
             reset(this, *arguments, **options)
@@ -313,13 +321,13 @@ class Loading:
                 f"{OPTION} measured: what this DataLoader's workers do cannot be measured, since they are not forked; "
                 f"give the time of a batch, for example {OPTION} 12ms"
             )
-        dataset, number = type(getattr(iterator, "_dataset", None)).__name__, int(getattr(iterator, "_num_workers", 1))
+        dataset, number = _loader(iterator)
         seen = self._seen[dataset, number]
         counts = self._counts(seen, number)
         if counts:
             self._pinned(iterator, batch.data)
         ready = workers.delivers(worker, self._cost.of(batch.cpu_ns, batch.there_ns))
-        now = self._runtime.now()
+        now = asked = self._runtime.now()
         if counts and ready > now:
             self._runtime.advance(ready - now)
             now = ready
@@ -327,6 +335,7 @@ class Loading:
             seen.cpu_ns.append(batch.cpu_ns)
             seen.there_ns.append(batch.there_ns)
             seen.apart_ns.append(now - workers.last)
+            seen.used_ns.append(asked - workers.last)
         workers.last = now
         if not workers.held:
             workers.held = _bytes(batch.data) * len(workers.asked) * int(getattr(iterator, "_prefetch_factor", 0) or 0)
@@ -353,12 +362,23 @@ class Loading:
         return [*decided, *(note for note in notes if note is not None)]
 
     def report(self) -> None:
-        """Prints the notes, and gives the most used loader's times for the range of the step. In the first rank."""
+        """Prints the notes, and gives the most used loader's times for the range of the step, and facts about the
+        loader that decides, or is most used. In the first rank."""
         for note in self.notes():
             tell(note)
         for times in list(self._uncounted().values())[:1]:
             counted = -1 if times.counted is None else int(times.counted)
             self._runtime.data(int(times.there), counted, int(times.apart))
+        known = [(of, seen) for of, seen in self._seen.items() if seen.used_ns]
+        if known:
+            (_, workers), seen = max(known, key=lambda one: (one[1].decides, sum(one[1].apart_ns)))
+            batch = self._cost.of(_median(seen.cpu_ns), _median(seen.there_ns)) or _median(seen.there_ns)
+            self._runtime.loader(batch, _median(seen.used_ns), workers, seen.starts)
+
+
+def _loader(iterator: Any) -> tuple[str, int]:
+    """Name of the dataset and number of workers of torch's iterator with workers."""
+    return type(getattr(iterator, "_dataset", None)).__name__, int(getattr(iterator, "_num_workers", 1))
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from phantora.trace.analysis.assumptions import assumptions
 from phantora.trace.analysis.collectives import Collectives
 from phantora.trace.analysis.communicators import group_of, groups
 from phantora.trace.analysis.critical_path import CriticalPaths
+from phantora.trace.analysis.data import DataTime, data_time
 from phantora.trace.analysis.delays import delays, losses
 from phantora.trace.analysis.energy import EnergySums
 from phantora.trace.analysis.exposure import Exposures
@@ -26,7 +27,7 @@ from phantora.trace.analysis.garbage import collections
 from phantora.trace.analysis.host_memory import host_memory
 from phantora.trace.analysis.host_operators import cpu_operators, host_operators
 from phantora.trace.analysis.host_waits import HostWaits
-from phantora.trace.analysis.hosts import other_hosts
+from phantora.trace.analysis.hosts import OtherHosts, other_hosts
 from phantora.trace.analysis.links import Links
 from phantora.trace.analysis.memory import memory, peak_and_growth
 from phantora.trace.analysis.memory_fit import fit_of
@@ -45,9 +46,9 @@ from phantora.trace.analysis.report import (
     HostBound,
     RankReport,
     Report,
-    SharedGpu,
     StepTimes,
     Times,
+    shared_gpus,
 )
 from phantora.trace.analysis.slower_ranks import SlowerRanks
 from phantora.trace.analysis.spread import spread_of
@@ -55,13 +56,13 @@ from phantora.trace.analysis.steps import Step, Steps, find_steps
 from phantora.trace.analysis.stream_names import stream_names
 from phantora.trace.analysis.streams import Streams
 from phantora.trace.analysis.throughput import Volume
-from phantora.trace.analysis.uncertainty import DATA, LONGER, Uncertainty, with_data
+from phantora.trace.analysis.uncertainty import Bar, Uncertainty
 from phantora.trace.analysis.unmeasured import UnmeasuredOperators
 from phantora.trace.analysis.watermarks import memory_levels
 from phantora.trace.analysis.windows import Span, Window, spans_of, windows
 from phantora.trace.analysis.work import WorkSums
 from phantora.trace.reader import Log
-from phantora.trace.schema import DEVICE_KINDS, RunMetadata
+from phantora.trace.schema import DEVICE_KINDS
 from phantora.wire.names import RECOMPUTED
 
 Ints = npt.NDArray[np.int64]
@@ -297,6 +298,11 @@ class _Pass:
         steady = mean_times(_middle_half(parts) if waits is None and not mixed else parts, peak)
         if self.steps.predicted:
             steady = _settled(self.log, steady, peak)
+        hosts = self._hosts(steady)
+        simulated, host_time = steady, self._host_time()
+        data = data_time(self.log.trailer, steady.time, self._bar(steady, host_time, hosts), self.steps.source)
+        steady = data.added(steady)
+        _set_mfu(steady, peak)
         exposure = self._exposure(steady)
         slower = self.slower.report(ranks)
         for rank in ranks:
@@ -310,15 +316,15 @@ class _Pass:
             rows=self.log.num_rows if self.whole else self.rows,
             step_source=self.steps.source,
             may_be_layers=self.steps.may_be_layers,
-            host_time=self._host_time(),
-            headline=self._headline(totals, steady, waits),
+            host_time=host_time,
+            headline=self._headline(totals, steady, waits, data, hosts),
             ranks=ranks,
             steps=totals,
             steady=steady,
             by_class=_shares([rank.by_class for rank in ranks]),
             by_provenance=_shares([rank.by_provenance for rank in ranks]),
             exposure=exposure,
-            host_waits=self.host_waits.report(steady, self.log, self.ranks),
+            host_waits=data.waits(self.host_waits.report(simulated, self.log, self.ranks)),
             delays=delays(
                 steady,
                 exposure,
@@ -336,7 +342,7 @@ class _Pass:
             recompiles=recompiles(self.log, self.ranks),
             garbage=collections(self.log, self.steps),
             faults=self._faults(),
-            shared_gpus=_shared_gpus(self.log.metadata),
+            shared_gpus=shared_gpus(self.log.metadata),
             phases=phases(self.log, self.ranks, totals[0].end if len(totals) > 1 else 0),
         )
         report.peak, report.growth = peak_and_growth(self.log, self.ranks, self.steps, self.annotations)
@@ -351,49 +357,52 @@ class _Pass:
             report.details = self._details(report)
         return report
 
-    def _headline(self, totals: list[StepTimes], steady: Times, waits: HostBound | None) -> Headline:
-        times = sorted(step.times.time for step in _steady(totals))
+    def _hosts(self, steady: Times) -> OtherHosts | None:
+        if not self.unfiltered:
+            return None
+        return other_hosts(self.log.trailer, self.steps.identical(), steady.time, self.steps.waiting)
+
+    def _bar(self, steady: Times, host_time: float, hosts: OtherHosts | None) -> Bar | None:
+        """Error bar of the simulated step; what was seen has none."""
+        if self.meta.real:
+            return None
+        on_hosts = hosts.relative(steady.time) if hosts else None
+        if self.meta.of_real:
+            on_hosts = (0.0, 0.0)  # the host's times are the real run's own
+        return self.uncertainty.report(steady, host_time, on_hosts, self.uneven.report() or 0.0)
+
+    def _headline(
+        self, totals: list[StepTimes], steady: Times, waits: HostBound | None, data: DataTime, hosts: OtherHosts | None
+    ) -> Headline:
+        times = sorted(step.times.time + data.ns for step in _steady(totals))
         apart: dict[str, list[int]] = {}
         for step in totals:
             if step.note:
                 apart.setdefault(step.note, []).append(step.number)
-        hosts = None
-        if self.unfiltered:
-            hosts = other_hosts(self.log.trailer, self.steps.identical(), steady.time, self.steps.waiting)
-        uneven = self.uneven.report()
-        on_hosts = hosts.relative(steady.time) if hosts else None
-        if self.meta.of_real:
-            on_hosts = (0.0, 0.0)  # the host's times are the real run's own
-        bar = None  # what was seen has none
-        if not self.meta.real:
-            bar = self.uncertainty.report(steady, self._host_time(), on_hosts, uneven or 0.0)
-        if bar is not None:
-            bar = with_data(bar, float(self.log.trailer.get("data_slowdown") or 1.0))
-        slower = float(self.log.trailer.get("data_step") or 1.0)
-        data_decides = bar is not None and bar.widest == DATA and slower > 1 + LONGER
         unequal = waits is None and times[-1] > UNEQUAL * times[0]
         throughput = self.volume.report(steady.time, _middle_numbers(totals) if unequal else ())
         watts, short = self._settled_power()
+        bar = data.bar
         return Headline(
             step_time=steady.time,
             waits=waits,
             lowest=times[0],
             highest=times[-1],
             steps=0 if self.steps.starting else len(times),
-            mean=_mean(totals, steady.time),
+            mean=_mean(totals, steady.time - data.ns) + data.ns,
             settled=not self.steps.predicted,
             short=short,
             error=bar.below if bar else None,
             error_above=bar.above if bar else None,
             widest=bar.widest if bar else "",
-            uneven=uneven,
-            hosts=hosts,
-            spread=spread_of(self.log.trailer) if self.unfiltered else None,
+            uneven=self.uneven.report(),
+            hosts=None if data.ns else hosts,
+            spread=spread_of(self.log.trailer) if self.unfiltered and not data.ns else None,
             mfu=steady.mfu,
             hfu=steady.hfu,
             throughput=throughput,
-            energy=self.energy.report(watts, steady.time, throughput),
-            with_data=slower * steady.time if data_decides else None,
+            energy=None if data.ns else self.energy.report(watts, steady.time, throughput),
+            without_data=steady.time - data.ns if data.ns else None,
             apart=apart,
         )
 
@@ -546,15 +555,6 @@ def _without_gpu(report: Report) -> None:
     report.headline = replace(report.headline, step_time=0, lowest=0, highest=0, steps=0, mean=0)
     for rank in report.ranks:
         rank.gpu, rank.steps = Times(), []
-
-
-def _shared_gpus(metadata: RunMetadata) -> list[SharedGpu]:
-    places = metadata.places
-    if not places.shared:
-        return []
-    gpus = metadata.world_size // places.ranks_per_host * places.gpus_per_host
-    found = (SharedGpu(gpu, list(places.ranks_of(gpu)), places.mps) for gpu in range(gpus))
-    return [one for one in found if len(one.ranks) > 1]
 
 
 _TIMES = ("time", "compute", "communication", "overlapped", "exposed", "copy", "idle", "waiting")

@@ -35,7 +35,6 @@ from phantora.trace.analysis.summary import (
     host_bound,
     host_effect,
     lines,
-    longer,
     no_kernels,
     other_mfu,
     rates,
@@ -192,16 +191,16 @@ def _headline(report: Report, console: Console) -> None:
             of = STEPS_OR_LAYERS
         if not h.settled:
             of = "settled, by the power model: the run ends before"
-        a_step = "" if h.with_data else " a step"
+        a_step = "" if h.without_data else " a step"
         parts = [f"[bold]{step_of(h)}[/bold]{a_step}, {of if h.waits is None else host_bound(report)}"]
     if h.short:
         parts.append(f"power will slow it: run {duration(h.short)} more of steps")
     if h.mfu is not None:
         basis = report.mfu
         of = f" of {peak_name(basis.dtype)}'s {basis.peak / 1e12:.0f} TFLOP/s" if basis is not None else ""
-        parts.append(f"MFU [bold]{100 * h.mfu / longer(h):.1f}%[/bold]{of}")
+        parts.append(f"MFU [bold]{100 * h.mfu:.1f}%[/bold]{of}")
         if h.hfu is not None and h.hfu > h.mfu:
-            parts.append(f"HFU {100 * h.hfu / longer(h):.1f}% with recomputed layers")
+            parts.append(f"HFU {100 * h.hfu:.1f}% with recomputed layers")
     parts += [f"[bold]{rate.replace(' ', '[/bold] ')}" for rate in rates(h)]
     console.print(", ".join(parts), highlight=False)
     if why := wide_range(report):

@@ -23,6 +23,7 @@ from phantora.trace.analysis.mfu import MfuBasis
 from phantora.trace.analysis.phases import Role
 from phantora.trace.analysis.races import Race
 from phantora.trace.analysis.spread import Spread
+from phantora.trace.schema import RunMetadata
 
 REPORT_FORMAT = 3
 
@@ -518,7 +519,8 @@ class Headline:
     error_above: float | None
     """Larger where a slower host would be the limit."""
     widest: str
-    """What widens the error bar most: ``host``, ``fold``, or a class of work and its provenance, ``gemm, scaled``."""
+    """What widens the error bar most: ``host``, ``fold``, ``data``, or a class of work and its provenance, ``gemm,
+    scaled``."""
     uneven: Ns | None
     """ns by which the step may be longer since ranks that are no processes have other parts of an optimizer; None where
     none have. The error bar holds it."""
@@ -534,8 +536,9 @@ class Headline:
     throughput: Throughput | None
     energy: Energy | None
     """None in logs without power rows."""
-    with_data: Ns | None
-    """The step with the CPU time of its data, which is not simulated, where that decides it; else None."""
+    without_data: Ns | None
+    """The step as it is simulated, where `step_time` has the CPU time of its data too, which no row of the log has
+    (``data.py``); else None."""
     apart: dict[str, list[int]]
     """Steps that do not stand for the others, by what they contain."""
     cost: Cost | None = None
@@ -562,6 +565,16 @@ class SharedGpu:
     ranks: list[int]
     mps: bool
     """Their kernels run concurrently; else the processes take turns."""
+
+
+def shared_gpus(metadata: RunMetadata) -> list[SharedGpu]:
+    """The GPUs that several processes share."""
+    places = metadata.places
+    if not places.shared:
+        return []
+    gpus = metadata.world_size // places.ranks_per_host * places.gpus_per_host
+    found = (SharedGpu(gpu, list(places.ranks_of(gpu)), places.mps) for gpu in range(gpus))
+    return [one for one in found if len(one.ranks) > 1]
 
 
 @dataclass(kw_only=True)

@@ -10,6 +10,7 @@ from math import ceil, log10
 from typing import Any
 
 from phantora.trace.analysis.communicators import ranges
+from phantora.trace.analysis.data import DATA, LOADER, loader_of
 from phantora.trace.analysis.delays import longest_stage
 from phantora.trace.analysis.faults import sentence as of_fault
 from phantora.trace.analysis.fit import Fit
@@ -22,7 +23,6 @@ from phantora.trace.analysis.outlier_steps import ONCE
 from phantora.trace.analysis.recompiles import sentence
 from phantora.trace.analysis.report import UNEQUAL, Delay, Headline, Report, Work
 from phantora.trace.analysis.slower_ranks import times_the_work
-from phantora.trace.analysis.uncertainty import DATA
 from phantora.trace.analysis.units import cut, percent
 from phantora.trace.schema import REAL
 
@@ -54,12 +54,9 @@ def lines(report: Report) -> list[tuple[str, str]]:
         ("MFU", other_mfu(report)),
         ("RANGE", wide_range(report)),
     ]
-    if report.headline.with_data is not None:  # what follows is of a step that is a part of it
-        found.append(("HELD UP", f"{_share(1 - 1 / longer(report.headline), 1)} of the step with its data: DataLoader"))
-    else:
-        found += [("FP32", slow_products(report)), ("HOST", _host(report))]
-        if report.step_source != "run":
-            found += [("ENERGY", energy(report)), ("HELD UP", held_up(report)), ("LOST", lost(report))]
+    found += [("FP32", slow_products(report)), ("HOST", _host(report))]
+    if report.step_source != "run":
+        found += [("ENERGY", energy(report)), ("HELD UP", held_up(report)), ("LOST", lost(report))]
     found.append(("COMPILES", sentence(report.recompiles[0]) if report.recompiles else ""))
     found += [("FAULT", of_fault(one, report.steady.time)) for one in report.faults]
     found.append(("GARBAGE", collected(report.garbage) if report.garbage is not None else ""))
@@ -122,7 +119,7 @@ def _step(report: Report) -> str:
         return f"{rounded(h.step_time, h.error)} from first to last: no steps were found in this run"
     parts = [step_of(h), *rates(h)[:1]]
     if h.mfu is not None:
-        mfu, hfu = (100 * (share or 0.0) / longer(h) for share in (h.mfu, h.hfu))
+        mfu, hfu = (100 * (share or 0.0) for share in (h.mfu, h.hfu))
         parts.append(f"MFU {mfu:.1f} %" + (f", HFU {hfu:.1f} %" if hfu > mfu else ""))
     if h.waits is not None:
         text = f"{parts[0]}, {host_bound(report)}"
@@ -133,24 +130,19 @@ def _step(report: Report) -> str:
 
 def step_of(h: Headline) -> str:
     """``27.0 ms ±3 %``; ``344 ms with the CPU time of its data, 3.19 ms without`` where that decides the step."""
-    if h.with_data is not None:
-        with_data = rounded(h.with_data, _SPREAD)
-        return f"{with_data} with the CPU time of its data, {rounded(h.step_time, h.error)} without"
+    if h.without_data is not None:
+        without = rounded(h.without_data, _SPREAD)
+        return f"{rounded(h.step_time, _SPREAD)} with the CPU time of its data, {without} without"
     return step_with_bar(h) + (", without the CPU time of its data" if h.widest == DATA else "")
-
-
-def longer(h: Headline) -> float:
-    """Times as long as simulated: the step with its data, where these decide it."""
-    return h.with_data / h.step_time if h.with_data is not None else 1.0
 
 
 def rates(h: Headline) -> list[str]:
     """``607k tokens/s``, ``1.2k samples/s``, as far as they are known."""
     if h.throughput is None:
         return []
-    error = h.error if h.with_data is None else _SPREAD
+    error = h.error if h.without_data is None else _SPREAD
     known = {"tokens": h.throughput.tokens_per_second, "samples": h.throughput.samples_per_second}
-    return [f"{counted(rate / longer(h), error)} {unit}/s" for unit, rate in known.items() if rate]
+    return [f"{counted(rate, error)} {unit}/s" for unit, rate in known.items() if rate]
 
 
 def spread(report: Report) -> str:
@@ -173,7 +165,9 @@ STEPS_OR_LAYERS = "of what repeats: steps, or the layers of one (--steps)"
 
 def other_mfu(report: Report) -> str:
     """Why the script prints another MFU."""
-    basis, mfu, hfu = report.mfu, report.headline.mfu, report.headline.hfu
+    basis, h = report.mfu, report.headline
+    simulated = h.step_time / h.without_data if h.without_data else 1.0  # the script's time has no data either
+    mfu, hfu = ((share or 0.0) * simulated for share in (h.mfu, h.hfu))
     return differing(basis, mfu, hfu or mfu, report.metadata["peak_flops"]) if basis is not None and mfu else ""
 
 
@@ -213,16 +207,16 @@ def wide_range(report: Report) -> str:
     h = report.headline
     if h.widest in ("", "host") or not (_wide(h) or h.widest == DATA):  # HOST tells of the host
         return ""
-    if h.with_data is not None:
-        longest = rounded((1 + (h.error_above or 0.0)) * h.step_time, _SPREAD)
-        return f"up to {longest} on slower hosts; --data-loading measured simulates the data"
+    if h.without_data is not None:
+        least, most = (rounded((1 + share) * h.step_time, _SPREAD) for share in (-(h.error or 0), h.error_above or 0))
+        return f"{least} to {most} by the host; rows have no time of data, which --data-loading measured simulates"
     return f"{error_bar(h.error or 0.0, h.error_above or 0.0)}: {narrower(h.widest)}"
 
 
 def narrower(widest: str) -> str:
     """What widens an error bar most (:attr:`Headline.widest`), and the command that narrows it."""
     if widest == DATA:
-        return "the CPU time of the data is not counted, and decides; --data-loading measured counts it"
+        return "the making of data, at the pace of hosts; --data-loading measured simulates it"
     if widest == "fold":
         return "ranks differ; narrower with more of them as processes (--real-ranks)"
     if widest == "host":
@@ -238,6 +232,9 @@ def _host(report: Report) -> str:
     by_host = report.steady.host if hosts is None else hosts.high - hosts.low
     if not time or by_host < _HOST_DECIDES * time:
         return ""
+    loader = loader_of(report.trailer)
+    if loader is not None and LOADER in most_in(report):
+        return f"{loader.sentence()}: {loader.remedy()}"
     measured = hosts is not None and hosts.measured
     remedy = "" if measured else f"; {_NARROWER_HOST}"
     pace = float(report.metadata.get("extra", {}).get("host", {}).get("pace", 1.0))

@@ -44,8 +44,6 @@ COMMON = 0.024
 # The share of the variance that different operators of one class and one provenance have in common.
 TOGETHER = 0.05
 _LEAST = 0.8  # by so much a duration may be too long; larger errors are of durations that may be many times too short
-DATA = "data"  # what widens an error bar: the CPU time of data
-LONGER = 0.1  # of a step: what data add less is none of the range
 _FASTER_HOST = 0.56  # of the time that a GPU waits for the host: the fastest host measured takes so much less
 _SLOWER_HOST = 1.5  # times as long as the default host: the slowest of eleven hosts (validation/holdout.md)
 
@@ -84,12 +82,6 @@ class Bar:
     above: float
     widest: str
     """What contributes most: ``host``, ``fold``, ``data``, or a class of work and its provenance, ``gemm, scaled``."""
-
-
-def with_data(bar: Bar, slowdown: float) -> Bar:
-    """`bar`, of which the step may be as many times longer as its data need."""
-    above = slowdown - 1
-    return bar if above <= max(bar.above, LONGER) else Bar(bar.below, above, DATA)
 
 
 class Uncertainty:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from phantora.trace.analysis.data import LOADER, loader_of
 from phantora.trace.analysis.delays import longest_stage, lost_by
 from phantora.trace.analysis.findings import of_time
 from phantora.trace.analysis.host_waits import CPU, ON_CPU, most_in
@@ -16,7 +17,7 @@ _OF_MEMORY = ("FAILED", "FITS", "MEMORY", "GROWS")
 _FEWER_LAUNCHES = "launch less (torch.compile, CUDA graphs, fused optimizers) or larger kernels (a larger batch)"
 _PIN = "pin the host's memory (pin_memory=True) and copy with non_blocking=True"
 _OF_HOST = {
-    "DataLoader": "try more workers (num_workers) or cheaper transforms",
+    LOADER: "try more workers (num_workers) or cheaper transforms",
     ON_CPU: "keep the optimizer's state on the GPU, or take a CPU optimizer with one pass over memory (fused=True)",
     CPU: "make the batch on the GPU or in a DataLoader's workers, or use more CPU threads (OMP_NUM_THREADS)",
     "aten::copy_": _PIN,
@@ -37,9 +38,6 @@ def answer(report: Report) -> list[tuple[str, str]]:
     if "GROWS" in summary:  # in place of LOST: the run ends by it
         found = [("GROWS", summary["GROWS"]), *(line for line in found if line[0] != "LOST")]
     findings = report.details.findings if report.details is not None else []
-    if report.headline.with_data is not None:
-        simulated = "phantora trace --data-loading measured simulates the data"
-        return [*found, ("NEXT", f"{_OF_HOST['DataLoader']}; {simulated}")]
     cause = of_time(findings)
     found += [("WHY", cause)] if cause else []
     return [*found, ("NEXT", f"{_place(report)}{_experiment(report)}")]
@@ -66,6 +64,8 @@ def _place(report: Report) -> str:
     """The rank and step of which the largest stall takes most."""
     first = _first(report)
     cause = first.cause if first is not None else ""
+    if cause == "host" and report.headline.without_data is not None:
+        return ""  # no row has it
     steps = [
         (step.times.stalls.get(cause, 0.0), rank.rank, step)
         for rank in report.ranks
@@ -94,7 +94,9 @@ def _equal(late: Delay, report: Report) -> str:
 def _hint(cause: str, report: Report) -> str:
     """What makes the largest stall smaller; "" for those that other lines tell of."""
     if cause == "host":
-        most = most_in(report)
+        most, loader = most_in(report), loader_of(report.trailer)
+        if loader is not None and LOADER in most:
+            return f"{loader.remedy()}; "
         hints = [hint for words, hint in _OF_HOST.items() if words in most]
         return f"{'; '.join(hints) or _FEWER_LAUNCHES}; "
     if cause == "synchronisation":
@@ -121,6 +123,10 @@ def _experiment(report: Report) -> str:
     if report.metadata.get("extra", {}).get("imported", {}).get("no_replay"):
         shown = f"phantora analyze {log} lists the kernels and what is open meanwhile; phantora view {log} shows them"
         return f"{hint}{shown}"
+    if cause == "host" and report.headline.without_data is not None:
+        return f"{hint}phantora trace --data-loading measured simulates the data"
+    if cause == "host" and loader_of(report.trailer) is not None and LOADER in most_in(report):
+        return f"{hint}phantora trace --data-loading 5ms has batches that take 5 ms"
     if cause in ("host", "synchronisation"):
         return f"{hint}phantora replay {log} --host-scale 0.5 has half of the host time"
     if cause == "copy":

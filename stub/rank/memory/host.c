@@ -24,3 +24,11 @@ void ph_data(int64_t cpu, int64_t counted, int64_t apart) {
   ph_rt.control->data_counted = counted;
   ph_rt.control->data_apart = apart;
 }
+
+void ph_loader(int64_t batch, int64_t used, int64_t workers, int64_t starts) {
+  if (!ph_connected()) return;
+  ph_rt.control->data_batch = batch;
+  ph_rt.control->data_used = used;
+  ph_rt.control->data_workers = workers;
+  ph_rt.control->data_starts = starts;
+}
