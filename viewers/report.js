@@ -61,7 +61,7 @@ function showTimes(rank, step) {
 // What the steady steps say, with the error bar of the model.
 function headline() {
   const h = report.headline;
-  const bar = h.error === null ? "" : `, error bar -${percent(h.error)} +${percent(h.error_above)},`;
+  const bar = h.error === null ? "" : h.widest === "cpu" ? `, up to ${duration(h.step_time * (1 + h.error_above))} with the script's work on the CPU,` : `, error bar -${percent(h.error)} +${percent(h.error_above)},`;
   const apart = Object.entries(h.apart).map(([note, steps]) => `${note}: ${steps.join(", ")}`).join("; ");
   if (report.step_source === "run") return `${duration(h.step_time)} from first to last: no steps were found in this run.`;
   const of = !h.settled ? "settled, by the power model: the run ends before"

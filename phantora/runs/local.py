@@ -275,6 +275,8 @@ class _Run:
             stats, (fastest, slowest) = simulation.simulator.stats(), self.setup.cluster.host.spread
             for name, factor in (("data_fastest", fastest), ("data_step", 1.0), ("data_slowdown", slowest)):
                 more[name] = round(slowdown(stats.data, factor), 2)
+            if stats.uncounted:
+                more["uncounted_cpu_ns"] = stats.uncounted
             if stats.loader:
                 more["loader"] = stats.loader
         if outcome.printed_mfu is not None:

@@ -38,6 +38,8 @@ class Stats:
     """``data_cpu``, ``data_counted`` and ``data_apart`` of the first rank (``wire.layout.Control``)."""
     loader: dict[str, int] = field(default_factory=dict)
     """As :meth:`phantora.wire.session.Session.loader`."""
+    uncounted: int = 0
+    """As :meth:`phantora.wire.session.Session.uncounted`."""
 
     def facts(self) -> dict[str, Any]:
         """Fields of a :class:`phantora.result.RunReport`."""

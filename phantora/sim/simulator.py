@@ -342,4 +342,5 @@ class Simulator:
             cpu_seconds=time.thread_time() - self._began,
             data=self._session.data(),
             loader=self._session.loader(),
+            uncounted=self._session.uncounted(),
         )

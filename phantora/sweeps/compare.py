@@ -28,6 +28,7 @@ from phantora.sweeps.questions import OnResult, report_nothing
 from phantora.sweeps.result import Measured
 from phantora.sweeps.run import Request, run_sweep
 from phantora.sweeps.space import CLUSTER, Space, Spelling
+from phantora.trace.analysis.data import LOADER
 from phantora.trace.analysis.fit import MARGIN
 from phantora.trace.analysis.summary import WIDE, narrower
 from phantora.units import GIB
@@ -270,6 +271,10 @@ def unused(choices: Sequence[Choice], question: Question, run: RunSpec) -> list[
         return []
     if len({name for _, name, _ in ran}) < 2:
         return []
+    if max(measured.parts, key=lambda part: measured.parts[part], default="") == LOADER:
+        return [
+            f"data: {cluster} waits for batches; more workers and cheaper transforms change the verdict, GPUs do not"
+        ]
     vary = larger_batches(run)
     how = f"--vary {vary}" if vary else "--vary NAME=1,2,4, where NAME is the script's option of the batch"
     free = f"{left * measured.capacity / GIB:.0f} of {measured.capacity / GIB:.0f} GiB"

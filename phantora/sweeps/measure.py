@@ -16,6 +16,7 @@ from phantora.fold.mesh import from_dict
 from phantora.spec import REMEDIED, WORST_BATCH
 from phantora.sweeps.result import Measured
 from phantora.trace.analysis.analyze import analyze
+from phantora.trace.analysis.data import LOADER
 from phantora.trace.analysis.findings import of_time
 from phantora.trace.analysis.fit import Fit
 from phantora.trace.analysis.memory_fit import grows, keep_less
@@ -92,7 +93,10 @@ def parts_of(report: Report) -> dict[str, float]:
     whole = sum(classes.values())
     if not steady.time or not whole:
         return {}
-    found: dict[str, float] = {"communication": steady.exposed / steady.time, "host": steady.host / steady.time}
+    data = sum(wait.time for wait in report.host_waits if wait.name == LOADER) / steady.time
+    found: dict[str, float] = {"communication": steady.exposed / steady.time, "host": steady.host / steady.time - data}
+    if data:
+        found[LOADER] = data
     for cls, share in classes.items():
         part = _PARTS.get(cls, "memory")
         found[part] = found.get(part, 0.0) + share / whole * steady.compute / steady.time

@@ -46,8 +46,8 @@ class Measured:
     watts: float | None = None
     """Power of a GPU, on average in a steady step."""
     parts: dict[str, float] = field(default_factory=dict)
-    """Shares of a step: products, attention, convolutions, memory (kernels that mostly move data), communication and
-    host, the last two where nothing computes."""
+    """Shares of a step: products, attention, convolutions, memory (kernels that mostly move data), communication,
+    host and DataLoader, the last three where nothing computes."""
     roles: str = ""
     """Share of idle time by role of reinforcement learning: ``generate 12%, score + train 53%``."""
     grows: str = ""

@@ -22,6 +22,7 @@ TO_SIMULATOR = (
     "data_used",
     "data_workers",
     "data_starts",
+    "cpu_uncounted",
     "pid",
     "waiting",
     "holding",

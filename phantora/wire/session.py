@@ -84,6 +84,10 @@ class Session:
         found = {name: int(self.control[f"data_{name}"][0]) for name in names}
         return found if found["batch"] else {}
 
+    def uncounted(self) -> int:
+        """ns of this machine's CPU for a step of the first rank's script that no model has."""
+        return int(self.control["cpu_uncounted"][0])
+
     def host_memory(self) -> tuple[int, int]:
         """Most bytes of a host's memory that its ranks had, and the pinned ones among them. Ranks that are no
         processes have the mean of the host's others."""

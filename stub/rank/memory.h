@@ -47,6 +47,7 @@ void ph_unmap_device(void *base, size_t bytes);  // any mapping
 void ph_host_memory(int64_t bytes, bool is_pinned);  // the process has as many more of the host's memory
 void ph_data(int64_t cpu, int64_t counted, int64_t apart);  // sets data_cpu and so on of ph_control
 void ph_loader(int64_t batch, int64_t used, int64_t workers, int64_t starts);  // data_batch and so on
+void ph_uncounted(int64_t cpu);  // cpu_uncounted
 
 // ---- values.c
 int ph_memory_free(void *pointer);  // 0, -1 not an allocation

@@ -60,10 +60,12 @@ static size_t size_of(const Tensor &t) { return static_cast<size_t>(t.numel()) *
 
 constexpr int64_t LEAST_NOTED = 100000;  // ns of an operator on the CPU that has a row in the log
 
-// Annotates the time of operators on the CPU since `start` with their line.
-static void note_memory(int64_t start) {
+// Annotates the time of `op` on the CPU since `start` with its line.
+static void note_memory(const Operator &op, int64_t start) {
   if (ph_now() - start < LEAST_NOTED || !ph_connected()) return;
-  const std::string name = "phantora: CPU operators at " + place();  // CPU_OPERATORS of phantora/wire/names.py
+  const std::string bare = op.name.substr(op.name.rfind(':') + 1);
+  const std::string name =
+      "phantora: CPU operators at " + place() + " (" + bare + ")";  // CPU_OPERATORS of phantora/wire/names.py
   ph_record record{};
   record.kind = PH_ANNOTATION;
   record.id = ph_name(ph_hash(name.data(), name.size(), 0), name.data(), name.size());
@@ -134,7 +136,7 @@ bool charge_memory(const Frame &f, Values outputs) {
   const int64_t start = ph_now();
   ph_charge_memory(read + written + filled, fresh,
                    serial ? 1 : given_threads);  // torch's norm of all elements is one loop
-  note_memory(start);
+  note_memory(*f.op, start);
   return true;
 }
 

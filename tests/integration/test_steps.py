@@ -112,9 +112,9 @@ def test_a_batch_that_the_cpu_draws_is_named_with_its_line(tmp_path: Path) -> No
         "    w(torch.ones(64, 1024, device='cuda')).sum().item()\n"
     )
     found = analyze(open_log(trace(tmp_path, "--cluster", "1x1xH100", "drawn.py").log))
-    assert "(most in CPU operators at drawn.py:4)" in dict(lines(found))["HELD UP"]
+    assert "(most in CPU operators at drawn.py:4 (normal_))" in dict(lines(found))["HELD UP"]
     assert "OMP_NUM_THREADS" in dict(answer(found))["NEXT"]
-    drawn = next(row for row in found.host_operators if row.name == "CPU operators at drawn.py:4")
+    drawn = next(row for row in found.host_operators if row.name == "CPU operators at drawn.py:4 (normal_)")
     assert drawn.count == 8 and drawn.time is not None and drawn.time > 0.5 * found.steady.time
 
 

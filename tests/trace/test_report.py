@@ -348,6 +348,14 @@ def test_data_that_decide_are_in_the_step_and_its_rates(tmp_path: Path) -> None:
     assert found.step_time == 6e6 and "most in DataLoader" in found.holds_up
 
 
+def test_work_on_the_cpu_that_no_model_has_widens_the_step(tmp_path: Path) -> None:
+    run = small_run(steps=6)
+    run.trailer |= {"uncounted_cpu_ns": 9_000_000}
+    words = dict(lines(report_of(run, tmp_path)))
+    assert words["STEP"].startswith("1.00 ms, up to 10.0 ms with the script's work on the CPU")
+    assert words["RANGE"].startswith("up to 10.0 ms: ") and "--host-time measured" in words["RANGE"]
+
+
 def test_a_class_above_the_peak_is_no_loss_below_it() -> None:
     assert _why_lost(Loss(name="gemm", flops=True, share=0.2)) == "below peak"
     assert _why_lost(Loss(name="gemm", flops=True, share=-0.2)) == "above this peak, by a faster format"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from phantora.rank.patches.unmodelled_cpu import note
+from phantora.rank.patches.unmodelled_cpu import note, spent_and_taken
 
 MS = 1_000_000
 
@@ -20,7 +20,7 @@ MS = 1_000_000
     ],
 )
 def test_nothing_to_say(steps: list[tuple[int, int]]) -> None:
-    assert note(steps) is None
+    assert note(*spent_and_taken(steps)) is None
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,6 @@ def test_nothing_to_say(steps: list[tuple[int, int]]) -> None:
     ],
 )
 def test_what_steps_take(steps: list[tuple[int, int]], spent: str, takes: str) -> None:
-    text = note(steps)
+    text = note(*spent_and_taken(steps))
     assert text is not None
     assert f"takes {spent} " in text and f"takes {takes} for one;" in text

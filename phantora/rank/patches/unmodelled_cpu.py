@@ -19,19 +19,24 @@ _WINDOWS = 5  # what happens once, as compiling, is in one of them
 _NOTED = 0.1  # of a step
 
 
-def note(steps: Sequence[tuple[int, int]]) -> str | None:
-    """Note for the user; None if the clock counted most of the steps' time.
+def spent_and_taken(steps: Sequence[tuple[int, int]]) -> tuple[float, float]:
+    """CPU time of a step that was not counted, and a step's virtual time, in ns; 0 of too few steps.
 
-    `steps` has for each step, in ns: the CPU time that was not counted, and the step's virtual time. The first is not
-    looked at. Evenly many others lie in each of up to five windows; the median window counts.
+    `steps` has both for each step. The first is not looked at. Evenly many others lie in each of up to five windows;
+    the median window counts.
     """
     steps = steps[1:]
     if len(steps) < 2:
-        return None
+        return 0.0, 0.0
     size = -(-len(steps) // _WINDOWS)
     windows = [steps[at : at + size] for at in range(0, len(steps), size)]
     spent = statistics.median_low(sum(cpu for cpu, _ in window) / len(window) for window in windows)
     takes = statistics.median(sum(time for _, time in window) / len(window) for window in windows)
+    return spent, takes
+
+
+def note(spent: float, takes: float) -> str | None:
+    """Note for the user about :func:`spent_and_taken`; None if the clock counted most of the steps' time."""
     if spent <= takes * _NOTED:
         return None
     return (
@@ -49,8 +54,10 @@ def install(rank: Rank) -> None:
         pairs = ctypes.POINTER(ctypes.c_int64)()
         library.ph_unmodelled_steps.restype = ctypes.c_size_t
         count = library.ph_unmodelled_steps(ctypes.byref(pairs))
-        if (text := note([(pairs[2 * i], pairs[2 * i + 1]) for i in range(count)])) is not None:
+        spent, takes = spent_and_taken([(pairs[2 * i], pairs[2 * i + 1]) for i in range(count)])
+        if (text := note(spent, takes)) is not None:
             tell(text)
+            library.ph_uncounted(ctypes.c_int64(round(spent)))
 
     report_at_end(library, report)
 

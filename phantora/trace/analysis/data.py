@@ -1,4 +1,5 @@
-"""The making of data: the time of a step by it where it decides, and what the loader that decides needs.
+"""The making of data: the time of a step by it where it decides, and what the loader that decides needs. And other work
+on the CPU that no model has.
 
 A simulated run counts the CPU time of its DataLoader's batches only with ``--data-loading`` ``measured``, a time, or
 ``auto`` for a loader that makes the script wait. What is not counted is in the trailer (``runs/data.py``). This module
@@ -18,6 +19,8 @@ from phantora.trace.analysis.uncertainty import Bar
 from phantora.trace.analysis.units import duration
 
 DATA = "data"  # what widens an error bar: the CPU time of data
+CPU_WORK = "cpu"  # what widens an error bar: the script's work on the CPU that no model has
+_DECIDES = 1.0  # of a step, for such work to widen its bar: this machine's CPU takes longer for it than others
 LOADER = "DataLoader"
 """The name of waits for it."""
 LONGER = 0.1  # of a step: what data add less is none of the range
@@ -54,8 +57,9 @@ def data_time(trailer: Mapping[str, Any], step: float, bar: Bar | None, source: 
     if bar is None:
         return DataTime(0.0, None)
     least, own, most = (float(trailer.get(name) or 1.0) for name in ("data_fastest", "data_step", "data_slowdown"))
-    if most - 1 <= max(bar.above, LONGER):
-        return DataTime(0.0, bar)
+    work = float(trailer.get("uncounted_cpu_ns") or 0.0) / step if step else 0.0
+    if most - 1 <= max(bar.above, LONGER, work):
+        return DataTime(0.0, Bar(bar.below, work, CPU_WORK) if work > max(bar.above, _DECIDES) else bar)
     if own <= 1 + LONGER or source == "run":
         return DataTime(0.0, Bar(bar.below, most - 1, DATA))
     return DataTime((own - 1) * step, Bar(1 - least / own, most / own - 1, DATA))

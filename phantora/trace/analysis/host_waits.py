@@ -24,6 +24,7 @@ _DATALOADER, _OPTIMIZER = "enumerate(DataLoader)", "Optimizer.step"
 _WHOLE = (_DATALOADER, _OPTIMIZER)
 """Begins the names of annotations that say more than the operators on the CPU within them."""
 ON_CPU = "Optimizer.step on the CPU"
+_MOST_CPU = 3
 _LONG = 100_000  # ns of an operator on the host that does more than launch
 _SEEN = 50_000  # ns of a wait that such an operator may cause
 _HALF = 0.5  # of the waits: more is named, by two names at most
@@ -140,6 +141,24 @@ def most_in(report: Report) -> str:
     if -sum(time for time, _ in parts) <= _HALF * whole:
         return ""
     return f", most in {' and '.join(name for _, name in parts)}"
+
+
+def short_wait(name: str) -> str:
+    """``topk at cpu.py:11`` of ``CPU operators at cpu.py:11 (topk)``; other names as they are."""
+    place, _, operator = name.removeprefix(f"{CPU} at ").partition(" (")
+    return f"{operator.rstrip(')')} at {place}" if name.startswith(CPU) and operator else name
+
+
+def cpu_shares(report: Report) -> str:
+    """``topk at cpu.py:11 24.7 %, cat at cpu.py:13 10.6 % of the step``: the operators on the CPU that hold up the GPU
+    most; "" where they are less than half of its waits for the host."""
+    found = [wait for wait in report.host_waits if wait.name.startswith(CPU)]
+    if sum(wait.time for wait in found) <= _HALF * report.steady.host:
+        return ""
+    parts = []
+    for wait in found[:_MOST_CPU]:
+        parts.append(f"{short_wait(wait.name)} {100 * wait.time / report.steady.time:.1f} %")
+    return f"{', '.join(parts)} of the step"
 
 
 def named_waits(report: Report) -> list[HostWait]:

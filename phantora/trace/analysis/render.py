@@ -13,7 +13,8 @@ from rich.table import Table
 from phantora.trace.analysis.analyze import host_bound_steps
 from phantora.trace.analysis.assumptions import assumed, relevant
 from phantora.trace.analysis.communicators import collective_kind, ranges
-from phantora.trace.analysis.host_waits import named_waits
+from phantora.trace.analysis.data import CPU_WORK, DATA
+from phantora.trace.analysis.host_waits import named_waits, short_wait
 from phantora.trace.analysis.mfu import RECOMPUTED_LAYERS, peak_name
 from phantora.trace.analysis.report import (
     CAUSES,
@@ -191,7 +192,7 @@ def _headline(report: Report, console: Console) -> None:
             of = STEPS_OR_LAYERS
         if not h.settled:
             of = "settled, by the power model: the run ends before"
-        a_step = "" if h.without_data else " a step"
+        a_step = "" if h.widest in (DATA, CPU_WORK) else " a step"
         parts = [f"[bold]{step_of(h)}[/bold]{a_step}, {of if h.waits is None else host_bound(report)}"]
     if h.short:
         parts.append(f"power will slow it: run {duration(h.short)} more of steps")
@@ -298,7 +299,7 @@ def _delays(report: Report, console: Console) -> None:
         table.add_row(cut(delay.name, 30), duration(delay.time), percent(delay.time, whole), CAUSES[delay.cause])
         if delay.cause == "host":
             for wait in named_waits(report):
-                name = f"  in {cut(wait.name, 25)}"
+                name = f"  in {cut(short_wait(wait.name), 25)}"
                 table.add_row(name, duration(wait.time), percent(wait.time, whole), "this runs meanwhile")
     console.print(table)
 

@@ -519,8 +519,8 @@ class Headline:
     error_above: float | None
     """Larger where a slower host would be the limit."""
     widest: str
-    """What widens the error bar most: ``host``, ``fold``, ``data``, or a class of work and its provenance, ``gemm,
-    scaled``."""
+    """What widens the error bar most: ``host``, ``fold``, ``data``, ``cpu``, or a class of work and its provenance,
+    ``gemm, scaled``."""
     uneven: Ns | None
     """ns by which the step may be longer since ranks that are no processes have other parts of an optimizer; None where
     none have. The error bar holds it."""

@@ -10,13 +10,13 @@ from math import ceil, log10
 from typing import Any
 
 from phantora.trace.analysis.communicators import ranges
-from phantora.trace.analysis.data import DATA, LOADER, loader_of
+from phantora.trace.analysis.data import CPU_WORK, DATA, LOADER, loader_of
 from phantora.trace.analysis.delays import longest_stage
 from phantora.trace.analysis.faults import sentence as of_fault
 from phantora.trace.analysis.fit import Fit
 from phantora.trace.analysis.garbage import sentence as collected
 from phantora.trace.analysis.host_memory import host_memory
-from phantora.trace.analysis.host_waits import BOUND, most_in
+from phantora.trace.analysis.host_waits import BOUND, cpu_shares, most_in
 from phantora.trace.analysis.memory_fit import grows, keep_less
 from phantora.trace.analysis.mfu import RECOMPUTED_LAYERS, differing, peak_name, slow_format
 from phantora.trace.analysis.outlier_steps import ONCE
@@ -133,7 +133,13 @@ def step_of(h: Headline) -> str:
     if h.without_data is not None:
         without = rounded(h.without_data, _SPREAD)
         return f"{rounded(h.step_time, _SPREAD)} with the CPU time of its data, {without} without"
+    if h.widest == CPU_WORK:
+        return f"{rounded(h.step_time, h.error)}, up to {_longest(h)} with the script's work on the CPU"
     return step_with_bar(h) + (", without the CPU time of its data" if h.widest == DATA else "")
+
+
+def _longest(h: Headline) -> str:
+    return rounded((1 + (h.error_above or 0.0)) * h.step_time, _SPREAD)
 
 
 def rates(h: Headline) -> list[str]:
@@ -210,6 +216,8 @@ def wide_range(report: Report) -> str:
     if h.without_data is not None:
         least, most = (rounded((1 + share) * h.step_time, _SPREAD) for share in (-(h.error or 0), h.error_above or 0))
         return f"{least} to {most} by the host; rows have no time of data, which --data-loading measured simulates"
+    if h.widest == CPU_WORK:
+        return f"up to {_longest(h)}: {narrower(h.widest)}"
     return f"{error_bar(h.error or 0.0, h.error_above or 0.0)}: {narrower(h.widest)}"
 
 
@@ -217,6 +225,8 @@ def narrower(widest: str) -> str:
     """What widens an error bar most (:attr:`Headline.widest`), and the command that narrows it."""
     if widest == DATA:
         return "the making of data, at the pace of hosts; --data-loading measured simulates it"
+    if widest == CPU_WORK:
+        return "work of the script on the CPU that no model has (NumPy, sorts); --host-time measured counts it"
     if widest == "fold":
         return "ranks differ; narrower with more of them as processes (--real-ranks)"
     if widest == "host":
@@ -237,6 +247,8 @@ def _host(report: Report) -> str:
         return f"{loader.sentence()}: {loader.remedy()}"
     measured = hosts is not None and hosts.measured
     remedy = "" if measured else f"; {_NARROWER_HOST}"
+    if cpu := cpu_shares(report):
+        return f"operators on the CPU: {cpu}{remedy}"
     pace = float(report.metadata.get("extra", {}).get("host", {}).get("pace", 1.0))
     slowest = f" (the slowest rank's takes {100 * (pace - 1):.0f} % longer than the median's)" if pace > 1.005 else ""
     if report.steady.host < BOUND * time:

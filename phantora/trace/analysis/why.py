@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phantora.trace.analysis.data import LOADER, loader_of
+from phantora.trace.analysis.data import CPU_WORK, LOADER, loader_of
 from phantora.trace.analysis.delays import longest_stage, lost_by
 from phantora.trace.analysis.findings import of_time
 from phantora.trace.analysis.host_waits import CPU, ON_CPU, most_in
@@ -125,6 +125,8 @@ def _experiment(report: Report) -> str:
         return f"{hint}{shown}"
     if cause == "host" and report.headline.without_data is not None:
         return f"{hint}phantora trace --data-loading measured simulates the data"
+    if cause == "host" and report.headline.widest == CPU_WORK:
+        return f"{hint}phantora trace --host-time measured counts the script's work on the CPU"
     if cause == "host" and loader_of(report.trailer) is not None and LOADER in most_in(report):
         return f"{hint}phantora trace --data-loading 5ms has batches that take 5 ms"
     if cause in ("host", "synchronisation"):

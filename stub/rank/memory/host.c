@@ -32,3 +32,7 @@ void ph_loader(int64_t batch, int64_t used, int64_t workers, int64_t starts) {
   ph_rt.control->data_workers = workers;
   ph_rt.control->data_starts = starts;
 }
+
+void ph_uncounted(int64_t cpu) {
+  if (ph_connected()) ph_rt.control->cpu_uncounted = cpu;
+}
