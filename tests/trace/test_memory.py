@@ -355,6 +355,11 @@ def test_out_of_memory_in_the_first_pass(tmp_path: Path) -> None:
     assert report.details.fit.holds == (
         "activations 360.0 MiB, communication 120.0 MiB, parameters 100.0 MiB, fragmentation 20.0 MiB"
     )
+    assert "\nSteps" in out.getvalue()
+    report.failure = "out of memory on rank 0 at model.py:9: 60.0 MiB asked, 0 B free"
+    render(report, Console(file=(failed := io.StringIO()), width=300))  # its verdict and its memory
+    assert "\nSteps" not in failed.getvalue() and "Kernels" not in failed.getvalue()
+    assert "Memory when the allocation failed" in failed.getvalue()
 
 
 def test_large_blocks_are_a_part_of_the_activations_without_what_did_not_fit(tmp_path: Path) -> None:

@@ -72,7 +72,12 @@ def render(report: Report, console: Console, verbose: bool = False) -> None:
     if report.without_gpu:
         _host_operators(report, console)
         return
-    _out_of_memory(report, console)
+    if _out_of_memory(report, console) and report.failure:  # what ran until then is no step of a training
+        _assumptions(report, console)
+        assert report.details is not None
+        _memory(report.details, console)
+        console.print(f"\nWhat ran until then: phantora view {report.path}", highlight=False, markup=False)
+        return
     _headline(report, console)
     _assumptions(report, console)
     _races(report, console)
@@ -516,15 +521,16 @@ def _made_at(block: MemoryBlock, width: int) -> str:
     return " ".join(part for part in (site, module) if part) or "-"
 
 
-def _out_of_memory(report: Report, console: Console) -> None:
-    """A run that did not fit begins with it; what the memory holds has a section of its own."""
+def _out_of_memory(report: Report, console: Console) -> bool:
+    """A run that did not fit begins with it; what the memory holds has a section of its own. False of one that did."""
     fit = report.details.fit if report.details is not None else None
     if fit is None or fit.fits:
-        return
+        return False
     if not (report.failure and fit.failed):  # else the failure is the verdict
         console.print(f"\n[bold red]{fit.says[0]}[/bold red]", highlight=False)
     if fit.advice:
         console.print(fit.advice, highlight=False, markup=False)
+    return True
 
 
 def _shares(report: Report, console: Console) -> None:
