@@ -140,7 +140,20 @@ def test_a_run_of_one_step_has_no_steady_one(tmp_path: Path) -> None:
     run.add(Kind.KERNEL, 0, 100 * US, 900 * US, "gemm", launch=10 * US)
     report = analyze(open_log(run.write(tmp_path / "run.arrow")), details=False)
     assert report.headline.steps == 0 and report.headline.step_time == 800 * US
-    assert "no steady step: it has start-up; run more steps" in dict(lines(report))["STEP"]
+    assert dict(lines(report))["STEP"].startswith("none is steady: ")
+
+
+def test_the_second_of_two_steps_is_not_steady_while_it_waits_for_its_host(tmp_path: Path) -> None:
+    for late, steady in ((0, 1), (400 * US, 0)):
+        run, t = FakeRun(), 0
+        for step, begin in enumerate((3 * STEP, late)):
+            launch = t + begin
+            run.add(Kind.ANNOTATION, 0, t, launch + 20 * US, f"Optimizer.step#SGD.step{step}")
+            t = launch + 910 * US
+            run.add(Kind.KERNEL, 0, t - 900 * US, t, "gemm", launch=launch)
+        report = analyze(open_log(run.write(tmp_path / "run.arrow")), details=False)
+        assert report.headline.steps == steady, late
+        assert dict(lines(report))["STEP"].startswith("none is steady: ") == (not steady)
 
 
 def test_rollouts_between_updates_count_in_the_mean_of_the_run(tmp_path: Path) -> None:

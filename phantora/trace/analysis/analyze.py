@@ -26,7 +26,7 @@ from phantora.trace.analysis.fold_imbalance import FoldImbalance
 from phantora.trace.analysis.garbage import collections
 from phantora.trace.analysis.host_memory import host_memory
 from phantora.trace.analysis.host_operators import cpu_operators, host_operators
-from phantora.trace.analysis.host_waits import HostWaits
+from phantora.trace.analysis.host_waits import BOUND, HostWaits
 from phantora.trace.analysis.hosts import OtherHosts, other_hosts
 from phantora.trace.analysis.links import Links
 from phantora.trace.analysis.memory import memory, peak_and_growth
@@ -357,6 +357,12 @@ class _Pass:
             report.details = self._details(report)
         return report
 
+    def _starting(self, totals: list[StepTimes], steady: Times) -> bool:
+        """No step is without start-up: the first alone, or of two steps the second, if it waits for its host, which may
+        still build communicators and load modules."""
+        second = [step.note for step in totals] == ["start-up", ""] and not self.meta.of_real
+        return self.steps.starting or (second and steady.host >= BOUND * steady.time)
+
     def _hosts(self, steady: Times) -> OtherHosts | None:
         if not self.unfiltered:
             return None
@@ -388,7 +394,7 @@ class _Pass:
             waits=waits,
             lowest=times[0],
             highest=times[-1],
-            steps=0 if self.steps.starting else len(times),
+            steps=0 if self._starting(totals, steady) else len(times),
             mean=_mean(totals, steady.time - data.ns) + data.ns,
             settled=not self.steps.predicted,
             short=short,

@@ -504,7 +504,7 @@ class Headline:
     lowest: Ns
     highest: Ns
     steps: int
-    """Number of steady steps; 0 if the only step has the program's start-up."""
+    """Number of steady steps; 0 if all have start-up: a single one, or of two the second, if it waits for its host."""
     mean: Ns
     """Mean of all steps but those of start-up, compilation, tuning and settling: with evaluations, checkpoints and the
     rollouts between updates."""

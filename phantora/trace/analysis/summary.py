@@ -117,6 +117,8 @@ def _step(report: Report) -> str:
         return no_kernels(report)
     if report.step_source == "run":
         return f"{rounded(h.step_time, h.error)} from first to last: no steps were found in this run"
+    if not h.steps:
+        return f"none is steady: {rounded(h.step_time, _SPREAD)} with start-up; run 4 steps or more"
     parts = [step_of(h), *rates(h)[:1]]
     if h.mfu is not None:
         mfu, hfu = (100 * (share or 0.0) for share in (h.mfu, h.hfu))
@@ -276,8 +278,6 @@ def step_with_bar(h: Headline) -> str:
 
 
 def _steps(h: Headline) -> list[str]:
-    if not h.steps:
-        return ["no steady step: it has start-up; run more steps"]
     if not h.settled:
         return ["settled, by the power model"]
     if h.short:
