@@ -50,7 +50,7 @@ function showTimes(rank, step) {
   ];
   const { throughput } = report.headline;
   if (throughput && step === null) {
-    if (throughput.tokens_per_second) tiles.push(tile("tokens/s of the job", count(throughput.tokens_per_second), "tokens"));
+    if (throughput.tokens_per_second) tiles.push(tile(throughput.read ? "tokens read/s of the job" : "tokens/s of the job", count(throughput.tokens_per_second), "tokens"));
     if (throughput.samples_per_second) tiles.push(tile("samples/s of the job", amount(throughput.samples_per_second), "samples"));
   }
   fill("tiles", ...tiles);

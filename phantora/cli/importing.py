@@ -57,7 +57,10 @@ def _print(imported: Imported, log: str) -> None:
     of = f"{ranks} of {imported.world_size} ranks" if imported.world_size > 1 else "1 rank"
     click.echo(f"{log}: {imported.rows:,} rows of {of}, {imported.gpu or 'unknown GPU'}")
     if ranks > 1:
-        click.echo(f"{imported.matched:,} collectives matched across ranks")
+        rest = (
+            f"; a replay takes the other {imported.unmatched:,} for kernels of their time" if imported.unmatched else ""
+        )
+        click.echo(f"{imported.matched:,} collectives matched across ranks{rest}")
         for rank, skew in list(imported.skews.items())[:_MOST_SKEWS]:
             if skew.removed:
                 ahead = "ahead" if skew.ns > 0 else "behind"

@@ -45,6 +45,8 @@ class Imported:
     """Skews by rank, where collectives show them."""
     matched: int = 0
     """Collectives that several of the ranks took part in."""
+    unmatched: int = 0
+    """The others, of the rank that has most: a replay takes them for kernels of their recorded time."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -66,6 +68,10 @@ def assemble(traces: Sequence[RankTrace], words: Vocabulary, output: str, versio
     pricer = Pricer(words)
     parts = {rank: _rows(trace, links[rank], pricer, trace.base - origin) for rank, trace in by_rank.items()}
     matched = _collectives(parts, links, matches)
+    collectives = (
+        int(np.isin(own["kind"], [CODES[kind] for kind in COMMUNICATION_KINDS]).sum()) for own in parts.values()
+    )
+    unmatched = max(0, max(collectives) - matched) if len(parts) > 1 else 0
     metadata = _metadata(by_rank, parts, words, pricer, skews)
     metadata.phantora = version
     tables = Tables(words.names.words, [], pricer.prices.words)
@@ -82,7 +88,7 @@ def assemble(traces: Sequence[RankTrace], words: Vocabulary, output: str, versio
         absent = set(range(metadata.world_size)) - set(by_rank)  # others stand for them
         recordings |= {rank: idle_recording() for rank in absent}
         metadata.extra["imported"] |= {"cluster": metadata.cluster, "floors": asdict(floor)}
-    metadata.extra["imported"]["no_replay"] = refused
+    metadata.extra["imported"] |= {"no_replay": refused, "unmatched": unmatched}
     _write(output, metadata, tables, [*parts.values(), groups], recordings)
     return Imported(
         log=output,
@@ -93,6 +99,7 @@ def assemble(traces: Sequence[RankTrace], words: Vocabulary, output: str, versio
         missing=metadata.extra["imported"]["missing"],
         skews={rank: found for rank, found in skews.items() if len(by_rank) > 1},
         matched=matched,
+        unmatched=unmatched,
         notes=[note for trace in traces for note in trace.notes],
     )
 

@@ -95,6 +95,8 @@ def replay(spec: ReplaySpec, logged: Logged | None = None) -> RunResult:
         )
     if measured is not None and spec.output.samples:
         raise PhantoraError(f"{log.path}: --samples needs a simulated run: steps of a real one have their own spread")
+    if unmatched := log.metadata.extra.get("imported", {}).get("unmatched"):
+        print(f"phantora: note: {unmatched:,} collectives, not matched across ranks, keep their time", file=sys.stderr)
     cluster = capped(cluster, spec.what_if)
     if spec.host is not None:
         cluster = load_calibration(spec.host).applied(cluster)

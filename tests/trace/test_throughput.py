@@ -9,6 +9,7 @@ import pytest
 
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.steps import find_steps
+from phantora.trace.analysis.summary import rates
 from phantora.trace.reader import open_log
 from tests.support.fakelog import METADATA, FakeRun, Kind
 
@@ -77,6 +78,19 @@ def test_tokens_of_the_job(tmp_path: Path, forward: str, backward: str, batches:
     throughput = analyze(open_log(run(tmp_path, forward, backward))).headline.throughput
     assert throughput is not None
     assert (throughput.tokens_per_step, throughput.samples_per_step) == (batches * BATCH * SEQUENCE, batches * BATCH)
+
+
+def test_tokens_of_a_forward_pass_alone_are_called_read(tmp_path: Path) -> None:
+    """Without a cache of keys and values the whole sequence is read for each new token."""
+    made = FakeRun(metadata=replace(METADATA, world_size=1, ranks_per_host=1))
+    sig = made.signature("aten::embedding", "bf16[32000,64], i64[8], -1, False, False")
+    price = made.price("gather", "measured", 0.0)
+    for step in range(6):
+        t = step * 100 * US
+        made.add(Kind.KERNEL, 0, t, t + 100 * US, "gather", launch=t, price=price, sig=sig)
+        made.add(Kind.ANNOTATION, 0, t, t + 100 * US, f"ProfilerStep#{step}")
+    report = analyze(open_log(made.write(tmp_path / "run.arrow")), details=False)
+    assert rates(report.headline) == ["80.0k tokens read/s"]
 
 
 def test_tokens_of_steps_that_differ(tmp_path: Path) -> None:

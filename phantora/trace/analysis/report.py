@@ -464,6 +464,10 @@ class Throughput:
     samples_per_second: float
     tokens_of_rank: float
     """Tokens of a step of the rank that sees most."""
+    _: KW_ONLY
+    read: bool = False
+    """No step has a backward pass. The tokens are those that the embedding reads, which a generation without a cache of
+    keys and values has again for each new one."""
 
 
 @dataclass

@@ -149,8 +149,9 @@ def rates(h: Headline) -> list[str]:
     if h.throughput is None:
         return []
     error = h.error if h.without_data is None else _SPREAD
-    known = {"tokens": h.throughput.tokens_per_second, "samples": h.throughput.samples_per_second}
-    return [f"{counted(rate, error)} {unit}/s" for unit, rate in known.items() if rate]
+    tokens = "tokens read/s" if h.throughput.read else "tokens/s"
+    known = {tokens: h.throughput.tokens_per_second, "samples/s": h.throughput.samples_per_second}
+    return [f"{counted(rate, error)} {unit}" for unit, rate in known.items() if rate]
 
 
 def spread(report: Report) -> str:

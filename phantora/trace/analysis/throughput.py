@@ -149,6 +149,7 @@ class Volume:
         self._from_host = np.array([word in from_host for word in log.words("name")] + [False])
         self._pulls = [word == COPY_NAMES["P2P"] for word in log.words("name")]
         self._backward = np.array(["_backward" in word for word in operators] + [False])
+        self._trains = False
         self._steps: dict[int | None, tuple[float, float, float]] = {}  # tokens, samples of the job; tokens of a rank
 
     def add(self, window: Window) -> None:
@@ -165,6 +166,7 @@ class Volume:
                 seen[r].lookups.append(found)
             elif found is not None:
                 seen[r].images.append(found)
+        self._trains = self._trains or bool((own & self._backward[window["op"]]).any())
         if seen:
             copies = own & self._from_host[window["name"]]
             for r, size in zip(window["rank"][copies].tolist(), window["bytes"][copies].tolist(), strict=True):
@@ -212,7 +214,8 @@ class Volume:
         tokens, samples, of_rank = found.tolist()
         if not tokens and not samples:
             return None
-        return Throughput(tokens, tokens / step_time * 1e9, samples, samples / step_time * 1e9, of_rank)
+        per_second = (tokens / step_time * 1e9, samples / step_time * 1e9)
+        return Throughput(tokens, per_second[0], samples, per_second[1], of_rank, read=not self._trains)
 
 
 def _embedding(shape: str) -> _Lookup | None:

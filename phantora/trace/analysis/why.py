@@ -75,10 +75,11 @@ def _place(report: Report) -> str:
     if not cause or not steps:
         return ""
     _, rank, step = max(steps, key=lambda item: (item[0], -item[1]))
-    where = "" if report.step_source == "run" else f" in step {step.number},"
+    where = f" in step {step.number},"
     what = f"see rank {rank} wait for it" if cause == "late rank" else f"see it on rank {rank}"
-    number = "" if report.step_source == "run" else f" --steps {step.number}"
-    command = f"phantora analyze {report.path} --ranks {rank}{number}"
+    if report.step_source == "run":
+        return f"{what}: phantora analyze {report.path} --ranks {rank}; "
+    command = f"phantora analyze {report.path} --ranks {rank} --steps {step.number}"
     return f"{what}{where} from {duration(step.start)} on: {command}; "
 
 
