@@ -134,6 +134,19 @@ def test_an_epoch_begins_anew() -> None:
     assert clock.time == 120 * MS
 
 
+@pytest.mark.parametrize("step, last", [(20, 1), (2000, 0)])
+def test_batches_count_where_epochs_wait_for_their_first_ones(step: int, last: int) -> None:
+    """Two workers make batches in time, but each epoch of four begins 10 ms late."""
+    clock = Clock()
+    loading, iterator = _changed(Cost(factor=1.0, decides=True), clock)
+    for _ in range(2):
+        this = iterator()
+        for number in range(4):
+            this._process_data(Fetched(number, 10 * MS, 10 * MS), number % 2)
+            clock.advance(step * MS)
+    assert clock.time == (8 * step + 10 * last) * MS and len(loading.notes()) == last
+
+
 def test_the_script_makes_a_batch_on_one_thread() -> None:
     fetcher = type("Fetcher", (), {"dataset": "text", "fetch": lambda self, index: torch.get_num_threads()})
     module = SimpleNamespace(

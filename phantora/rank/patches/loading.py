@@ -147,8 +147,19 @@ class Seen:
     """Time of the last batch that the script itself made."""
     starts: int = 0
     """Times that its workers were started."""
+    epochs: int = 0
+    """Iterators of workers so far."""
+    first: int | None = None
+    """Time of the first batch of all."""
+    late_ns: int = 0
+    """Time that the script would have waited for the first batches of later epochs."""
     decides: bool = False
     """The script would wait for the batches, so their time counts from here on."""
+
+    def begins_late(self, now: int) -> bool:
+        """True if the script would have waited for the beginnings of epochs for much of the time."""
+        elapsed = now - self.first if self.first is not None else 0
+        return self.late_ns > (_NOTED - 1) * (elapsed + self.late_ns)
 
     def uncounted(self, workers: int) -> Uncounted | None:
         """Medians; None for too few batches."""
@@ -182,7 +193,7 @@ class Uncounted:
         return made if self.counted is None else self.apart + made - self.counted
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Workers:
     """The worker processes of one iterator, in virtual time."""
 
@@ -191,6 +202,12 @@ class Workers:
     free: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
     """Times at which each worker is done with the delivered batches."""
     last: int | None = None
+    epoch: int = 0
+    """1 for the first iterator of equal loaders."""
+    took: int = 0
+    """Batches so far."""
+    late_ns: int = 0
+    """Time that the script would have waited for the first ones."""
     held: int = 0
     """Bytes of the batches that they have ready at most, in shared memory."""
 
@@ -328,6 +345,7 @@ class Loading:
             self._pinned(iterator, batch.data)
         ready = workers.delivers(worker, self._cost.of(batch.cpu_ns, batch.there_ns))
         now = asked = self._runtime.now()
+        counts = self._begins(seen, workers, number, max(0, ready - now), now) or counts
         if counts and ready > now:
             self._runtime.advance(ready - now)
             now = ready
@@ -341,6 +359,23 @@ class Loading:
             workers.held = _bytes(batch.data) * len(workers.asked) * int(getattr(iterator, "_prefetch_factor", 0) or 0)
             self._runtime.hold(workers.held, False)
         return batch.data
+
+    def _begins(self, seen: Seen, workers: Workers, number: int, wait: int, now: int) -> bool:
+        """True if epochs begin so late that they count; `workers`, of whom there are `number`, have delivered."""
+        if not workers.took:
+            seen.epochs += 1
+            workers.epoch = seen.epochs
+        workers.took += 1
+        if not self._cost.decides or seen.decides or workers.took > number:
+            return False
+        if workers.epoch == 1:
+            seen.first = now if seen.first is None else seen.first
+            return False
+        if wait > workers.late_ns:  # a script that has waited for one has waited for those that came meanwhile
+            seen.late_ns += wait - workers.late_ns
+            workers.late_ns = wait
+        seen.decides = seen.begins_late(now)
+        return seen.decides
 
     def _pinned(self, iterator: Any, data: Any) -> None:
         """The loader's thread copies the next batch to pinned memory meanwhile, and has Python's lock."""
