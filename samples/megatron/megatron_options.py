@@ -56,6 +56,7 @@ def _data_parallelism(g: argparse._ArgumentGroup) -> None:
     g.add_argument("--use-distributed-optimizer", action="store_true")
     g.add_argument("--overlap-grad-reduce", action="store_true")
     g.add_argument("--overlap-param-gather", action="store_true", help="with --use-distributed-optimizer")
+    g.add_argument("--ddp-bucket-size", type=int, help="parameters of a bucket of gradients and weights")
     g.add_argument("--align-grad-reduce", action="store_true", help="reduce a chunk's gradients on all stages at once")
     g.add_argument("--align-param-gather", action="store_true", help="gather a chunk's weights on all stages at once")
     g.add_argument("--use-megatron-fsdp", action="store_true", help="Megatron-FSDP instead of DDP")

@@ -165,6 +165,7 @@ def build_model(args: argparse.Namespace, shape: Shape, config: TransformerConfi
         overlap_grad_reduce=args.overlap_grad_reduce,
         overlap_param_gather=args.overlap_param_gather,
         align_param_gather=args.align_param_gather,
+        bucket_size=args.ddp_bucket_size,
         use_distributed_optimizer=args.use_distributed_optimizer,
         use_megatron_fsdp=args.use_megatron_fsdp,
         data_parallel_sharding_strategy=args.data_parallel_sharding_strategy,

@@ -4,7 +4,7 @@ Results of round 5.0 and a few of later ones log `max_memory_usage`: torch's lar
 without NCCL's buffers, CUDA's context and what the allocator caches. Language models run with Transformer Engine itself
 (docs/frameworks/megatron.md): the stand-ins of `mlperf` keep weights twice. Nothing is fitted to a row.
 
-Without a pipeline a peak is affine in the layers from about eight on, where the optimizer's kernels no longer decide,
+Without a pipeline a peak is affine in the layers from twelve on, where the optimizer's kernels no longer decide,
 so two numbers of layers give it. With a pipeline all layers run, and twice as many micro-batches as stages: more are
 never in flight. `--out FOLDER` has the GiB of each command (memory.jsonl); a known command is not simulated again.
 """
@@ -29,7 +29,7 @@ from validation.published.mlperf_rows import expressed, named
 
 JOURNAL = "memory.jsonl"
 PEAK = re.compile(r"\[Rank 0\] .*max allocated: ([0-9.]+)")
-POINTS = (8, 12)
+POINTS = (12, 16)
 
 
 def memory_run(row: Mapping[str, Any]) -> Run | str:

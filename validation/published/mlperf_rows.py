@@ -88,6 +88,7 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
     words = ["--model", model, "--precision", precision, "--seq-length", sequence, "--micro-batch-size", size]
     words += ["--tp", tp, "--pp", pp, "--cp", cp, "--use-distributed-optimizer"]
     words += ["--overlap-grad-reduce", "--overlap-param-gather"]
+    words += ["--ddp-bucket-size", env["BUCKET_SIZE"]] if "BUCKET_SIZE" in env else []
     whole = _whole_graph(env, row)
     words += ["--train-iters", *((4, "--cuda-graphs", "full_iteration") if whole else (2,))]
     if tp > 1:
@@ -127,9 +128,9 @@ def _whole_graph(env: Mapping[str, str], row: Mapping[str, Any]) -> bool:
     """Whether a step's passes are one CUDA graph. Experts here read the counts of their tokens: `_graphed_experts`."""
     if _graphed_experts(env):
         return False
-    named = any(env.get(name) in ("1", "True") for name in ("FULL_CUDA_GRAPH", "MCORE_CUDA_GRAPH", "LAYER_CUDA_GRAPH"))
-    unsaid = row["benchmark"] in ("llama31_8b", "llama31_405b") and row["round"] >= "v5.1"
-    return named or unsaid
+    given = [env[name] for name in ("FULL_CUDA_GRAPH", "MCORE_CUDA_GRAPH", "LAYER_CUDA_GRAPH") if name in env]
+    usual = row["benchmark"] in ("llama31_8b", "llama31_405b") and row["round"] >= "v5.1"
+    return any(value in ("1", "True") for value in given) if given else usual
 
 
 def _attention(row: Mapping[str, Any], precision: str) -> list[str]:
