@@ -55,6 +55,20 @@ def test_attention_has_the_format_that_the_configuration_names() -> None:
     assert "--narrow-attention" not in words_of(**eight, config_env=narrow | {"NVTE_DPA_FP8_RECIPE": "F16"})
 
 
+def test_buckets_and_cuda_graphs_are_those_of_the_configuration_where_it_names_them() -> None:
+    eight = {
+        "benchmark": "llama31_8b",
+        "round": "v5.1",
+        "gpus": 128,
+        "hosts": 16,
+        "global_batch": 64,
+        "parallelism": {"tp": 2, "pp": 1, "cp": 1, "ep": None, "vp": 1},
+    }
+    assert "--cuda-graphs full_iteration" in words_of(**eight) and "--ddp-bucket-size" not in words_of(**eight)
+    named = words_of(**eight, config_env={"MCORE_CUDA_GRAPH": "False", "BUCKET_SIZE": "64"})
+    assert "--cuda-graphs" not in named and "--ddp-bucket-size 64" in named
+
+
 def test_a_peak_of_memory_is_that_of_real_layers_on_a_line_through_two_numbers_of_them() -> None:
     row = {**ROW, "benchmark": "llama2_70b_lora", "gpus": 8, "global_batch": 8, "config_env": {"FP8_ACT": "1"}}
     row["parallelism"] = dict.fromkeys(("tp", "pp", "cp", "vp", "ep"), 1)
@@ -63,8 +77,8 @@ def test_a_peak_of_memory_is_that_of_real_layers_on_a_line_through_two_numbers_o
     words = " ".join(run.words)
     assert "--te --fp8-param-gather --cross-entropy apart --narrow-activations" in words
     assert "--cuda-graphs" not in words
-    known = {" ".join(run.command(8, 1)): 20.0, " ".join(run.command(12, 1)): 28.0}
-    assert peak(run, known) == 20.0 + (80 - 8) * 2.0
+    known = {" ".join(run.command(12, 1)): 20.0, " ".join(run.command(16, 1)): 28.0}
+    assert peak(run, known) == 20.0 + (80 - 12) * 2.0
 
 
 def test_experts_of_a_rack_are_on_segments_of_racks_and_other_rows_are_refused() -> None:

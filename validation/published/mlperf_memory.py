@@ -46,8 +46,8 @@ def memory_run(row: Mapping[str, Any]) -> Run | str:
     words += ["--te", "--fp8-param-gather", "--cross-entropy", "apart" if apart else "native"]
     env = row.get("config_env") or {}
     words += ["--narrow-activations"] if env.get("FP8_ACT") == "1" else []
-    if run.layers in run.points:
-        stages = int(words[words.index("--pp") + 1])
+    stages = int(words[words.index("--pp") + 1])
+    if stages > 1:
         return replace(run, words=tuple(words), micro=2 * stages, rounds=(2 * stages,))
     return replace(run, words=tuple(words), points=POINTS, micro=1, rounds=(1,))
 

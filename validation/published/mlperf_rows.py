@@ -45,6 +45,8 @@ CLUSTERS = {
 }
 SEGMENTS, SEGMENT = "validation/published/{}_256.toml", 16
 """Clusters with 16 hosts of each rack, as submissions on more than one rack ask the scheduler for (`SEGMENT=16`)."""
+WHOLE = 32
+"""Layers: models of as many run whole. A few layers do not tell how a step of 50 ms overlaps with communication."""
 CHUNKS = 16
 """Of the pipeline of DeepSeek-V3's layout."""
 
@@ -107,7 +109,7 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
     options = ["--cluster", _cluster(row, gpu), *fold, "--gpu-memory", "2000"]
     options += ["--host-time", "none"] if _graphed_experts(env) else []
     tokens = int(row["global_batch"]) * sequence // gpus
-    points = (layers,) if pp > 1 else (2, 4)
+    points = (layers,) if pp > 1 or layers <= WHOLE else (2, 4)
     return Run(
         gpu, gpus, tuple(options), tuple(map(str, words)), layers, points, micro, rounds, size * replicas, tokens
     )
