@@ -58,26 +58,29 @@ function showTimes(rank, step) {
   fill("headline", step === null ? headline() : note ? `Set apart from the steady steps: ${note}.` : "");
 }
 
-// What the steady steps say, with the error bar of the model.
+// What the steady steps say: the first part of the verdict's line STEP, and which steps they are.
 function headline() {
-  const h = report.headline;
-  const bar = h.error === null ? "" : h.widest === "cpu" ? `, up to ${duration(h.step_time * (1 + h.error_above))} with the script's work on the CPU,` : `, error bar -${percent(h.error)} +${percent(h.error_above)},`;
+  const h = report.headline, said = (data.verdict.find(([word]) => word === "STEP")?.[1] ?? duration(h.step_time)).split("   ")[0];
   const apart = Object.entries(h.apart).map(([note, steps]) => `${note}: ${steps.join(", ")}`).join("; ");
-  if (report.step_source === "run") return `${duration(h.step_time)} from first to last: no steps were found in this run.`;
-  const of = !h.settled ? "settled, by the power model: the run ends before"
-    : h.steps > 1 ? `mean of ${h.steps} steady steps, ${duration(h.lowest)} to ${duration(h.highest)}` : "one step";
-  const data = h.without_data ? ` with the CPU time of its data, which steps and ranks below lack (${duration(h.without_data)} without)` : " a step";
-  return `${duration(h.step_time)}${bar}${data}, ${of}.${apart ? ` Set apart: ${apart}.` : ""}`;
+  const of = report.step_source === "run" || !h.steps ? "" : !h.settled ? ", settled, by the power model: the run ends before"
+    : h.steps > 1 ? `, mean of ${h.steps} steady steps, ${duration(h.lowest)} to ${duration(h.highest)}` : ", one step";
+  return `${said}${of}.${h.without_data ? " Single steps and ranks have no time of data." : ""}${apart ? ` Set apart: ${apart}.` : ""}`;
 }
 
 const causes = () => legend(Object.keys(stallColors).filter((name) => name === "compute" || report.steps.some((s) => s.times.stalls[name])), stallColors, { compute: "at least one kernel that is not communication runs", ...data.causes });
 
 // The terminal's rows of time without compute, and its sentences.
 function showHeldUp() {
-  select("held-up-part").hidden = details.fit?.fits === false; // what ran until then is no step of a training
+  const full = details.fit?.fits === false; // what ran until then is no step of a training
+  select("held-up-part").hidden = full;
+  select("full-part").hidden = !full || !details.memory.length;
+  if (full && details.memory.length) {
+    const own = memoryOf(null);
+    fill("full", bars(Object.entries(own.by_category).map(([name, bytes]) => [name, { [name]: bytes }, size(bytes)]), memoryColors, size), table(own.largest, BLOCKS.slice(0, 5), 8));
+  }
   const all = report.steady.time || 1, found = report.delays.filter((delay) => delay.time > 0.0005 * all).slice(0, 8);
   const colors = Object.fromEntries(found.map((delay) => [delay.name, stallColors[delay.cause]]));
-  fill("held-up", found.length ? bars(found.map((delay) => [delay.name, { [delay.name]: delay.time }, `${percent(delay.time / all)}  ${duration(delay.time)}`]), colors, duration, all)
+  fill("held-up", found.length ? bars(found.map((delay) => [delay.name, { [delay.name]: delay.time }, `${percent(delay.time / all)}  ${duration(delay.time)}${delay.gain ? `; costs ${percent(delay.gain / all)}` : ""}`]), colors, duration, all)
     : element("p", { className: "soft", textContent: "Nothing: kernels compute all the time." }));
   fill("findings", ...details.findings.map((line) => element("li", { textContent: line })));
 }
@@ -110,7 +113,7 @@ function showBars(rank, step) {
     causes(), bars(groups.map((g) => [label(g), parts(g.times), duration(g.times.time)]), stallColors, duration), table(groups, [
       ["rank", (g) => (g.ranks.length > 1 ? rangesOf(g.ranks) : g.ranks[0]), String], ["time", (g) => g.times.time, duration], ["compute", (g) => g.times.compute, duration],
       ["communication", (g) => g.times.communication, duration], ["exposed", (g) => g.times.exposed, duration], ["overlap", (g) => g.times.overlap, percent],
-      ["waits for others", (g) => g.times.waiting, duration], ["others wait for it", (g) => mostOf(g, "caused"), duration],
+      ["waits for others, hidden too", (g) => g.times.waiting, duration], ["others wait for it", (g) => mostOf(g, "caused"), duration],
       ["idle", (g) => g.times.idle, duration], ["MFU", (g) => g.times.mfu, percent]], 2000));
   const steps = rank === null ? report.steps : report.ranks.find((r) => r.rank === rank).steps;
   // Steps that are set apart may be many times longer: they do not set the scale.
@@ -179,12 +182,14 @@ function showMemory(rank, step) {
     element("p", { textContent: `${details.fit?.fits === false && own.failed ? "When the allocation failed" : "At the peak"} (${own.peak_step === null ? "outside the steps" : `step ${own.peak_step}`}, ${duration(own.peak_time)}): ${size(own.peak_allocated)} allocated, ${size(own.peak_reserved)} reserved of ${size(own.capacity)}.${own.lowest_peak < own.highest_peak ? ` By chance (when NCCL's watchdog frees buffers) ${size(own.lowest_peak)} to ${size(own.highest_peak)}.` : ""}` }),
     ...(details.fit ? [element("p", { textContent: details.fit.fits ? details.fit.says.join(" ") : details.fit.says[0] })] : []),
     bars(Object.entries(own.by_category).map(([name, bytes]) => [name, { [name]: bytes }, size(bytes)]), memoryColors, size),
-    table(own.largest, [
-      ["largest blocks at the peak", (b) => b.operator || "outside of operators", text], ["bytes", (b) => b.bytes, size],
-      ["blocks", (b) => b.count, String], ["category", (b) => b.category, text], ["made at", (b) => b.site, text],
-      ["module", (b) => b.module, text], ["shapes", (b) => b.shape, text],
-    ], 20));
+    table(own.largest, BLOCKS, 20));
 }
+
+const BLOCKS = [
+  ["largest blocks at the peak", (b) => b.operator || "outside of operators", text], ["bytes", (b) => b.bytes, size],
+  ["blocks", (b) => b.count, String], ["category", (b) => b.category, text], ["made at", (b) => b.site, text],
+  ["module", (b) => b.module, text], ["shapes", (b) => b.shape, text],
+];
 
 function memoryIs(own, number) {
   if (number === null) return "The whole run. Each point is the highest level of a stretch of time.";
@@ -266,8 +271,9 @@ const chart = data.served ? new Timeline(data.served.run, "", classColors) : nul
 const meta = report.metadata;
 select("title").textContent = report.path;
 select("facts").textContent = [
-  meta.cluster, `${report.ranks.length} of ${meta.world_size} ranks`, meta.gpu, `${count(report.rows)} rows`, `torch ${meta.torch}`, `host ${meta.host_mode}`,
-  `steps by ${report.step_source}`, (meta.command || []).join(" "), report.complete || report.failure ? "" : `CUT SHORT: the run was ${report.trailer.error || "killed"}`,
+  meta.cluster, meta.world_size > 1 ? `${report.ranks.length} of ${meta.world_size} ranks` : "1 rank", (meta.cluster || "").includes(meta.gpu) ? "" : meta.gpu,
+  `${count(report.rows)} rows`, meta.torch && `torch ${meta.torch}`, meta.host_mode === "real" ? "a real run" : `host ${meta.host_mode}`,
+  report.step_source === "run" ? "no steps" : `steps by ${report.step_source}`, (meta.command || []).join(" "), report.complete || report.failure ? "" : `CUT SHORT: the run was ${report.trailer.error || "killed"}`,
 ].filter(Boolean).join(" · ");
 fill("verdict", ...definitions(data.verdict));
 options(select("step"), [["", report.steps.length > 1 ? "steady steps" : "all"], ...report.steps.map((s) => [s.number, `${s.number}: ${duration(s.times.time)}`])]);
