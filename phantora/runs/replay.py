@@ -269,6 +269,12 @@ def _simulate(log: Log, setup: Setup, recorded: Recorded, target: Path, *, other
             from phantora.runs.sensitivity import simulated_again
 
             more = simulated_again(simulation, setup, recorded, log, hosts=False)
+        if log.trailer.get("data_slowdown", 1.0) > 1 or "uncounted_cpu_ns" in log.trailer:
+            from phantora.trace.analysis.analyze import analyze
+            from phantora.trace.analysis.data import data_of
+
+            head = analyze(log, details=False).headline
+            more |= data_of(log.trailer, head.without_data or head.step_time, recorded.host_scale)
     finally:
         operators = [asdict(entry) for entry in simulator.operators()]
         simulation.close({**report.as_data(), "replayed": str(log.path), "operators": operators, **more})

@@ -19,7 +19,7 @@ from phantora.hardware import load_host
 from phantora.python_probe import python
 from phantora.rank.patches.loading import Cost, Fetched, Loading, Pace, Workers, parse
 from phantora.runs.data import python_ns, slowdown
-from phantora.trace.analysis.data import DataTime, data_time
+from phantora.trace.analysis.data import DataTime, data_of, data_time
 from phantora.trace.analysis.uncertainty import Bar
 from phantora.wire.layout import Api
 from tests.support.clock import Clock
@@ -230,6 +230,8 @@ def test_data_that_do_not_count_make_a_step_longer() -> None:
     assert data_time({"data_slowdown": 2.0}, 1e6, bar, "optimizer") == DataTime(0.0, Bar(0.1, 1.0, "data"))
     found = data_time({"data_fastest": 2.0, "data_step": 4.0, "data_slowdown": 6.0}, 1e6, bar, "optimizer")
     assert found == DataTime(3e6, Bar(0.5, 0.5, "data"))
+    replayed = data_of({"data_fastest": 2.0, "data_step": 4.0, "data_slowdown": 6.0}, 1e6, 0.5)  # half of the host time
+    assert data_time(replayed, 0.5e6, bar, "optimizer") == DataTime(1.5e6, Bar(0.5, 0.5, "data"))
 
 
 def test_measured_batches_take_the_time_of_the_simulated_host() -> None:

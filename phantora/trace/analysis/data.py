@@ -24,6 +24,7 @@ _DECIDES = 1.0  # of a step, for such work to widen its bar: this machine's CPU 
 LOADER = "DataLoader"
 """The name of waits for it."""
 LONGER = 0.1  # of a step: what data add less is none of the range
+_FACTS = ("data_fastest", "data_step", "data_slowdown", "uncounted_cpu_ns")
 _MOST_WORKERS = 32  # of a rank, more of which hardly any host has
 
 
@@ -56,13 +57,24 @@ def data_time(trailer: Mapping[str, Any], step: float, bar: Bar | None, source: 
     steps."""
     if bar is None:
         return DataTime(0.0, None)
-    least, own, most = (float(trailer.get(name) or 1.0) for name in ("data_fastest", "data_step", "data_slowdown"))
+    of = float(trailer.get("data_of_ns") or step) / step if step else 1.0  # a replay has another step
+    names = ("data_fastest", "data_step", "data_slowdown")
+    least, own, most = (max(1.0, float(trailer.get(name) or 0.0) * of) for name in names)
     work = float(trailer.get("uncounted_cpu_ns") or 0.0) / step if step else 0.0
     if most - 1 <= max(bar.above, LONGER, work):
         return DataTime(0.0, Bar(bar.below, work, CPU_WORK) if work > max(bar.above, _DECIDES) else bar)
     if own <= 1 + LONGER or source == "run":
         return DataTime(0.0, Bar(bar.below, most - 1, DATA))
     return DataTime((own - 1) * step, Bar(1 - least / own, most / own - 1, DATA))
+
+
+def data_of(trailer: Mapping[str, Any], step: float, factor: float) -> dict[str, Any]:
+    """For the trailer of a replay: the facts in that of the replayed run, whose simulated step takes `step` ns, with
+    `factor` times the time of its host."""
+    found = {name: float(trailer[name]) * factor for name in _FACTS if trailer.get(name)}
+    if loader := trailer.get("loader"):
+        found["loader"] = loader | {name: loader[name] * factor for name in ("batch", "used")}
+    return found | {"data_of_ns": float(trailer.get("data_of_ns") or step)} if found else {}
 
 
 @dataclass(frozen=True)
