@@ -72,6 +72,7 @@ class Dependencies:
         waited = np.flatnonzero((self.kind == SYNC) & (self.end > self.start))
         self.syncs = waited
         """Host waits that took time, by (rank, end)."""
+        self.sync_ends = self.end[waited]
         self.sync_bounds = np.searchsorted(self.rank[waited], np.arange(len(window.bounds)))
         self.release = self._releases(device)
         """For `syncs`: the device row that ended the wait."""
@@ -107,17 +108,18 @@ class Dependencies:
         """The linked row if it ended then; else the row of the rank that ended last before the host went on
         (a device-wide wait names the row launched last, not the one that ended last)."""
         found = self.record[self.syncs]
-        exact = (found >= 0) & (self.end[found] == self.end[self.syncs])
+        exact = (found >= 0) & (self.end[found] == self.sync_ends)
+        bounds = np.searchsorted(device, self.window.bounds)
+        ends = self.end[device]
         for i in np.flatnonzero(~exact).tolist():
             sync = int(self.syncs[i])
-            low, high = np.searchsorted(device, self.window.bounds[self.rank[sync] : self.rank[sync] + 2])
-            own = device[low:high]  # ordered by end
-            last = int(np.searchsorted(self.end[own], self.end[sync], "right")) - 1
-            found[i] = own[last] if last >= 0 and self.end[own[last]] > self.start[sync] else -1
+            low, high = bounds[self.rank[sync] : self.rank[sync] + 2]
+            last = int(np.searchsorted(ends[low:high], self.end[sync], "right")) - 1  # a rank's rows are ordered by end
+            found[i] = device[low + last] if last >= 0 and ends[low + last] > self.start[sync] else -1
         return found
 
     def sync_before(self, rank: int, time: int) -> int:
         """Position in `syncs` of the rank's last host wait that ended by `time`, -1 for none."""
         low, high = int(self.sync_bounds[rank]), int(self.sync_bounds[rank + 1])
-        place = low + int(np.searchsorted(self.end[self.syncs[low:high]], time, "right")) - 1
+        place = low + int(np.searchsorted(self.sync_ends[low:high], time, "right")) - 1
         return place if place >= low else -1
