@@ -204,6 +204,14 @@ def test_unexpected_arguments_have_a_price(data: st.DataObject) -> None:
     assert len(price.durations) == 1 and price.durations[0] > 0
 
 
+@pytest.mark.parametrize(("k", "n", "ms"), [(5120, 8192, 1.038), (8192, 5120, 0.969)])
+def test_groups_of_any_sizes_take_longer_than_the_equal_ones_of_the_table(k: int, n: int, ms: float) -> None:
+    """16 groups of 16 to 1,488 rows of 8,192 on an H200; the table has those of 512 rows: 0.919 and 0.906 ms."""
+    operands = tensor(8192, k), tensor(16, k, n, order=(0, 2, 1)), tensor(16, dtype="int32")
+    priced = shipped(H200.name).operator(OperatorSignature("aten::_grouped_mm", (*operands, None, None)), ())
+    assert priced.provenance == "measured" and sum(priced.durations) == pytest.approx(ms * 1e6, rel=0.07)
+
+
 def test_half_precision_is_as_fast_as_bfloat16_where_only_that_was_measured() -> None:
     half, brain = (
         OperatorSignature("aten::native_layer_norm", OUTSIDE["aten::native_layer_norm"](8192, 1024, dtype))

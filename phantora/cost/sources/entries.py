@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from phantora.cost.families import gemm
+from phantora.cost.machine import Machine
 from phantora.cost.query import Query
 from phantora.cost.table import Entry, TimedKernel
 from phantora.cost.timing import kernel_ns, own_kernels
@@ -19,7 +21,8 @@ def measured_price(gpu: Gpu, entry: Entry, query: Query) -> Price:
     """The times of `entry`, kernel by kernel where the query has as many kernels."""
     base = query.base
     own = own_kernels(entry)
-    times = [kernel_ns(kernel, base.cls, query.l2_hits) for kernel in own]
+    longer = prod(gemm.any_groups(Machine(gpu), product) for product in query.products)
+    times = [longer * kernel_ns(kernel, base.cls, query.l2_hits) for kernel in own]
     total = sum(times) + hidden_memsets_ns(gpu, entry, query.kernels)
     spread = sum(_spread(kernel) * ns for kernel, ns in zip(own, times, strict=True))
     error = max(LEAST_ERROR, spread / max(1.0, sum(times)))
