@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phantora.cost import KernelLaunch, OperatorSignature, Price, TensorSpec, model_for, parse_signature
+from phantora.cost import AnalyticModel, KernelLaunch, OperatorSignature, Price, TensorSpec, model_for, parse_signature
 from phantora.cost import families as package
 from phantora.cost.families import base_name, class_of, families, family_of, gemm, identify, natten
 from phantora.cost.kernels import UNKNOWN_WAVE_ERROR
@@ -349,6 +349,18 @@ def test_library_products_of_complex_numbers_have_a_price(dtype: str, real: str)
         assert product is not None
         ns.append(gemm.product_ns(machine, product))
     assert ns[0] >= ns[1] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "us"),
+    [("", (4, 263, 14, 9), 111.2), ("", (4, 100, 14, 32), 48.0), ("_backward_data", (4, 263, 14, 9), 63.6)],
+)
+def test_softmax_along_channels_goes_from_element_to_element(name: str, shape: tuple[int, ...], us: float) -> None:
+    """On an H200, of few blocks, whose threads go over all channels one by one."""
+    x, model = tensor(*shape, dtype="float32"), AnalyticModel(load_gpu("H200"))
+    args = (x, x, 1, "float32") if name else (x, 1, False)
+    (priced,) = model.operator(OperatorSignature(f"aten::_softmax{name}", args), ()).durations
+    assert priced == pytest.approx(1e3 * us, rel=0.2)
 
 
 @pytest.mark.parametrize("width", ["bfloat16", "float8"])
