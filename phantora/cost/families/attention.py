@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from phantora.cost import coordinates, flash_forward, flops
+from phantora.cost import coordinates, flash_backward, flash_forward, flops
 from phantora.cost.coordinates import Place
 from phantora.cost.families.elementwise import passes_memory
 from phantora.cost.family import Estimate, Family, Kernels
@@ -24,6 +24,7 @@ from phantora.cost.types import OperatorSignature, TensorSpec
 
 PROLOGUES = ("dot_do_o", "bwd_preprocess", "BwdPreprocess")  # in names of FlashAttention 2, 4 and 3
 EPILOGUES = ("convert_d", "bwd_postprocess", "BwdPostprocess")
+HELPER_START_NS = (800.0, 1200.0)  # of these two, more than of any pass over memory: 707 of the H200's table
 BLOCK = 128
 STEP = 64
 FLASH_HEADS = (32, 64, 96, 128, 192, 256)  # flash_attn/src/static_switch.h
@@ -266,9 +267,9 @@ def attention_ns(machine: Machine, a: Attention) -> float:
     if a.queries <= FEW_QUERIES and not a.backward and a.kind != "flex":
         parts = _few_queries_ns(machine, a), machine.memory_ns(a.moved) - fit.floor_ns
         return float(sum(part**FEW_OVERLAP for part in parts) ** (1.0 / FEW_OVERLAP))
-    of_flash = a.kind == "flash" and not (a.backward or a.step_ns or a.dtype.startswith("float8"))
+    of_flash = a.kind == "flash" and not (a.step_ns or a.dtype.startswith("float8"))
     if of_flash and not _published_scale(machine, a, fit.flash_forward_ns):
-        return max(_flash_forward_ns(machine, a), machine.memory_ns(a.moved))
+        return max(_flash_ns(machine, a), machine.memory_ns(a.moved))
     # Which side the blocks are cut from, and what a block steps over.
     rows, columns = (a.keys, a.queries) if a.backward else (a.queries, a.keys)
     longest = ceil(columns / STEP)
@@ -316,15 +317,19 @@ def attention_ns(machine: Machine, a: Attention) -> float:
     return max(compute, machine.memory_ns(a.moved)) + passes * a.bias / (machine.stream_rate * BIAS_SHARE)
 
 
-def _flash_forward_ns(machine: Machine, a: Attention) -> float:
-    """Time of the kernels of FlashAttention 2's forward pass, without the limit of memory."""
+def _flash_ns(machine: Machine, a: Attention) -> float:
+    """Time of the kernels of FlashAttention 2, without the limit of memory."""
     width = (_padded(a, a.head) + _padded(a, a.value_head)) // 2
     splits = not (a.dropout or a.packed)
     shape = flash_forward.Shape(
         sequences=a.batch * a.heads, queries=a.queries, keys=a.keys, head=width, causal=a.causal, splits=splits
     )
-    dropout = DROPOUT_NS * flash_forward.RESIDENT if a.dropout else 0.0
+    dropout = DROPOUT_NS if a.dropout else 0.0
+    if a.backward:
+        main = flash_backward.backward_ns(shape, machine.gpu.sms, dropout)
+        return main / machine.clock_ratio + sum(helper_ns(machine, a))
     small = machine.gpu.compute_capability >= (9, 0)
+    dropout *= flash_forward.RESIDENT
     return flash_forward.forward_ns(shape, machine.gpu.sms, dropout, small) / machine.clock_ratio
 
 
@@ -357,7 +362,8 @@ def helper_ns(machine: Machine, a: Attention) -> tuple[float, float]:
     """FlashAttention's backward prologue (rows of grad . out) and epilogue (gradient from float32)."""
     out = a.batch * a.queries * a.heads * a.value_head
     # Both touch 2 tensors of 16 bits and write or read one of 32.
-    return machine.memory_ns(8.0 * out), machine.memory_ns(8.0 * out)
+    before, after = HELPER_START_NS if a.kind == "flash" else (0.0, 0.0)
+    return before + machine.memory_ns(8.0 * out), after + machine.memory_ns(8.0 * out)
 
 
 def _published_scale(machine: Machine, a: Attention, forward_ns: tuple[float, float]) -> float:
