@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from phantora.api import Run
 from phantora.cli.main import cli
 from phantora.cli.report import Report
 from phantora.cli.schema import COMMANDS
@@ -136,3 +137,8 @@ def test_a_verdict_has_one_of_three_results(log: str) -> None:
 
 def test_numbers_that_are_not_finite_are_null() -> None:
     assert encode(measured(float("nan")))["step_time_ns"] is None and encode(measured(1))["step_time_ns"] == 1e6
+
+
+def test_the_glossary_has_the_keys_of_a_summary(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/glossary.md").read_text().partition("## Keys of `summary()`")[2]
+    assert {key for key in Run(small_run().write(tmp_path / "run.arrow")).summary() if f"`{key}`" not in page} == set()
