@@ -257,7 +257,7 @@ def _host(report: Report) -> str:
     if report.steady.host < BOUND * time:
         return f"a slower one would limit the step{slowest}{remedy}"
     what = "the step" if report.headline.widest == DATA else "the step and its error bar"
-    return f"limits {what}{slowest}{remedy}"
+    return f"limits {what}{most_in(report)}{slowest}{remedy}"
 
 
 def host_effect(report: Report) -> float:
