@@ -19,8 +19,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from diffusers import FluxTransformer2DModel, Transformer2DModel, UNet2DConditionModel
-from diffusers.models.resnet import ResnetBlock2D
+from diffusers import FluxTransformer2DModel, UNet2DConditionModel
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import CLIPTextConfig, CLIPTextModel
@@ -49,7 +48,6 @@ def stable_diffusion(args: argparse.Namespace) -> Step:
         norm_num_groups=16,
     )
     unet = unet.to("cuda", torch.float16, memory_format=torch.channels_last)
-    keep_channels_last(unet)
     optimizer = ShardedAdam(unet)
     compiled = torch.compile(unet, dynamic=False)
     noisy = noise_of(size, 4, LATENT, LATENT).to(memory_format=torch.channels_last)
@@ -84,32 +82,6 @@ def stable_diffusion(args: argparse.Namespace) -> Step:
         optimizer.step()
 
     return step
-
-
-def keep_channels_last(unet: UNet2DConditionModel) -> None:
-    """Removes the copies to channels first that diffusers makes behind attention and, in training, around shortcuts.
-
-    The UNet of the submissions has channels last throughout.
-    """
-    for module in unet.modules():
-        if isinstance(module, Transformer2DModel):
-            module._get_output_for_continuous_inputs = partial(attended, module)
-        elif isinstance(module, ResnetBlock2D):
-            module.training = False  # its dropout is 0
-
-
-def attended(
-    module: Transformer2DModel,
-    hidden_states: torch.Tensor,
-    residual: torch.Tensor,
-    batch_size: int,
-    height: int,
-    width: int,
-    inner_dim: int,
-) -> torch.Tensor:
-    """Tokens [batch, height * width, inner_dim] as an image [batch, inner_dim, height, width], plus `residual`."""
-    image = module.proj_out(hidden_states).view(batch_size, height, width, inner_dim).permute(0, 3, 1, 2)
-    return image + residual
 
 
 def text_encoder() -> CLIPTextModel:
