@@ -4,10 +4,10 @@
 
 `validation/probes/program_operators.py` drew the operators; `index_operators.py`, `volume_operators.py`,
 `precise_operators.py` and `shape_operators.py` those of the files of these names below `2026-11-28-h200` and
-`2026-11-30-h200`. They were predicted first and then measured, with the operands out of the L2 cache (cold) and in it
-(warm). The error is the distance of the prediction from the interval between these two. A line per operator with at
-least N cases: their number, the median and the 90th percentile of the
-error, and the medians of predicted over cold and over warm time.
+`2026-11-30-h200`, where `more_shape_operators.parquet` has a later draw. They were predicted first and then measured,
+with the operands out of the L2 cache (cold) and in it (warm). The error is the distance of the prediction from the
+interval between these two. A line per operator with at least N cases: their number, the median and the 90th
+percentile of the error, and the medians of predicted over cold and over warm time.
 """
 
 from __future__ import annotations
