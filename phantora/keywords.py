@@ -29,6 +29,7 @@ class RunOptions(TypedDict, total=False):
     missing: str
     seed: int
     data_loading: str
+    script_threads: str
     disk: str
     garbage: str
     moe_routing: str
@@ -73,6 +74,7 @@ class FitsOptions(TypedDict, total=False):
     hang_timeout: float
     seed: int
     data_loading: str
+    script_threads: str
     disk: str
     garbage: str
     moe_routing: str
@@ -104,6 +106,7 @@ class PlanOptions(TypedDict, total=False):
     hang_timeout: float
     seed: int
     data_loading: str
+    script_threads: str
     disk: str
     garbage: str
     moe_routing: str
@@ -135,6 +138,7 @@ class CompareOptions(TypedDict, total=False):
     samples: int
     seed: int
     data_loading: str
+    script_threads: str
     disk: str
     garbage: str
     moe_routing: str
@@ -164,6 +168,7 @@ class SweepOptions(TypedDict, total=False):
     unsupported: str
     hang_timeout: float
     data_loading: str
+    script_threads: str
     disk: str
     garbage: str
     moe_routing: str
@@ -187,6 +192,7 @@ class CalibrateOptions(TypedDict, total=False):
     hang_timeout: float
     seed: int
     data_loading: str
+    script_threads: str
     disk: str
     garbage: str
     moe_routing: str

@@ -21,7 +21,7 @@ from phantora.errors import PhantoraError
 VARIABLE = "PHANTORA_RANK"
 """The :class:`RankSpec` of a rank, of what it starts, and of the processes of a command."""
 SCRIPT, MODULE, COMMAND = "script", "module", "command"
-AUTO, ALWAYS, OFF = "auto", "always", "off"
+AUTO, ALWAYS, OFF, FREE = "auto", "always", "off", "free"
 FOUND = (AUTO, ALWAYS)
 """Folds over the process groups of rank 0."""
 Spec = TypeVar("Spec", bound="_Json")
@@ -180,6 +180,13 @@ class RankSpec(_Json):
         "scaled to the simulated host), measured:X (X times its CPU time here), or a time such as 12ms.",
         _TIMES,
         metavar="COST",
+    )
+    script_threads: str = option(
+        AUTO,
+        "Background threads of the script: auto (those that take much of the time compete for Python's lock, and what "
+        "they put into a queue is there no earlier than they could have made it), or free.",
+        _TIMES,
+        choices=(AUTO, FREE),
     )
     # 1GB/s: four ranks of a cloud VM wrote 2.2 GB with async_save, files synchronised, in 2.3 s.
     disk: str = option(

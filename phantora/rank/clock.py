@@ -16,8 +16,9 @@ import datetime
 import gc
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -70,9 +71,24 @@ class _MethodDef(ctypes.Structure):
     )
 
 
+sleep_watchers: list[Callable[[float], None]] = []
+"""Called with the seconds for which a thread that does not move the clock is about to sleep."""
+
 NEXT_TO_PYTHON = 8.6
 """Time of operators next to a thread that runs Python all the time, over that without: 134,400 small operators a second
 alone, 15,600 next to it (``host_memory.jsonl`` of 4 H200, torch.save of 4,096 tensors of 4 KiB)."""
+
+
+@dataclass(frozen=True)
+class Nap:
+    """The end of a real sleep."""
+
+    busy: bool
+    """Threads have worked just before."""
+    ended: int
+    """``monotonic_ns`` of this machine."""
+    delayed: tuple[int, int]
+    """For how long this one, and they, have waited for a core so far, ns."""
 
 
 @dataclass(kw_only=True)
@@ -99,6 +115,14 @@ class Runtime:
     """The end of that, and its ns."""
     apart_from: Callable[[int, int], None]
     """That work begins at the first (ns) and takes the second. The rank's own waits for its locks."""
+    rivals: Callable[[int, int], None]
+    """From now on another thread has Python's lock when it can, and keeps it for this long (ns). It has work for these
+    millionths of the time."""
+    nap: Callable[[int, Sequence[int], Sequence[int]], Nap]
+    """Sleeps for this time (ns) in real time, without Python's lock, and looks at the threads with these clocks of CPU
+    time and numbers."""
+    delayed: Callable[[Sequence[int]], tuple[int, int]]
+    """For how long the caller, and these threads, have waited for a core so far (ns)."""
     asking: Callable[[], bool]
     """Does a thread of this rank wait for an answer of the simulator?"""
     hold: Callable[[int, bool], None]
@@ -139,6 +163,11 @@ class Runtime:
         library.ph_apart_begin.argtypes = [ctypes.c_bool]
         library.ph_apart_begin.restype, library.ph_apart_end.restype = None, ctypes.c_int64
         library.ph_apart_from.argtypes, library.ph_apart_from.restype = [ctypes.c_int64] * 2, None
+        library.ph_rivals.argtypes, library.ph_rivals.restype = [ctypes.c_int64] * 2, None
+        numbers, number = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_int64)
+        library.ph_nap.argtypes = [ctypes.c_int64, numbers, numbers, ctypes.c_size_t, number, number]
+        library.ph_nap.restype = ctypes.c_bool
+        library.ph_delayed.argtypes, library.ph_delayed.restype = [numbers, ctypes.c_size_t, number], None
         library.ph_asking.restype = ctypes.c_bool
         library.ph_latest_clock.restype = ctypes.c_int64
         return cls(
@@ -154,6 +183,9 @@ class Runtime:
             apart_begin=library.ph_apart_begin,
             apart_end=library.ph_apart_end,
             apart_from=library.ph_apart_from,
+            rivals=library.ph_rivals,
+            nap=partial(_nap, library.ph_nap),
+            delayed=partial(_delayed, library.ph_delayed),
             asking=library.ph_asking,
             hold=library.ph_host_memory,
             data=library.ph_data,
@@ -162,6 +194,22 @@ class Runtime:
             latest=library.ph_latest_clock,
             reach=library.ph_reach,
         )
+
+
+def _numbers(values: Sequence[int]) -> Any:
+    return (ctypes.c_int * len(values))(*values)
+
+
+def _nap(nap: Any, ns: int, clocks: Sequence[int], threads: Sequence[int]) -> Nap:
+    ended, delayed = ctypes.c_int64(), (ctypes.c_int64 * 2)()
+    busy = nap(ns, _numbers(clocks), _numbers(threads), len(clocks), ctypes.byref(ended), delayed)
+    return Nap(busy, ended.value, (delayed[0], delayed[1]))
+
+
+def _delayed(delayed: Any, threads: Sequence[int]) -> tuple[int, int]:
+    found = (ctypes.c_int64 * 2)()
+    delayed(_numbers(threads), len(threads), found)
+    return found[0], found[1]
 
 
 @dataclass
@@ -216,6 +264,21 @@ def install(clock_library: Path, rank: ctypes.CDLL) -> None:
     _installed = state
 
 
+def real_time() -> ModuleType:
+    """The module ``time`` with the clocks of this machine."""
+    return time if _installed is None else _installed.real
+
+
+def watch_lock() -> bool:
+    """Lets the clock know from now on when torch's bindings ask for Python's lock (``stub/clock/lock.c``). False: they
+    have no such calls."""
+    if _installed is None:
+        return False
+    watch = _installed.library.ph_watch_lock
+    watch.restype = ctypes.c_bool
+    return bool(watch())
+
+
 def count_frames() -> None:
     """Charges the Python frames of a connected rank to its host clock (``stub/clock/frames.c``)."""
     if _installed is None:
@@ -253,6 +316,8 @@ def _make_sleep(runtime: Runtime, real_sleep: Callable[[float], None]) -> Callab
             _sleep_in_front(runtime, real_sleep, seconds)
             return
         if not runtime.is_virtual() or not runtime.moves_clock():
+            for watch in sleep_watchers:
+                watch(seconds)
             real_sleep(seconds)
             return
         duration = int(seconds * 1e9)  # raises for what is not a number, as the real one does

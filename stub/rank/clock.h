@@ -50,6 +50,18 @@ void ph_charge_locked(enum ph_api call, enum ph_api api, size_t bytes);
 void ph_await_driver(void);  // the end of a call that has the driver's lock
 void ph_await_interpreter(void);  // a moment at which no other thread runs Python
 
+// ---- rivals.c
+// From now on another thread has Python's lock when it can, and keeps it so long; it has work for these millionths of
+// the time.
+void ph_rivals(int64_t ns, int64_t millionths);
+void ph_regain_interpreter(void);  // the thread that moves the clock had let go of the lock, and goes on in Python
+void ph_run_interpreter(void);  // it is in Python, and must let go once in a while
+// Sleeps, in real time. True if the `threads` with these `clocks` of CPU time have worked just before its end, the time
+// of which (CLOCK_MONOTONIC) it gives, with ph_delayed() then.
+bool ph_nap(int64_t ns, const int *clocks, const int *threads, size_t count, int64_t *ended, int64_t delayed[2]);
+void ph_delayed(const int *threads, size_t count,
+                int64_t delayed[2]);  // ns for which the caller, and these, have waited for a core
+
 // ---- unmodelled_cpu.c
 void ph_unmodelled_exclude(bool begins);  // what this thread does until it ends is counted elsewhere
 void ph_unmodelled_drop_latest(void);  // the stretch that has just ended has a price

@@ -72,6 +72,7 @@ int ph_connect(int fd, int rank, int local_rank, int devices) {
   ph_clock_reset();
   ph_costs_reset();
   ph_apart_reset();
+  ph_rivals_reset();
   ph_charges_open();
   ph_ring_reset();
   ph_handles_reset(devices);

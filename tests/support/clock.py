@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phantora.rank.clock import Runtime
+from phantora.rank.clock import Nap, Runtime
 
 
 class Clock:
@@ -33,6 +33,9 @@ class Clock:
             apart_begin=lambda charged: None,
             apart_end=lambda: 0,
             apart_from=lambda at, length: None,
+            rivals=lambda ns, millionths: None,
+            nap=lambda ns, clocks, threads: Nap(False, 0, (0, 0)),
+            delayed=lambda threads: (0, 0),
             asking=lambda: False,
             hold=self.hold,
             data=lambda *times: None,

@@ -34,6 +34,14 @@ void ph_data(int64_t cpu, int64_t counted, int64_t apart) { (void)cpu; (void)cou
 void ph_contend(int64_t from, int64_t planned, double first, int64_t until, double then) {
   (void)from, (void)planned, (void)first, (void)until, (void)then;
 }
+void ph_loader(int64_t a, int64_t b, int64_t c, int64_t d) { (void)a, (void)b, (void)c, (void)d; }
+void ph_regain_interpreter(void) {}
+void ph_rivals(int64_t ns, int64_t millionths) { (void)ns, (void)millionths; }
+bool ph_nap(int64_t ns, const int *clocks, const int *threads, size_t count, int64_t *ended, int64_t delayed[2]) {
+  (void)ns, (void)clocks, (void)threads, (void)count, (void)ended, (void)delayed;
+  return false;
+}
+void ph_delayed(const int *threads, size_t count, int64_t delayed[2]) { (void)threads, (void)count, (void)delayed; }
 bool ph_asking(void) { return false; }
 void ph_apart_begin(bool charged) { (void)charged; }
 int64_t ph_apart_end(void) { return 0; }

@@ -245,6 +245,26 @@ def test_launches_wait_for_a_thread_that_pins_memory(rank: Any) -> None:
     assert found[5:] == [21_000, 21_000, 21_000, 30_000], "until it is done, and not after it"
 
 
+def test_the_loop_waits_for_a_thread_that_has_pythons_lock(rank: Any) -> None:
+    """The other thread keeps the lock for 4 ms, and the loop needs 20 us to wake up."""
+
+    def body(library: CDLL) -> list[int]:
+        library.ph_rivals.argtypes = [ctypes.c_int64] * 2
+        times = []
+        for lock, share in ((0, 0), (4 * 10**6, 10**6), (4 * 10**6, 10**5)):
+            library.ph_rivals(lock, share)
+            for call, before in (("regain", 0), ("run", 4_900_000), ("run", 200_000), ("run", 0)):
+                library.ph_advance(ctypes.c_int64(before))
+                began = int(library.ph_now())
+                getattr(library, f"ph_{call}_interpreter")()
+                times.append(int(library.ph_now()) - began)
+        return times
+
+    found = run(body, rank, api_ns={"BACKWARD_WAKE": 40_000}).value
+    assert found[:8] == [0, 0, 0, 0, 4_020_000, 0, 4_000_000, 0]
+    assert found[8:] == [400_000, 0, 550_000, 0], "a tenth of the time since then"
+
+
 def test_measured_mode_counts_the_program_and_not_the_brackets(rank: Any) -> None:
     def burn(library: CDLL, ns: int) -> None:
         import time

@@ -26,12 +26,12 @@ from phantora.rank.clock import NEXT_TO_PYTHON, Runtime
 from phantora.rank.importhook import excluded, on_import
 from phantora.rank.messages import report_at_end, tell
 from phantora.rank.patch import Patch, Rank, When
-from phantora.spec import AUTO, rank_spec
+from phantora.spec import AUTO, FREE, rank_spec
 from phantora.units import TIME
 from phantora.wire.layout import Api
 
 OPTION = "--data-loading"
-FREE, MEASURED = "free", "measured"
+MEASURED = "measured"
 _LOADERS = "torch.utils.data.dataloader"
 _STATEFUL = "torchdata.stateful_dataloader.stateful_dataloader"
 _FETCHERS = "torch.utils.data._utils.fetch"

@@ -19,8 +19,6 @@
 
 #include <stdlib.h>
 
-#define SWITCH_NS 5000000  // sys.getswitchinterval()
-
 typedef struct stretch {
   int64_t begin, end;
 } stretch;
@@ -105,7 +103,7 @@ void ph_await_interpreter(void) {
   const stretch *next = next_locked(now);
   int64_t free = next ? next->begin : until;
   if (free <= now) return;
-  int64_t wait = free - now < SWITCH_NS ? free - now : SWITCH_NS;
+  int64_t wait = free - now < PH_SWITCH_NS ? free - now : PH_SWITCH_NS;
   ph_note_clock('+', wait);
   ph_move_clock(wait);
 }

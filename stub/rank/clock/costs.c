@@ -135,7 +135,10 @@ static void charge_frame(int64_t *last, size_t units, uint32_t function) {
 }
 
 int ph_enter_frame(int64_t *last, size_t units, uint32_t function) {
-  if (!ph_self.covered) charge_frame(last, units, function);
+  if (!ph_self.covered) {
+    ph_run_interpreter();
+    charge_frame(last, units, function);
+  }
   int called = ph_self.called;
   ph_self.called = 0;
   return called;
