@@ -169,7 +169,8 @@ def expressed(row: Mapping[str, Any]) -> Run | str:
             return f"{row['model']} in {n['PP'] * n['VP']} pipeline chunks: its layout is not known"
         words += ["--layout", LAYOUTS[row["model"]]]
     blocks = row["Precision"] in ("MXFP8", "NVFP4")
-    whole = engine and blocks and n["TP"] > 1  # Transformer Engine's layers gather scales of blocks: no fold
+    # No fold: Transformer Engine's layers gather scales of blocks, Nemotron's token numbers to predict further tokens.
+    whole = (engine or "nemotron" in model) and blocks and n["TP"] > 1
     axes = [f"pp={n['PP']}" + (":all" if whole else "")] if n["PP"] > 1 else []
     axes += [f"{axis}={size}:first" for axis, size in (("dp", replicas), ("cp", n["CP"])) if size > 1]
     if n["TP"] > 1:
