@@ -29,6 +29,7 @@ TABLES = {
     "triton": "validation.compare.triton",
     "calibration": "validation.calibration.compare",
     "public-programs": "validation.compare.public_programs",
+    "script-threads": "validation.compare.script_threads",
 }
 
 
