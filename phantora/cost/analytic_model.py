@@ -101,4 +101,5 @@ class AnalyticModel:
             format=found.format,
             tiles=found.tiles,
             sms=found.sms,
+            computed=found.computed,
         )

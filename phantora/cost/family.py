@@ -26,9 +26,9 @@ UNKNOWN_ERROR = 1.0  # relative: of what nothing is known but its name
 class Estimate:
     """The analytic model's answer for an operator: ns of all its kernels, bytes to and from memory, flops.
 
-    `format`, `tiles` and `sms` as in :class:`phantora.cost.types.Price`. `parts` are ns of each kernel where the model
-    tells them apart; else the whole is spread by their threads. `cls` and `error` (relative) replace those of the
-    family.
+    `format`, `tiles`, `sms` and `computed` as in :class:`phantora.cost.types.Price`. `parts` are ns of each kernel
+    where the model tells them apart; else the whole is spread by their threads. `cls` and `error` (relative) replace
+    those of the family.
     """
 
     ns: float
@@ -38,6 +38,7 @@ class Estimate:
     format: str = ""
     tiles: int = 0
     sms: int = 0
+    computed: float = 1.0
     parts: tuple[float, ...] = ()
     cls: str = ""
     error: float | None = None

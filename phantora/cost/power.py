@@ -11,10 +11,11 @@ from phantora.cost.types import Price
 
 def watts(machine: Machine, price: Price) -> float:
     """Dynamic power at the pace of the price's durations; the price has a format of tensor cores."""
-    gpu = machine.gpu
-    tensor = gpu.power.attention if price.cls == "attention" else gpu.power.tensor
+    gpu, attention = machine.gpu, price.cls == "attention"
+    tensor = gpu.power.attention if attention else gpu.power.tensor
     tensor *= gpu.power.float8 if price.format.startswith(("float8", "float4")) else 1.0
-    return gpu.power_watts * tensor * price.flops / max(1, sum(price.durations)) / machine.peak(price.format)
+    rate = price.flops * price.computed / max(1, sum(price.durations)) / machine.peak(price.format)
+    return gpu.power_watts * (tensor * rate + gpu.power.active * attention)
 
 
 def burst_clock(machine: Machine, price: Price) -> float:

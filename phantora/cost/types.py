@@ -92,7 +92,8 @@ class Price:
     `flops` and `bytes` are totals of the operator: floating-point operations by torch's own
     conventions, and bytes that must move to and from memory. `error` is the relative error bar.
     `format` is that of its arithmetic on tensor cores (a dtype, empty: none); a product is cut into
-    `tiles`, one per SM at a time (0: no product), on `sms` of them (0: all).
+    `tiles`, one per SM at a time (0: no product), on `sms` of them (0: all). `computed` is the share
+    of the flops that kernels compute: attention leaves out what its mask hides.
     """
 
     durations: tuple[int, ...]
@@ -105,6 +106,7 @@ class Price:
     format: str = ""
     tiles: int = 0
     sms: int = 0
+    computed: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ class Power:
     float8: float
     """Products in FP8, as a multiple of `tensor`."""
     attention: float
-    """Products in FP8 in attention, with arithmetic counted without a mask."""
+    """As `tensor`, of attention's products, which draw `active` as well."""
     active: float
     """Kernels that fill the GPU and do not use tensor cores: mostly memory traffic. Smaller ones draw by their share of
     the SMs."""

@@ -94,6 +94,11 @@ class Attention:
         return count(self.batch, self.heads, self.queries, self.keys, self.head, self.value_head)
 
     @property
+    def computed(self) -> float:
+        """The share of the square that a causal mask leaves."""
+        return min(self.queries, self.keys) / (2 * max(self.queries, self.keys, 1)) if self.causal else 1.0
+
+    @property
     def square(self) -> float:
         """Pairs of queries and keys, of all heads."""
         return float(self.batch * self.heads * self.queries * self.keys)
@@ -203,7 +208,7 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
 
 def of(machine: Machine, a: Attention, kernels: Kernels) -> Estimate:
     """Estimate of all kernels: FlashAttention's helpers of the backward pass separately, the others share the rest."""
-    whole = Estimate(attention_ns(machine, a), a.moved, flops=a.flops, format=a.dtype)
+    whole = Estimate(attention_ns(machine, a), a.moved, flops=a.flops, format=a.dtype, computed=a.computed)
     if not a.backward or len(kernels) < 2:
         return whole
     before, after = helper_ns(machine, a)
@@ -240,7 +245,10 @@ def of_call(machine: Machine, library: Mapping[str, Any]) -> Estimate | None:
         ),
         (),
     )
-    return whole if share >= 1.0 else replace(whole, ns=max(machine.memory_ns(whole.moved), whole.ns * share))
+    if share >= 1.0:
+        return whole
+    ns = max(machine.memory_ns(whole.moved), whole.ns * share)
+    return replace(whole, ns=ns, computed=whole.computed * share)
 
 
 def places(signature: OperatorSignature, name: str, compute: str, launches: int) -> tuple[Place, ...]:

@@ -36,7 +36,8 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     if share >= 1.0:
         return replace(whole, error=ERROR)
     ns = max(machine.memory_ns(found.moved), whole.ns * share)
-    return replace(whole, ns=ns, parts=tuple(part * ns / whole.ns for part in whole.parts), error=2 * ERROR)
+    parts = tuple(part * ns / whole.ns for part in whole.parts)
+    return replace(whole, ns=ns, parts=parts, computed=whole.computed * share, error=2 * ERROR)
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,13 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     own = [before if any(each in kernel.name for each in PROLOGUES) else 0.0 for kernel in kernels]
     main = max(machine.fit.floor_ns, ns - sum(own)) / max(1, own.count(0.0))
     return Estimate(
-        ns, whole.moved, flops=near.flops, format=near.dtype, error=error, parts=tuple(each or main for each in own)
+        ns,
+        whole.moved,
+        flops=near.flops,
+        format=near.dtype,
+        computed=near.computed,
+        error=error,
+        parts=tuple(each or main for each in own),
     )
 
 

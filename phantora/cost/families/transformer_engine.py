@@ -147,7 +147,9 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     )
     heaviest = max(several, key=lambda part: part.ns)
     error = None if heaviest.format else ERROR
-    return replace(whole, format=heaviest.format, tiles=heaviest.tiles, sms=heaviest.sms, error=error)
+    return replace(
+        whole, format=heaviest.format, tiles=heaviest.tiles, sms=heaviest.sms, computed=heaviest.computed, error=error
+    )
 
 
 def passed(signature: OperatorSignature, name: str) -> Pass:

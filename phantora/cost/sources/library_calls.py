@@ -44,6 +44,7 @@ class LibraryCalls:
             tiles=heaviest.tiles or base.tiles,
             format=heaviest.format or base.format,
             sms=heaviest.sms,
+            computed=heaviest.computed,
         )
 
     def _calls(self, query: Query) -> dict[int, Price]:
