@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch._utils import ExceptionWrapper
 
+from phantora import python_probe
 from phantora.errors import PhantoraError
 from phantora.hardware import load_host
 from phantora.python_probe import python
@@ -245,6 +246,19 @@ def test_measured_batches_take_the_time_of_the_simulated_host() -> None:
         found.append(pace.scaled(time.thread_time_ns() - before))  # as long as 100 calls, at any pace
     assert statistics.median(found) == pytest.approx(100 * 20_000, rel=0.4)
     assert Pace(0).scaled(7) == 7
+
+
+def test_a_process_is_timed_when_it_is_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first two calls after a pause take 60 us, the others 20 us, as on the simulated host."""
+    clock, calls = [0], [0]
+
+    def call() -> None:
+        calls[0] += 1
+        clock[0] += 60_000 if calls[0] <= 2 else 20_000
+
+    monkeypatch.setattr(python_probe, "python", call)
+    monkeypatch.setattr(time, "thread_time_ns", lambda: clock[0])
+    assert Pace(20_000).scaled(1_000_000) == 1_000_000
 
 
 def test_every_epoch_has_a_loader_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

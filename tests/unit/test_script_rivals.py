@@ -48,7 +48,7 @@ def test_a_thread_takes_its_share_of_the_lock(follows: bool, sleeps: int, cpu: i
     worker = Worker(follows=follows)
     rivals._looks = True
     rivals.watch(worker)
-    rivals._locks.extend([5 * MS] * 3)
+    rivals._locks.extend([5 * MS] * 3 + [8 * MS])  # the last one waited for a core, too
     for _ in range(20):
         worker.cpu += cpu * MS
         worker.slept += sleeps * MS

@@ -30,6 +30,7 @@ _LEAST_LOCK_NS = 100_000  # a thread that has the lock for less delays nothing t
 _FREE = 0.1  # CPU time over real time of a thread that never waits for others but for the lock
 _MOST = 0.95  # of a thread that waits for others: what it does for one item is done some time
 _LOCKS = 32  # measured times of the lock whose mean counts
+_DELAYED = 16  # one of so many may be longer because the thread that had the lock waited for a core: it is left out
 
 
 def monotonic_ns() -> int:
@@ -117,7 +118,8 @@ class Rivals:
         for one in self._seen:
             one.look(real, virtual, self.runtime.delayed([one.thread.number])[1])
         share = min(1.0, sum(one.share(self.pace) for one in self._seen))
-        lock = sum(self._locks) / len(self._locks) if len(self._locks) >= 3 else 0
+        locks = sorted(self._locks)[: -1 - len(self._locks) // _DELAYED]
+        lock = sum(locks) / len(locks) if len(locks) >= 3 else 0
         self.counts = self.counts or share > _SHARE
         keeps = share > _SHARE and lock > _LEAST_LOCK_NS
         self.locks = self.locks or keeps
