@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from phantora.trace.analysis.analyze import analyze
+from phantora.trace.analysis.render import render
 from phantora.trace.analysis.steps import find_steps
 from phantora.trace.analysis.summary import rates
 from phantora.trace.reader import open_log
@@ -89,8 +92,10 @@ def test_tokens_of_a_forward_pass_alone_are_called_read(tmp_path: Path) -> None:
         t = step * 100 * US
         made.add(Kind.KERNEL, 0, t, t + 100 * US, "gather", launch=t, price=price, sig=sig)
         made.add(Kind.ANNOTATION, 0, t, t + 100 * US, f"ProfilerStep#{step}")
-    report = analyze(open_log(made.write(tmp_path / "run.arrow")), details=False)
+    report = analyze(open_log(made.write(tmp_path / "run.arrow")))
     assert rates(report.headline) == ["80.0k tokens read/s"]
+    render(report, Console(file=(text := StringIO()), width=200))
+    assert ", 80.0k tokens read/s\n" in text.getvalue()
 
 
 def test_tokens_of_steps_that_differ(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from phantora.hardware import load_host
 from phantora.python_probe import python
 from phantora.rank.patches.loading import Cost, Fetched, Loading, Pace, Workers, parse
 from phantora.runs.data import python_ns, slowdown
-from phantora.trace.analysis.data import DataTime, data_of, data_time
+from phantora.trace.analysis.data import DataTime, Loader, data_of, data_time
 from phantora.trace.analysis.uncertainty import Bar
 from phantora.wire.layout import Api
 from tests.support.clock import Clock
@@ -273,3 +273,12 @@ def test_every_epoch_has_a_loader_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
     assert "the script takes 7 ms" in loading.notes()[0]
     loading.report()
     assert times == [(7 * MS, 0, MS)] and facts == [(7 * MS, MS, 0, 0)]
+
+
+def test_a_loader_without_workers_is_given_one() -> None:
+    """torch refuses prefetch_factor with num_workers=0."""
+    assert (
+        Loader(batch=2 * MS, used=3 * MS, workers=0, starts=1).remedy()
+        == "num_workers=1 or more makes batches meanwhile"
+    )
+    assert Loader(batch=2 * MS, used=3 * MS, workers=2, starts=1).remedy() == "a larger prefetch_factor"

@@ -111,6 +111,8 @@ class Loader:
         """What would make the script wait less."""
         needed = ceil(self.batch / max(1.0, self.used))
         again = "; persistent_workers=True keeps workers from epoch to epoch" if self.starts > 1 else ""
+        if not self.limits and not self.workers:
+            return f"num_workers=1 or more makes batches meanwhile{again}"
         if not self.limits:
             return f"a larger prefetch_factor{again}"
         if needed > _MOST_WORKERS:

@@ -207,7 +207,7 @@ def _headline(report: Report, console: Console) -> None:
         parts.append(f"MFU [bold]{100 * h.mfu:.1f}%[/bold]{of}")
         if h.hfu is not None and h.hfu > h.mfu:
             parts.append(f"HFU {100 * h.hfu:.1f}% with recomputed layers")
-    parts += [f"[bold]{rate.replace(' ', '[/bold] ')}" for rate in rates(h)]
+    parts += [f"[bold]{rate.replace(' ', '[/bold] ', 1)}" for rate in rates(h)]
     console.print(", ".join(parts), highlight=False)
     if why := wide_range(report):
         console.print(f"Range: {why}", highlight=False, markup=False)
