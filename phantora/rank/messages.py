@@ -17,14 +17,17 @@ def tell(text: str) -> None:
         print(f"phantora: note: {text}", file=sys.stderr, flush=True)
 
 
-def report_at_end(library: ctypes.CDLL, report: Callable[[], None]) -> None:
-    """Calls `report` as the process ends, in rank 0. It takes no virtual time, because it depends on this machine.
+def report_at_end(library: ctypes.CDLL, report: Callable[[], None], every: bool = False) -> None:
+    """Calls `report` as the process ends, in rank 0, or in `every` rank. It takes no virtual time, because it
+    depends on this machine.
 
     `library`: the rank runtime.
     """
 
-    def first() -> None:
-        if hasattr(library, "ph_rank") and library.ph_rank() == 0:  # a process without the runtime is no rank
+    def at_end() -> None:
+        if hasattr(library, "ph_rank") and (
+            every or library.ph_rank() == 0
+        ):  # a process without the runtime is no rank
             report()
 
-    util.Finalize(None, excluded, args=(first,), exitpriority=0)  # also in a process of multiprocessing
+    util.Finalize(None, excluded, args=(at_end,), exitpriority=0)  # also in a process of multiprocessing

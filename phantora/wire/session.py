@@ -22,6 +22,7 @@ from phantora.wire import layout
 _SYS_FUTEX = 202  # x86-64
 _FUTEX_WAKE = 1
 _PAGE = 4096
+_SLOW_LOADER = 1.5  # times the median other rank's time of a batch: then a rank's loader decides
 
 
 def _round_up(size: int) -> int:
@@ -79,10 +80,19 @@ class Session:
         return cpu, counted, apart
 
     def loader(self) -> dict[str, int]:
-        """``data_batch`` and so on of the first rank: its DataLoader that decides; empty without batches."""
+        """``data_batch`` and so on of the DataLoader that decides; empty without batches. It is the first rank's, or
+        that of ``rank``, whose loader is the slowest by far."""
+        made = {
+            rank: self.control["data_batch"][rank] / max(1, self.control["data_workers"][rank]) for rank in self.real
+        }
+        slowest = max(made, key=lambda rank: made[rank])
+        others = [time for rank, time in made.items() if rank != slowest]
+        slow = bool(others) and made[slowest] > _SLOW_LOADER * float(np.median(others))
         names = ("batch", "used", "workers", "starts")
-        found = {name: int(self.control[f"data_{name}"][0]) for name in names}
-        return found if found["batch"] else {}
+        found = {name: int(self.control[f"data_{name}"][slowest if slow else 0]) for name in names}
+        if not found["batch"]:
+            return {}
+        return found | ({"rank": slowest} if slow else {})
 
     def uncounted(self) -> int:
         """ns of this machine's CPU for a step of the first rank's script that no model has."""

@@ -38,3 +38,13 @@ def test_a_host_runs_out_of_memory() -> None:
 def test_known_systems_have_their_memory() -> None:
     assert load_cluster("dgx-h100:2").host_memory == 2048 * GIB
     assert load_cluster("1x8xH100").host_memory == 0
+
+
+def test_the_slowest_loader_counts() -> None:
+    session = Session.create(SessionConfig(4, 2), {"name": "any"}, {})
+    assert session.loader() == {}
+    for name, of_rank in {"batch": [5, 5, 64, 6], "used": [66, 66, 2, 66]}.items():
+        session.control[f"data_{name}"][:] = np.array(of_rank)
+    assert session.loader() == {"batch": 64, "used": 2, "workers": 0, "starts": 0, "rank": 2}
+    session.control["data_batch"][2] = 7  # as long as the others', nearly
+    assert session.loader() == {"batch": 5, "used": 66, "workers": 0, "starts": 0}

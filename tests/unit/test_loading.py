@@ -272,6 +272,7 @@ def test_every_epoch_has_a_loader_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
         clock.advance(MS)
     assert "the script takes 7 ms" in loading.notes()[0]
     loading.report()
+    loading.facts()
     assert times == [(7 * MS, 0, MS)] and facts == [(7 * MS, MS, 0, 0)]
 
 

@@ -400,17 +400,21 @@ class Loading:
         return [*decided, *(note for note in notes if note is not None)]
 
     def report(self) -> None:
-        """Prints the notes, and gives the most used loader's times for the range of the step, and facts about the
-        loader that decides, or is most used. In the first rank."""
+        """Prints the notes, and gives the most used loader's times for the range of the step. In the first rank."""
         for note in self.notes():
             tell(note)
         for times in list(self._uncounted().values())[:1]:
             counted = -1 if times.counted is None else int(times.counted)
             self._runtime.data(int(times.there), counted, int(times.apart))
+
+    def facts(self) -> None:
+        """Gives facts about the loader that decides, or is most used. In every rank."""
         known = [(of, seen) for of, seen in self._seen.items() if seen.used_ns]
         if known:
             (_, workers), seen = max(known, key=lambda one: (one[1].decides, sum(one[1].apart_ns)))
             batch = self._cost.of(_median(seen.cpu_ns), _median(seen.there_ns)) or _median(seen.there_ns)
+            if not workers:  # that sleeps or waits takes more than CPU time
+                batch = max(batch, _median(seen.charged_ns))
             self._runtime.loader(batch, _median(seen.used_ns), workers, seen.starts)
 
 
@@ -477,6 +481,7 @@ def install(rank: Rank) -> None:
     loading = Loading(parse(spec.data_loading), Runtime.of(library), pace, library.ph_unmodelled_exclude)
     on_import((_FETCHERS, _LOADERS, _STATEFUL), loading.meet)
     report_at_end(library, loading.report)
+    report_at_end(library, loading.facts, every=True)
 
 
 PATCH = Patch("data loading", When.IN_RANK, install)

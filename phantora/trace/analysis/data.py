@@ -89,6 +89,8 @@ class Loader:
     """0: the script itself makes the batches."""
     starts: int
     """Times that the workers were started: with each epoch, without persistent_workers."""
+    rank: int | None = None
+    """The rank whose loader is the slowest by far, if there is one."""
 
     @property
     def limits(self) -> bool:
@@ -102,9 +104,11 @@ class Loader:
 
     def sentence(self) -> str:
         """``2 workers make a batch every 168 ms, the script uses one every 3.24 ms``."""
-        who = f"{self.workers} worker{'s' * (self.workers > 1)} make{'s' * (self.workers == 1)}"
+        of = f"rank {self.rank}'s " if self.rank is not None else ""
+        who = f"{of}{self.workers} worker{'s' * (self.workers > 1)} make{'s' * (self.workers == 1)}"
         if not self.workers:
-            return f"the script itself makes each batch, in {duration(self.made)}, and uses it in {duration(self.used)}"
+            who = of + "script" if of else "the script"
+            return f"{who} itself makes each batch, in {duration(self.made)}, and uses it in {duration(self.used)}"
         return f"{who} a batch every {duration(self.made)}, the script uses one every {duration(self.used)}"
 
     def remedy(self) -> str:
