@@ -221,6 +221,16 @@ def install(rank: Rank) -> None:
     kernels.announce_to(rank.tracer)
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())
+        _ask_anew()
+
+
+def _ask_anew() -> None:
+    """Lets transformers look again for packages, if it was imported before stand-ins could be found: it keeps what it
+    has not found."""
+    kept = sys.modules.get("transformers.utils.import_utils")
+    for name, function in vars(kept).items() if kept else ():
+        if name.endswith("_available") and hasattr(function, "cache_clear"):
+            function.cache_clear()
 
 
 PATCH = Patch("stand-ins", When.AFTER_TORCH, install)
