@@ -3,8 +3,9 @@
     python -m validation.compare.script_threads
 
 Predictions precede the real runs. Those of session 1 are of an earlier model, in which a thread lost Python's lock by
-chance; the real step of `item` next to `python` of that session made the model of now. Those of session 2 are of the
-model of now, three runs each. All are mean steps in ms.
+chance; the real step of `item` next to `python` of that session made the model of session 2. `again` is simulated with
+all real steps known: Python's work is timed warm since. Session 2 has two or three runs each, next to other work on
+the machine. All are mean steps in ms; errors are those of the mean of the runs.
 
 Threads: `python` never waits, `numpy` sorts without the lock, `sleeper` sleeps 1 ms and works 0.2 ms, `timer` works
 2 ms every 10 ms, `logging` writes metrics, `prefetch` copies batches on a stream of its own, `augment` also makes them.
@@ -26,17 +27,24 @@ def program_of(row: dict[str, Any]) -> tuple[int, str, str]:
     return row["session"], row["model"], row["thread"]
 
 
+def cells(steps: list[float] | None, real: float | None) -> str:
+    """Range of the steps, and the error of their mean."""
+    if not steps:
+        return "| | |"
+    low, high = min(steps), max(steps)
+    off = "" if real is None else f"{sum(steps) / len(steps) / real - 1:+.0%}"
+    return f"| {low:.4g}{'' if low == high else f' to {high:.4g}'} | {off} |"
+
+
 def main() -> None:
-    real = {program_of(row): row["mean_ms"] for row in rows(REAL)}
-    print("| session | program | thread | real | predicted | mean off by | |\n|---|---|---|---|---|---|---|")
+    measured = {program_of(row): row["mean_ms"] for row in rows(REAL)}
+    print("| session | program | thread | real | predicted | | | again | |\n|---|---|---|---|---|---|---|---|---|")
     for row in rows(PREDICTED):
         session, model, thread = program = program_of(row)
-        predicted, measured = row["predicted_ms"], real.get(program)
-        mean, low, high = sum(predicted) / len(predicted), min(predicted), max(predicted)
-        between = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
-        off = "" if measured is None else f"{mean / measured - 1:+.0%}"
-        shown = "not measured" if measured is None else f"{measured:.4g}"
-        print(f"| {session} | {model} | {thread} | {shown} | {between} | {off} | {row['how']} |")
+        real = measured.get(program)
+        shown = "not measured" if real is None else f"{real:.4g}"
+        predicted, again = cells(row["predicted_ms"], real), cells(row.get("again_ms"), real)
+        print(f"| {session} | {model} | {thread} | {shown} {predicted} {row['how']} {again}")
 
 
 if __name__ == "__main__":
