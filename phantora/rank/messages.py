@@ -25,9 +25,8 @@ def report_at_end(library: ctypes.CDLL, report: Callable[[], None], every: bool 
     """
 
     def at_end() -> None:
-        if hasattr(library, "ph_rank") and (
-            every or library.ph_rank() == 0
-        ):  # a process without the runtime is no rank
+        is_rank = hasattr(library, "ph_rank")  # a process without the runtime is none
+        if is_rank and (every or library.ph_rank() == 0):
             report()
 
     util.Finalize(None, excluded, args=(at_end,), exitpriority=0)  # also in a process of multiprocessing

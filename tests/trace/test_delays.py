@@ -110,6 +110,28 @@ def test_a_rank_that_is_late_by_its_work(tmp_path: Path) -> None:
     assert straggler.endswith("; it has 1.50 times the flops of the median rank: share the data evenly.")
 
 
+def test_a_rank_that_is_late_by_its_host(tmp_path: Path) -> None:
+    """The GPU of rank 0 waits 400 us for its host, then computes 1 % longer than rank 1's; that waits for it."""
+    run = FakeRun()
+    product, moved = run.price("gemm", "measured", 2e11), run.price("communication", "measured")
+    for rank in (0, 1):
+        run.add(Kind.COMMUNICATOR, rank, 0, 0, "dp", comm=0, sig=run.signature("ranks", "0,1"))
+    for step in range(4):
+        t = step * STEP
+        for rank in (0, 1):
+            begin = t + (400 * US if rank == 0 else 0)
+            end = begin + (510 if rank == 0 else 500) * US
+            run.add(Kind.KERNEL, rank, begin, end, "gemm", launch=begin - US, stream=0, price=product)
+            made = {"stream": 7, "comm": 0, "seq": step, "ready": t + 910 * US, "last_rank": 0, "price": moved}
+            run.add(Kind.COLLECTIVE, rank, end, t + STEP, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", launch=t, **made)
+            run.add(Kind.ANNOTATION, rank, t, t + STEP, f"ProfilerStep#{step + 1}")
+    report = report_of(run, tmp_path)
+    assert "late rank 0 20.5 % (its GPU waits for its host 40.0 %" in dict(lines(report))["HELD UP"]
+    said = dict(answer(report))
+    assert "rank 0's GPU waits 400.00 us of a step longer for its host than others'" in said["NEXT"] + said["WHY"]
+    assert "clocks" not in said["NEXT"] and "launch less" not in said["NEXT"]
+
+
 def test_losses_and_delays_explain_the_mfu(tmp_path: Path) -> None:
     report = sharded(tmp_path, 1)
     mfu = 2e11 / (STEP * 1e-9 * PEAK)

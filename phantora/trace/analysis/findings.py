@@ -11,6 +11,8 @@ from phantora.trace.analysis.faults import sentence as of_fault
 from phantora.trace.analysis.garbage import REMEDY
 from phantora.trace.analysis.garbage import sentence as collected
 from phantora.trace.analysis.host_waits import BOUND, most_in
+from phantora.trace.analysis.late_hosts import late_host
+from phantora.trace.analysis.late_hosts import sentence as of_host
 from phantora.trace.analysis.memory_fit import grows, keep_less
 from phantora.trace.analysis.mfu import PRECISION
 from phantora.trace.analysis.recompiles import remedy, sentence
@@ -52,11 +54,12 @@ def findings(report: Report, details: Details) -> list[str]:
                 )
             )
 
+    rank = late_host(report)
     emit(
         "host",
         ("Host-bound" if stalls["host"] >= BOUND * whole else "Host")
         + ": for {time} of {step} ({share}) the GPU waits for the host{where}.",
-        where=most_in(report) or " to launch",
+        where=(most_in(report) or " to launch") + (f"; most on rank {rank}" if rank is not None else ""),
     )
     emit(
         "synchronisation",
@@ -124,7 +127,10 @@ def _grows(report: Report) -> list[str]:
 
 
 def _longer(rank: int, report: Report) -> str:
-    """How much longer a rank's kernels take than those of the median rank; "" where they do not."""
+    """How much longer a rank's GPU waits for its host than others, or its kernels take than those of the median rank;
+    "" where they do not."""
+    if late_by := of_host(report, rank):
+        return f"; {late_by}"
     own = next(one for one in report.ranks if one.rank == rank)
     slower = own.slower
     if not slower:

@@ -17,6 +17,7 @@ from phantora.trace.analysis.fit import Fit
 from phantora.trace.analysis.garbage import sentence as collected
 from phantora.trace.analysis.host_memory import host_memory
 from phantora.trace.analysis.host_waits import BOUND, cpu_shares, most_in
+from phantora.trace.analysis.late_hosts import longer_wait
 from phantora.trace.analysis.memory_fit import grows, keep_less
 from phantora.trace.analysis.mfu import RECOMPUTED_LAYERS, differing, peak_name, slow_format
 from phantora.trace.analysis.outlier_steps import ONCE
@@ -351,6 +352,8 @@ def _because(delay: Delay, report: Report) -> str:
     whole, parts = report.steady.time, []
     if delay.gain is not None:
         parts.append(f"without its factor the step takes {_share(delay.gain, whole)} less")
+    elif delay.rank is not None and (longer := longer_wait(report, delay.rank)):
+        parts.append(f"its GPU waits for its host {_share(longer, whole)} of the step longer")
     elif delay.slower > delay.time:
         parts.append(f"its kernels take {_share(delay.slower, whole)} of the step longer")
     if delay.cause == "host" and delay.time >= BOUND * whole:

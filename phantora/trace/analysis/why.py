@@ -6,6 +6,8 @@ from phantora.trace.analysis.data import CPU_WORK, LOADER, loader_of
 from phantora.trace.analysis.delays import longest_stage, lost_by
 from phantora.trace.analysis.findings import of_time
 from phantora.trace.analysis.host_waits import CPU, ON_CPU, most_in
+from phantora.trace.analysis.late_hosts import late_host
+from phantora.trace.analysis.late_hosts import sentence as of_host
 from phantora.trace.analysis.report import Delay, Report
 from phantora.trace.analysis.slower_ranks import times_the_work
 from phantora.trace.analysis.summary import lines, what_would_fit
@@ -15,6 +17,7 @@ from phantora.wire.names import CUDNN_PLAN
 _SHOWN = ("STEP", "HELD UP", "LOST")
 _OF_MEMORY = ("FAILED", "FITS", "MEMORY", "GROWS")
 _FEWER_LAUNCHES = "launch less (torch.compile, CUDA graphs, fused optimizers) or larger kernels (a larger batch)"
+_OF_ONE_HOST = "do less on this rank's CPU (logging, metrics, checkpoints), or share it among ranks"
 _PIN = "pin the host's memory (pin_memory=True) and copy with non_blocking=True"
 _OF_HOST = {
     LOADER: "try more workers (num_workers) or cheaper transforms",
@@ -89,6 +92,8 @@ def _equal(late: Delay, report: Report) -> str:
         return ""
     if times_the_work(report.ranks, late.rank) > 1:
         return f"give rank {late.rank} an equal share of the data; "
+    if late_by := of_host(report, late.rank):
+        return f"{late_by}: {_OF_ONE_HOST}; "
     return f"check clocks, temperature and other processes of rank {late.rank}'s GPU; " if late.slower else ""
 
 
@@ -99,6 +104,8 @@ def _hint(cause: str, report: Report) -> str:
         if loader is not None and LOADER in most:
             return f"{loader.remedy()}; "
         hints = [hint for words, hint in _OF_HOST.items() if words in most]
+        if not hints and (rank := late_host(report)) is not None:
+            return f"{of_host(report, rank)}: {_OF_ONE_HOST}; "
         return f"{'; '.join(hints) or _FEWER_LAUNCHES}; "
     if cause == "synchronisation":
         return "read values of the GPU less often (.item(), .cpu(), print); "
