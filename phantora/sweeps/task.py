@@ -27,6 +27,7 @@ from phantora.sweeps.fold import Folding, folding, is_first_only, next_mode
 from phantora.sweeps.plan import Point
 from phantora.sweeps.result import FAILED, OUT_OF_MEMORY, RAN, Measured, Result
 from phantora.sweeps.space import CLUSTER, Steps
+from phantora.trace.analysis.memory_fit import without_split
 from phantora.units import GIB
 from phantora.version import version
 
@@ -254,7 +255,9 @@ def _too_large(task: Task, steps: int | None, roomy: Measured, failed: Measured 
     it `failed` without."""
     measured = replace(roomy, fits=False, capacity=task.point.capacity)
     if failed is not None:
-        measured = replace(measured, remedy=roomy.remedy or failed.remedy, checkpointed=failed.checkpointed)
+        measured = replace(
+            measured, remedy=roomy.remedy or without_split(failed.remedy), checkpointed=failed.checkpointed
+        )
     return _result(task, steps, OUT_OF_MEMORY, measured, needs=roomy.memory)
 
 

@@ -26,6 +26,8 @@ CHECKPOINTS = "checkpoints"  # use of what torch.utils.checkpoint keeps to compu
 GRADIENTS = "gradients"  # where memory runs out: use of the gradients of parameters
 # Uses of tensors where memory runs out: no tensor has gradients; some have, of models in evaluation.
 NO_GRADIENTS, EVALUATED = "activations without gradients", "activations of an evaluation"
+EXPECTED = "expected "  # where memory runs out: bytes of gradients and state that optimizers are still to make
+OWN_GRAPHS = "activations of passes without a backward"  # where memory runs out: a container keeps their outputs
 GRAPH = " with its graph"  # how it ends, if what is kept has a graph, which keeps activations
 
 # NVIDIA's.

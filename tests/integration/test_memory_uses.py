@@ -170,6 +170,24 @@ def test_a_remedy_is_one_that_the_run_does_not_have(tmp_path: Path, text: str, h
     assert f"try {remedy}" in found.details.fit.remedy and "activation checkpointing" not in found.details.fit.remedy
 
 
+def test_states_without_room_are_sharded(tmp_path: Path) -> None:
+    """Parameters, gradients and two states of Adam need four times the parameters, before any activation."""
+    text = TRAINED.replace(f"range({LAYERS})", "range(12)") + "model(data.repeat(4, 1)).square().mean().backward()\n"
+    found = report(tmp_path, text, "--gpu-memory", "1.2", check=False)
+    assert found.details is not None and found.details.fit is not None
+    assert found.details.memory[0].expected == 12 * PARAMETERS
+    assert found.details.fit.remedy.startswith("parameters, gradients and optimizer alone need 768.4 MiB: try sharding")
+
+
+@pytest.mark.parametrize(("argument", "apart"), [("data", True), ("outs[-1]", False)])
+def test_outputs_kept_with_graphs_of_their_own_need_no_checkpoints(tmp_path: Path, argument: str, apart: bool) -> None:
+    text = TRAINED + f"outs = [data]\nfor _ in range(900):\n    outs.append(model({argument}))\n"
+    found = report(tmp_path, text, "--gpu-memory", "2", check=False)
+    assert found.details is not None and found.details.fit is not None
+    assert (found.details.memory[0].passes == "activations of passes without a backward") == apart
+    assert not apart or "no_grad" in found.details.fit.remedy
+
+
 INSIDE_A_LAYER = """
 from torch.utils.checkpoint import checkpoint
 layer = nn.Sequential(nn.Linear(2048, 65536, bias=False), nn.GELU(), nn.Linear(65536, 2048)).cuda()

@@ -36,6 +36,8 @@ class Kept:
     """Addresses; of a sum its own, whose graph keeps the others."""
     nodes: int
     """Number of nodes of the graphs that it keeps."""
+    apart: bool = False
+    """The tensors are outputs of passes whose graphs share no more than parameters."""
 
 
 def keepers(frames: Iterable[FrameType], objects: Iterable[Any]) -> list[Kept]:
@@ -92,7 +94,7 @@ def _kept(name: str, value: Any, file: str, function: str) -> Kept | None:
         return None
     if len(addresses) < _FEWEST_KEPT:  # losses
         addresses = frozenset(next(blocks(tensor, 1), 0) for tensor in held[:_FEWEST_KEPT]) - {0}
-    return Kept(_place(name, file, function), addresses, nodes)
+    return Kept(_place(name, file, function), addresses, nodes, _apart(held))
 
 
 def _terms(tensor: Any) -> int:
@@ -112,6 +114,15 @@ def _terms(tensor: Any) -> int:
 def _nodes(tensors: Iterable[Any]) -> int:
     """Number of nodes in the graphs of `tensors`."""
     return len(_graph(tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None))
+
+
+def _apart(tensors: list[Any]) -> bool:
+    """True if the last tensors have graphs that share no more than parameters: no layer made one from another."""
+    last = [tensor.grad_fn for tensor in tensors[-_FEWEST_KEPT:]]
+    if len(last) < _FEWEST_KEPT or any(node is None for node in last):
+        return False
+    graphs = [{node for node in _graph([own]) if not hasattr(node, "variable")} for own in last]
+    return sum(map(len, graphs)) == len(set[Any]().union(*graphs)) and min(map(len, graphs)) > 1
 
 
 def _graph(nodes: Iterable[Any]) -> set[Any]:

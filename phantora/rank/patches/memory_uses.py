@@ -20,7 +20,17 @@ from typing import Any
 from phantora.rank.patch import Patch, Rank, When
 from phantora.rank.patches.keepers import keepers
 from phantora.rank.patches.object_tensors import blocks, tensors_in
-from phantora.wire.shared import CHECKPOINTS, EVALUATED, GRADIENTS, GRAPH, KEPT, NO_GRADIENTS, USE_LEAST
+from phantora.wire.shared import (
+    CHECKPOINTS,
+    EVALUATED,
+    EXPECTED,
+    GRADIENTS,
+    GRAPH,
+    KEPT,
+    NO_GRADIENTS,
+    OWN_GRAPHS,
+    USE_LEAST,
+)
 
 _MOST_STEPS = 8  # in which another optimizer may make its first one
 _DEPTH = 8  # of objects in an optimizer
@@ -77,9 +87,15 @@ class _Uses:
             found, optimizers = _uses(objects)
             for address in sorted(found):
                 self._emit(address, found[address])
+            if failed and (expected := _expected(optimizers)):
+                address = next(address for address, use in sorted(found.items()) if use == "parameters")
+                for use in (f"{EXPECTED}{expected}", "parameters"):  # the last one counts for the block
+                    self._use(address, use.encode())
             held = set(found)
             for kept in keepers(frames, objects):
                 held |= kept.blocks
+                if failed and kept.apart and kept.blocks:
+                    self._emit(min(kept.blocks), OWN_GRAPHS)
                 for address in sorted(kept.blocks - found.keys()):
                     self._emit(address, f"{KEPT}{kept.place}{GRAPH if kept.nodes else ''}")
             if failed:
@@ -133,6 +149,27 @@ def _uses(objects: list[Any]) -> tuple[dict[int, str], list[Any]]:
         if type(o) in kinds[Parameter] or (type(o) in kinds[Tensor] and "_is_param" in vars(o)):
             note(o, "parameters")
     return found, optimizers
+
+
+def _expected(optimizers: list[Any]) -> int:
+    """Bytes on the GPU of gradients and states that a step of `optimizers` makes and that do not exist yet. Of an
+    optimizer that torch does not have only the gradients."""
+    from torch.optim import SGD, Adam, AdamW, NAdam, RAdam
+
+    found = 0
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            states = 0
+            if isinstance(optimizer, (Adam, AdamW, NAdam, RAdam)):
+                states = 3 if group.get("amsgrad") else 2
+            elif isinstance(optimizer, SGD):
+                states = 1 if group.get("momentum") else 0
+            for parameter in group["params"]:
+                if parameter.is_cuda and parameter.requires_grad:
+                    own = getattr(parameter, "_local_tensor", parameter)  # of a DTensor
+                    size = own.numel() * own.element_size()
+                    found += size * ((parameter.grad is None) + states * (not optimizer.state.get(parameter)))
+    return found
 
 
 def _of_forward_passes(objects: list[Any]) -> dict[int, str]:

@@ -29,7 +29,17 @@ from phantora.trace.analysis.steps import Step, Steps
 from phantora.trace.analysis.watchdog_uncertainty import peak_range, uncertain_blocks
 from phantora.trace.reader import Log
 from phantora.trace.schema import OPTIMIZER_STEP
-from phantora.wire.shared import CHECKPOINTS, EVALUATED, GRADIENTS, GRAPH, KEPT, NO_GRADIENTS, USE_LEAST
+from phantora.wire.shared import (
+    CHECKPOINTS,
+    EVALUATED,
+    EXPECTED,
+    GRADIENTS,
+    GRAPH,
+    KEPT,
+    NO_GRADIENTS,
+    OWN_GRAPHS,
+    USE_LEAST,
+)
 
 Ints = npt.NDArray[np.int64]
 POINTS = 500  # of the timeline
@@ -107,7 +117,8 @@ def memory(
                 retries=rows.retries,
                 by_module=_by_module(blocks[i], alive, words, modules),
                 kept_by=_kept_by(blocks[i], alive, words),
-                passes=_passes(blocks[i], alive, words),
+                passes=_passes(rows, blocks[i], alive, words),
+                expected=_expected(rows, words),
             )
         )
     return found
@@ -390,10 +401,17 @@ def _kept_by(blocks: Blocks, alive: Ints, words: list[str]) -> str:
     return words[int(np.bincount(blocks.use[kept], blocks.size[kept]).argmax())].removeprefix(KEPT) if len(kept) else ""
 
 
-def _passes(blocks: Blocks, alive: Ints, words: list[str]) -> str:
+def _passes(rows: MemoryRows, blocks: Blocks, alive: Ints, words: list[str]) -> str:
     """:attr:`MemoryReport.passes` from the uses of the blocks `alive`."""
     uses = {words[use] for use in np.unique(blocks.use[alive]).tolist() if use >= 0}
-    return next((use for use in (NO_GRADIENTS, EVALUATED, CHECKPOINTS) if use in uses), "")
+    uses |= {OWN_GRAPHS} & {words[use] for use in np.unique(rows.use[rows.use >= 0]).tolist()}
+    return next((use for use in (NO_GRADIENTS, EVALUATED, OWN_GRAPHS, CHECKPOINTS) if use in uses), "")
+
+
+def _expected(rows: MemoryRows, words: list[str]) -> int:
+    """:attr:`MemoryReport.expected`."""
+    named = [words[use] for use in np.unique(rows.use[rows.use >= 0]).tolist()]
+    return max((int(word.removeprefix(EXPECTED)) for word in named if word.startswith(EXPECTED)), default=0)
 
 
 def _enqueued(log: Log, ranks: Sequence[int], read: Sequence[MemoryRows]) -> list[Ints]:

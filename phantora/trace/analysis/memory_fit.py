@@ -9,7 +9,7 @@ from phantora.trace.analysis.fit import MARGIN, Fit
 from phantora.trace.analysis.host_memory import HostMemory
 from phantora.trace.analysis.report import Growth, MemoryReport
 from phantora.trace.analysis.units import size
-from phantora.wire.shared import CHECKPOINTS, EVALUATED, GRAPH, NO_GRADIENTS
+from phantora.wire.shared import CHECKPOINTS, EVALUATED, GRAPH, NO_GRADIENTS, OWN_GRAPHS
 
 _IDENTICAL = 0.01  # of the GPU: ranks that differ by less are not distinguished
 _MOST_SHOWN = 8
@@ -63,7 +63,7 @@ def fit_of(
         found.remedy = (
             f"memory grows by {grows(growth)}: {keep_less(growth)}"
             if growth is not None
-            else f"{_in_pieces(fullest, outside)}{_remedy(fullest)}"
+            else f"{_in_pieces(fullest, outside)}{_remedy(fullest, outside)}"
         )
         found.holds = _holds(fullest, found)
         more = [f"Memory: {found.holds}.", found.advice]
@@ -102,7 +102,9 @@ _OF_CHECKPOINTS = f"torch.autograd.graph.save_on_cpu around the forward pass, {_
 _OF_PASSES = {
     NO_GRADIENTS: "a smaller batch or shorter sequences, or tensor parallelism (nothing is kept for a backward pass)",
     EVALUATED: "torch.no_grad(), as a model in evaluation keeps them for a backward pass",
+    OWN_GRAPHS: "torch.no_grad(), or a backward pass after each forward pass, or `.detach()` for what is kept",
 }
+_LASTING = ("parameters", "gradients", "optimizer", "preconditioners")
 _REMEDIES = {
     "activations": f"activation checkpointing, {_SMALLER}",
     "optimizer": "sharding (FSDP, ZeRO) over more ranks, or an optimizer with less state",
@@ -111,6 +113,15 @@ _REMEDIES = {
     "communication": "smaller buckets, or fewer layers gathered ahead",
     "fragmentation": "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
 }
+
+
+_TRY = ": try "
+
+
+def without_split(remedy: str) -> str:
+    """`remedy` without the split of the memory where the allocation failed, for a run whose whole need is known."""
+    split, found, change = remedy.rpartition(_TRY)
+    return f"try {change}" if found and "the largest part is" in split else remedy
 
 
 def grows(growth: Growth) -> str:
@@ -156,9 +167,13 @@ def _mostly_kept(memory: MemoryReport) -> bool:
     return bool(memory.kept_by) and memory.by_category.get("kept", 0) > 0.5 * memory.peak_allocated
 
 
-def _remedy(memory: MemoryReport) -> str:
+def _remedy(memory: MemoryReport, outside: int) -> str:
     """Remedy that would make the rank fit, by the largest part of its memory."""
     failed = memory.failed
+    lasting = sum(memory.by_category.get(name, 0) for name in _LASTING) + memory.expected
+    if lasting + outside > memory.capacity:
+        parts = f"parameters, gradients and optimizer alone need {size(lasting)}"
+        return f"{parts}: try sharding (FSDP, ZeRO) over more ranks, fewer parameters, or a GPU with more memory"
     if _mostly_kept(memory):
         kept = size(memory.by_category["kept"])
         return f"the largest part is kept ({kept}), most by {memory.kept_by}: {_keep_less(memory.kept_by)}"
@@ -172,13 +187,13 @@ def _remedy(memory: MemoryReport) -> str:
         return "a smaller part of what is allocated before the model runs (phantora analyze lists the largest blocks)"
     most = max(known, key=lambda name: (known[name], name))
     part = f"the largest part is {most} ({size(known[most])})"
-    return f"{part}{_of_activations(memory)}" if most == "activations" else f"{part}: try {_REMEDIES[most]}"
+    return f"{part}{_of_activations(memory)}" if most == "activations" else f"{part}{_TRY}{_REMEDIES[most]}"
 
 
 def _of_activations(memory: MemoryReport) -> str:
     """What would make the activations smaller: by how the forward pass ran, and by blocks that layers do not repeat."""
     if memory.passes in _OF_PASSES:
-        return f": try {_OF_PASSES[memory.passes]}"
+        return f"{_TRY}{_OF_PASSES[memory.passes]}"
     own, checkpoints = (memory.by_category.get(name, 0) for name in ("activations", CHECKPOINTS))
     if checkpoints > own:
         return f", most of them inputs of checkpointed layers ({size(checkpoints)}): try {_OF_CHECKPOINTS}"
@@ -190,7 +205,7 @@ def _of_activations(memory: MemoryReport) -> str:
     taken = sum(block.bytes for block in alone)
     more = _SMALLER if memory.passes else _REMEDIES["activations"]
     if taken + asked < 0.5 * (own + asked):
-        return f": try {more}"
+        return f"{_TRY}{more}"
     sites = [(block.bytes, block.site) for block in alone if ":" in block.site]
     _, site = max(sites, default=(0, failed.site if failed is not None else ""))
     at = f" at {site}" if site else ""

@@ -379,7 +379,9 @@ class MemoryReport:
     """What keeps most of the bytes of "kept": ``leak.py:27 (outs)``; "" where nothing is kept."""
     passes: str = ""
     """Where memory ran out: ``checkpoints`` if torch.utils.checkpoint is in use, ``activations without gradients``,
-    ``activations of an evaluation``; else ""."""
+    ``activations of an evaluation``, ``activations of passes without a backward``; else ""."""
+    expected: Bytes = 0
+    """Where memory ran out: gradients and state that the optimizers were still to make."""
 
 
 @dataclass(kw_only=True)
