@@ -23,9 +23,10 @@ from phantora.sweeps.measure import measured_of
 from phantora.trace import writer
 from phantora.trace.analysis.analyze import Filters
 from phantora.trace.analysis.analyze import analyze as analyze_log
+from phantora.trace.analysis.host_waits import most_in
 from phantora.trace.analysis.interval_scan import sweep
 from phantora.trace.analysis.render import _why_lost, render, render_summary
-from phantora.trace.analysis.report import Loss, Report, to_json
+from phantora.trace.analysis.report import HostWait, Loss, Report, to_json
 from phantora.trace.analysis.summary import lines
 from phantora.trace.analysis.why import answer
 from phantora.trace.reader import open_log
@@ -346,6 +347,19 @@ def test_data_that_decide_are_in_the_step_and_its_rates(tmp_path: Path) -> None:
     assert report.headline.step_time == report.steady.time == 6e6 and report.headline.without_data == 1e6
     found = measured_of(report)
     assert found.step_time == 6e6 and "most in DataLoader" in found.holds_up
+
+
+def test_the_largest_part_of_the_waits_is_named(tmp_path: Path) -> None:
+    report = report_of(small_run(), tmp_path)
+    report.steady.stalls = {"host": 100.0}
+
+    def said(loader: float, unnamed: float) -> str:
+        report.host_waits = [HostWait("DataLoader", loader), HostWait("Optimizer.step", 15.0), HostWait("", unnamed)]
+        return most_in(report)
+
+    assert said(60, 25) == ", most in DataLoader"
+    assert said(46, 39) == ", the largest part in DataLoader"
+    assert said(40, 45) == said(30, 20) == ""
 
 
 def test_work_on_the_cpu_that_no_model_has_widens_the_step(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ _MOST_CPU = 3
 _LONG = 100_000  # ns of an operator on the host that does more than launch
 _SEEN = 50_000  # ns of a wait that such an operator may cause
 _HALF = 0.5  # of the waits: more is named, by two names at most
+_LARGEST = 1 / 3  # of the waits, that a part has to be named alone
 _PART = 0.2  # of the waits, that a name has at least
 
 
@@ -131,7 +132,7 @@ def _family(name: str) -> str:
 
 def most_in(report: Report) -> str:
     """``, most in DataLoader``, ``, most in aten::copy_ and Optimizer.step on the CPU``: what runs most of the time;
-    ``, most in CPU operators`` of several lines."""
+    ``, most in CPU operators`` of several lines; ``, the largest part in DataLoader`` of a third or more."""
     whole = report.steady.host
     named = {wait.name: wait.time for wait in report.host_waits if wait.name}
     cpu = {name: time for name, time in named.items() if name.startswith(CPU)}
@@ -139,7 +140,9 @@ def most_in(report: Report) -> str:
         named = {name: time for name, time in named.items() if name not in cpu} | {CPU: sum(cpu.values())}
     parts = sorted((-time, name) for name, time in named.items() if time >= _PART * whole)[:2]
     if -sum(time for time, _ in parts) <= _HALF * whole:
-        return ""
+        time, name = max(((time, name) for name, time in named.items()), default=(0.0, ""))
+        largest = time >= max(_LARGEST * whole, whole - sum(named.values()))  # also than what has no name
+        return f", the largest part in {name}" if whole and largest else ""
     return f", most in {' and '.join(name for _, name in parts)}"
 
 
