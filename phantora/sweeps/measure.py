@@ -46,7 +46,7 @@ def measured_of(report: Report) -> Measured:
     head, steady, details = report.headline, report.steady, report.details
     assert details is not None
     fit: Fit | None = details.fit
-    rates = head.throughput
+    rates, growth = head.throughput, report.growth
     capacity = int(report.metadata["memory_bytes"])
     time = steady.time or 1.0
     return Measured(
@@ -69,17 +69,18 @@ def measured_of(report: Report) -> Measured:
         peak_allocated=max((rank.gpu.peak_allocated for rank in report.ranks), default=0),
         peak_reserved=max((rank.gpu.peak_reserved for rank in report.ranks), default=0),
         holds_up=of_time(details.findings),
-        remedy=keep_less(report.growth) if report.growth is not None else fit.remedy if fit else "",
+        remedy=keep_less(growth) if growth is not None and not growth.far else fit.remedy if fit else "",
         remedied=any(REMEDIED in one.what for one in report.assumptions),
         checkpointed=any(rank.passes == CHECKPOINTS for rank in details.memory),
         watts=head.energy.watts if head.energy else None,
         parts=parts_of(report),
         roles=", ".join(f"{role.name} {role.idle / role.time:.0%}" for role in report.phases if role.time),
-        grows=grows(report.growth) if report.growth is not None else "",
+        grows=grows(growth) if growth is not None and not growth.far else "",
+        may_grow=grows(growth) if growth is not None and growth.far else "",
         worst_batch=next((one.what for one in report.assumptions if WORST_BATCH in one.what), "").partition(
             WORST_BATCH
         )[0],
-        full=report.growth.full if report.growth is not None else None,
+        full=growth.full if growth is not None else None,
     )
 
 

@@ -79,6 +79,9 @@ class Tried:
             end = f"Out of memory in iteration {measured.full:,}" if self.fits else "Memory does not last"
             ran = [f"In the iterations that ran: {fit.sentence()}"] if self.fits else []  # more of them need more
             says = [text for text in (f"{end}: it grows by {measured.grows}.", *ran, fit.advice) if text]
+        elif measured is not None and measured.may_grow and self.fits:
+            full = f"would be out of memory in iteration {measured.full:,}"
+            says.append(f"Note: in this short run memory grows by {measured.may_grow}; if that lasts, it {full}.")
         return says
 
 

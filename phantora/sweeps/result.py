@@ -54,6 +54,8 @@ class Measured:
     """Memory that grows each iteration, and what keeps it."""
     full: int | None = None
     """Iteration in which the growth uses up the GPU."""
+    may_grow: str = ""
+    """Growth as in `grows` that uses up the GPU so late that a run this short does not show whether it lasts."""
 
     widest: str = ""
     """What widens the error bar most, as ``Headline.widest``."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
+from phantora.sweeps.measure import measured_of
 from phantora.trace.analysis import summary, why
 from phantora.trace.analysis.analyze import analyze
 from phantora.trace.analysis.memory_fit import fit_of, grows, other_ranks
@@ -199,8 +201,11 @@ def test_memory_that_grows_is_named_with_what_keeps_it(tmp_path: Path) -> None:
     left = (80 << 30) - 600 * MB
     full = 6 + left // (40 * MB) + 1
     assert report.growth == Growth(
-        rank=0, bytes=40 * MB, every=1, place="leak.py:27 (outs)", kept=True, full=full, larger=False
+        rank=0, bytes=40 * MB, every=1, place="leak.py:27 (outs)", kept=True, full=full, larger=False, seen=6
     )
+    assert report.growth.far and not replace(report.growth, full=600).far
+    found = measured_of(analyze(open_log(tmp_path / "run.arrow")))
+    assert not found.grows and found.may_grow.startswith("40.0 MiB an iteration") and found.full == full
     said = dict(summary.lines(report))["GROWS"]
     assert f", not from iteration {report.growth.full:,} on (GROWS)" in dict(summary.lines(report))["FITS"]
     details = analyze(open_log(tmp_path / "run.arrow")).details
@@ -210,6 +215,13 @@ def test_memory_that_grows_is_named_with_what_keeps_it(tmp_path: Path) -> None:
         said == f"40.0 MiB an iteration, kept by leak.py:27 (outs); out of memory in iteration {report.growth.full:,}"
     )
     assert a.level == 422 * MB
+
+
+def test_a_deque_of_a_length_that_fits_does_not_grow(tmp_path: Path) -> None:
+    for most, there in ((50, False), (5000, True)):
+        (folder := tmp_path / str(most)).mkdir()
+        leaking(6, name=f"kept by leak.py:27 (outs, at most {most})").details(folder)
+        assert (analyze(open_log(folder / "run.arrow"), details=False).growth is not None) == there
 
 
 def test_memory_that_grows_every_third_iteration(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ class Kept:
     """Blocks that one name of the script keeps."""
 
     place: str
-    """``leak.py:27 (outs)``."""
+    """``leak.py:27 (outs)``; of a deque with a maxlen ``leak.py:27 (outs, at most 50)``."""
     blocks: frozenset[int]
     """Addresses; of a sum its own, whose graph keeps the others."""
     nodes: int
@@ -94,7 +94,10 @@ def _kept(name: str, value: Any, file: str, function: str) -> Kept | None:
         return None
     if len(addresses) < _FEWEST_KEPT:  # losses
         addresses = frozenset(next(blocks(tensor, 1), 0) for tensor in held[:_FEWEST_KEPT]) - {0}
-    return Kept(_place(name, file, function), addresses, nodes, _apart(held))
+    place, most = _place(name, file, function), value.maxlen if isinstance(value, deque) else None
+    if most is not None:
+        place = f"{place.removesuffix(')')}, at most {most})"
+    return Kept(place, addresses, nodes, _apart(held))
 
 
 def _terms(tensor: Any) -> int:

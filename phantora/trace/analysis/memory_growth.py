@@ -6,6 +6,7 @@ full. The rank's own objects tell what keeps it (``phantora/rank/patches/keepers
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,6 +23,7 @@ _EQUAL = 1.25  # the same, where only every second iteration or fewer take more
 _MOST_OF_IT = 0.3  # of what has grown: so much a container keeps itself; else the graphs of its tensors do
 _DECIDES = 0.2  # of what is allocated: so much must have grown where memory runs out
 _REPEATS = 0.8  # of the numbers of allocations between blocks
+_BOUNDED = re.compile(r", at most (\d+)\)")  # of a place (``keepers.py``)
 _GOES_ON = 2.0  # times the allocations of the longest iteration: a run that ends in one has no more after the last
 
 
@@ -49,8 +51,20 @@ def growth(rank: int, rows: MemoryRows, ends: Sequence[int], words: Sequence[str
     full = len(ends) + every * (max(0, capacity - int(rows.reserved.max())) // each) + 1
     place = _keeper(rows, words, each * counted // every)
     made = "" if place else _made_at(rows, int(at[-counted - 1]), words)
+    most = _BOUNDED.search(place)
+    if most is not None and not rows.oom.any():  # a deque with a maxlen: it grows until it has that many
+        left = int(most[1]) - len(ends) // every
+        if left * each <= capacity - int(rows.reserved.max()):
+            return None
     return Growth(
-        rank=rank, bytes=each, every=every, place=place or made, kept=bool(place), full=int(full), larger=False
+        rank=rank,
+        bytes=each,
+        every=every,
+        place=place or made,
+        kept=bool(place),
+        full=int(full),
+        larger=False,
+        seen=len(ends),
     )
 
 
@@ -93,7 +107,7 @@ def _larger(rank: int, rows: MemoryRows, blocks: Blocks, words: Sequence[str], c
     each = int(np.median(added)) * len(held)
     full = len(sizes) + max(0, capacity - int(rows.reserved.max())) // each
     place = words[use].removeprefix(KEPT)
-    return Growth(rank=rank, bytes=each, every=1, place=place, kept=True, full=int(full), larger=True)
+    return Growth(rank=rank, bytes=each, every=1, place=place, kept=True, full=int(full), larger=True, seen=len(sizes))
 
 
 def _kept_since(rows: MemoryRows, blocks: Blocks, words: Sequence[str]) -> list[int]:

@@ -384,6 +384,9 @@ class MemoryReport:
     """Where memory ran out: gradients and state that the optimizers were still to make."""
 
 
+_FAR = 100  # times the iterations that were seen
+
+
 @dataclass(kw_only=True)
 class Growth:
     """Memory that a rank has allocated more of after each iteration, or after each few."""
@@ -402,6 +405,13 @@ class Growth:
     """Iteration in which the GPU's memory is used up, from 1; of a run that ended so its last."""
     larger: bool
     """Each iteration replaces what is kept by larger blocks, as in a cache of keys and values."""
+    seen: int
+    """Iterations of the run."""
+
+    @property
+    def far(self) -> bool:
+        """The GPU is full so many iterations later that the run does not show whether memory grows until then."""
+        return self.full > _FAR * self.seen
 
 
 @dataclass
