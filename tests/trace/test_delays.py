@@ -6,6 +6,8 @@ import io
 import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from rich.console import Console
@@ -16,7 +18,7 @@ from phantora.trace.analysis.findings import findings
 from phantora.trace.analysis.render import render
 from phantora.trace.analysis.report import Report, Work
 from phantora.trace.analysis.summary import achieved_rate, error_bar, lines
-from phantora.trace.analysis.why import answer
+from phantora.trace.analysis.why import _fewer_launches, answer
 from phantora.trace.reader import open_log
 from phantora.trace.schema import REAL
 from tests.support.fakelog import METADATA, PEAK, FakeRun, Kind
@@ -130,6 +132,19 @@ def test_a_rank_that_is_late_by_its_host(tmp_path: Path) -> None:
     said = dict(answer(report))
     assert "rank 0's GPU waits 400.00 us of a step longer for its host than others'" in said["NEXT"] + said["WHY"]
     assert "clocks" not in said["NEXT"] and "launch less" not in said["NEXT"]
+
+
+def test_a_script_is_not_told_to_do_what_it_does() -> None:
+    def said(*operators: str, graphs: bool = False) -> str:
+        works = [SimpleNamespace(name=name) for name in operators]
+        details = SimpleNamespace(operators=works, kernels=[], graphs=graphs)
+        return _fewer_launches(cast(Report, SimpleNamespace(details=details)))
+
+    larger = "larger kernels (a larger batch)"
+    assert said("aten::mm") == f"launch less (torch.compile, CUDA graphs, fused optimizers) or {larger}"
+    compiled = ("aten::_fused_adamw_", "inductor::triton_poi_fused_0")
+    assert said(*compiled) == f"launch less (mode='reduce-overhead' of torch.compile) or {larger}"
+    assert said(*compiled, graphs=True) == f"launch {larger}"
 
 
 def test_losses_and_delays_explain_the_mfu(tmp_path: Path) -> None:

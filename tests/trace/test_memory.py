@@ -11,7 +11,7 @@ from rich.console import Console
 from phantora.sweeps.measure import measured_of
 from phantora.trace.analysis import summary, why
 from phantora.trace.analysis.analyze import analyze
-from phantora.trace.analysis.memory_fit import fit_of, grows, other_ranks
+from phantora.trace.analysis.memory_fit import fit_of, grows, keep_less, other_ranks
 from phantora.trace.analysis.render import render
 from phantora.trace.analysis.report import Details, FailedAllocation, Growth, MemoryBlock, PeakRange
 from phantora.trace.reader import open_log
@@ -208,6 +208,7 @@ def test_memory_that_grows_is_named_with_what_keeps_it(tmp_path: Path) -> None:
     assert not found.grows and found.may_grow.startswith("40.0 MiB an iteration") and found.full == full
     said = dict(summary.lines(report))["GROWS"]
     assert f", not from iteration {report.growth.full:,} on (GROWS)" in dict(summary.lines(report))["FITS"]
+    assert dict(why.answer(report))["NEXT"].startswith(f"{keep_less(report.growth)}; ")
     details = analyze(open_log(tmp_path / "run.arrow")).details
     assert details is not None
     assert details.findings[0].startswith("Growing memory: 40.0 MiB an iteration, kept by leak.py:27 (outs)")

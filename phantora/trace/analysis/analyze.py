@@ -541,6 +541,7 @@ class _Pass:
             ),
             fit=None,
             critical_paths=self.paths.report() if self.paths is not None else [],
+            graphs="cudaGraphLaunch" in self.log.words("name"),
         )
         device_peak = int(self.log.trailer.get("device_memory_bytes", 0))
         details.fit = fit_of(

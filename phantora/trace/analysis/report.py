@@ -682,6 +682,8 @@ class Details:
     fit: Fit | None
     """None when the log has no memory rows."""
     critical_paths: list[CriticalPath]
+    graphs: bool
+    """The log has launches of CUDA graphs."""
 
 
 def to_json(report: Report, more: Mapping[str, Any] | None = None) -> str:

@@ -8,6 +8,7 @@ from phantora.trace.analysis.findings import of_time
 from phantora.trace.analysis.host_waits import CPU, ON_CPU, most_in
 from phantora.trace.analysis.late_hosts import late_host
 from phantora.trace.analysis.late_hosts import sentence as of_host
+from phantora.trace.analysis.memory_fit import keep_less
 from phantora.trace.analysis.report import Delay, Report
 from phantora.trace.analysis.slower_ranks import times_the_work
 from phantora.trace.analysis.summary import lines, what_would_fit
@@ -16,7 +17,6 @@ from phantora.wire.names import CUDNN_PLAN
 
 _SHOWN = ("STEP", "HELD UP", "LOST")
 _OF_MEMORY = ("FAILED", "FITS", "MEMORY", "GROWS")
-_FEWER_LAUNCHES = "launch less (torch.compile, CUDA graphs, fused optimizers) or larger kernels (a larger batch)"
 _OF_ONE_HOST = "do less on this rank's CPU (logging, metrics, checkpoints), or share it among ranks"
 _PIN = "pin the host's memory (pin_memory=True) and copy with non_blocking=True"
 _OF_HOST = {
@@ -43,6 +43,8 @@ def answer(report: Report) -> list[tuple[str, str]]:
     findings = report.details.findings if report.details is not None else []
     cause = of_time(findings)
     found += [("WHY", cause)] if cause else []
+    if report.growth is not None:
+        return [*found, ("NEXT", f"{keep_less(report.growth)}; phantora analyze {report.path} lists what memory holds")]
     return [*found, ("NEXT", f"{_place(report)}{_experiment(report)}")]
 
 
@@ -106,7 +108,7 @@ def _hint(cause: str, report: Report) -> str:
         hints = [hint for words, hint in _OF_HOST.items() if words in most]
         if not hints and (rank := late_host(report)) is not None:
             return f"{of_host(report, rank)}: {_OF_ONE_HOST}; "
-        return f"{'; '.join(hints) or _FEWER_LAUNCHES}; "
+        return f"{'; '.join(hints) or _fewer_launches(report)}; "
     if cause == "synchronisation":
         return "read values of the GPU less often (.item(), .cpu(), print); "
     if cause == "copy":
@@ -115,6 +117,24 @@ def _hint(cause: str, report: Report) -> str:
         most = max(copies, key=lambda work: work.time).name if copies else ""
         return f"{_PIN if 'Pageable' in most else _COPY_LESS}; "
     return ""
+
+
+def _fewer_launches(report: Report) -> str:
+    """What the script does not do yet to launch less."""
+    details = report.details
+    names = [work.name for work in (*details.operators, *details.kernels)] if details is not None else []
+    graphs = details is not None and details.graphs
+    compiled = any(name.startswith(("inductor::", "triton_")) for name in names)
+    fused = any(name.startswith("aten::_fused_") for name in names)
+    ways = {
+        "torch.compile": compiled,
+        "mode='reduce-overhead' of torch.compile" if compiled else "CUDA graphs": graphs,
+        "fused optimizers": fused,
+    }
+    less = ", ".join(way for way, used in ways.items() if not used)
+    return (
+        f"launch less ({less}) or larger kernels (a larger batch)" if less else "launch larger kernels (a larger batch)"
+    )
 
 
 def _is_real(report: Report) -> bool:
