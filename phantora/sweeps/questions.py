@@ -31,6 +31,7 @@ from phantora.units import GIB
 
 NO_LOADER = "has no DataLoader of torch, so its batches are its own: give its option of the length the largest value"
 MOST = 1 << 20  # of a number that is looked for
+_LARGE = 4096  # of such a number
 OnResult = Callable[[Entry, int, int], None]
 
 
@@ -238,7 +239,8 @@ def largest_that_fits(
 
     Memory grows nearly in a straight line with it, so the next number is where the line through two runs meets
     `capacity`; every second one halves what is left. A number that fits, and the next one, that does not, end it.
-    Raises ChangesNothing where two runs are equal: `script` has no use for `option`."""
+    Small numbers may take what larger workspaces take. Raises ChangesNothing where a large one is equal, too: `script`
+    has no use for `option`."""
     before: Tried | None = None
     low, high = 0, 0  # the largest that fits, the smallest that does not; 0: none yet
     tried: dict[int, int] = {}
@@ -248,7 +250,8 @@ def largest_that_fits(
         if runs:
             on_part(_expected(option, number, low, high, (time.monotonic() - began) / runs))
         found = run(number)
-        if before is not None and before.safe and found.safe and _same(before.result, found.result):
+        equal = before is not None and before.safe and found.safe and _same(before.result, found.result)
+        if equal and number >= _LARGE:
             raise ChangesNothing(f"{option} changes nothing: does {script} read it?")
         before = found
         yield found
@@ -257,7 +260,10 @@ def largest_that_fits(
         low, high = (number, high) if found.safe else (low, number)
         if high == low + 1 or high == 1:
             return
-        number = (low + high) // 2 if high and runs % 2 else _next(tried, low, high, capacity)
+        if equal and not high:
+            number = _LARGE
+        else:
+            number = (low + high) // 2 if high and runs % 2 else _next(tried, low, high, capacity)
         runs += 1
 
 

@@ -88,6 +88,17 @@ def test_an_option_that_the_script_does_not_read_ends_the_search() -> None:
     assert caught.value.exit_status == 2
 
 
+def test_an_option_that_changes_large_numbers_only_is_searched() -> None:
+    """As a batch of small samples, whose activations take less than the libraries' workspaces."""
+
+    def run(number: int) -> Tried:
+        taken = max(2_000, number // 2) * MIB
+        fits = taken <= 9_000 * MIB
+        return Tried("train.py", number, result(RAN if fits else OUT_OF_MEMORY, taken, step=max(5_000, number)))
+
+    assert max(t.value for t in largest_that_fits(run, 9_000 * MIB, "--batch", "train.py") if t.fits) == 18_001
+
+
 def test_a_question_repeats_what_failed_before(tmp_path: Path) -> None:
     assert questions.one_run(RunSpec("train.py"), tmp_path, "fits").again
 
