@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from phantora.trace.analysis.analyze import Filters, analyze
-from phantora.trace.analysis.report import CriticalPath, Report
+from phantora.trace.analysis.findings import no_sync
+from phantora.trace.analysis.report import CriticalPath, Details, Report
 from phantora.trace.analysis.summary import lines
 from phantora.trace.reader import open_log
 from tests.support.fakelog import METADATA, FakeRun, Kind
@@ -354,6 +357,24 @@ def test_memory_by_use(tmp_path: Path) -> None:
         "fragmentation": 5000 - 1090,
     }
     assert max(allocated for _, allocated, _ in memory.timeline) == 1090
+
+
+@pytest.mark.parametrize(("reduced", "said"), [(1, False), (4, True)])
+def test_gradients_that_each_pass_reduces(tmp_path: Path, reduced: int, said: bool) -> None:
+    run = Drawn()
+    run.group(0, "dp", (0, 1))
+    for rank in (0, 1):
+        run.kernel(rank, 0, 400, 0)
+    run.collective(0, {0: 300, 1: 300}, 700, "AllReduce")
+    report = run.report(tmp_path)
+    details = report.details
+    assert details is not None and not no_sync(report, details)
+    memory = SimpleNamespace(by_category={"parameters": (1 << 20) // reduced})
+    modules = [SimpleNamespace(name="DistributedDataParallel.forward")]
+    found = SimpleNamespace(modules=modules, memory=[memory], collectives=details.collectives)
+    text = no_sync(report, cast(Details, found))
+    assert text.startswith("4 backward passes of a step reduce all gradients each") == said
+    assert bool(text) == said
 
 
 def test_paths_cross_ranks_and_streams(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from phantora.trace.analysis.garbage import sentence as collected
 from phantora.trace.analysis.host_waits import BOUND, most_in
 from phantora.trace.analysis.late_hosts import late_host
 from phantora.trace.analysis.late_hosts import sentence as of_host
+from phantora.trace.analysis.memory import DDP
 from phantora.trace.analysis.memory_fit import grows, keep_less
 from phantora.trace.analysis.mfu import PRECISION
 from phantora.trace.analysis.recompiles import remedy, sentence
@@ -27,6 +28,7 @@ _WORTH_SAYING = 0.01  # of a step
 _GROWING = "Growing memory"
 _BEFORE = ("start-up", SETTLING)
 _SEEN = 0.0005  # of a step: a difference in the tables' digits
+_NEARLY = 0.1  # of the gradients' bytes: padding of buckets, buffers
 _APART = 0.2  # of the time of all steps
 
 
@@ -99,7 +101,7 @@ def findings(report: Report, details: Details) -> list[str]:
         emit(
             "transfer",
             "Exposed transfers: communication that no compute hides takes {time} of {step} ({share}{of}), most in "
-            f"{kind} of {named} ({duration(most)}{by}){_calls(kind, group, details)}.",
+            f"{kind} of {named} ({duration(most)}{by}){_calls(kind, group, report, details)}.",
             of=of,
         )
     if slow := slow_products(report):
@@ -189,14 +191,31 @@ _HIDES = {
 }
 
 
-def _calls(kind: str, group: str, details: Details) -> str:
+def no_sync(report: Report, details: Details) -> str:
+    """``4 backward passes of a step reduce all gradients each: ...``; "" unless DDP does that."""
+    if not any(work.name == DDP for work in details.modules) or not details.memory:
+        return ""
+    gradients = max(memory.by_category.get("parameters", 0) for memory in details.memory)  # as many bytes
+    by_group: dict[str, float] = defaultdict(float)  # of a rank and step
+    for c in details.collectives:
+        if collective_kind(c.name) == "all_reduce":
+            by_group[c.group] += c.bytes * c.count / min(c.ranks, len(report.ranks)) / max(1, report.headline.steps)
+    times = max(by_group.values(), default=0.0) / gradients if gradients else 0.0
+    if times < 2 - _NEARLY or abs(times - round(times)) > _NEARLY:
+        return ""
+    return (
+        f"{round(times)} backward passes of a step reduce all gradients each: DDP's no_sync() reduces them in the last"
+    )
+
+
+def _calls(kind: str, group: str, report: Report, details: Details) -> str:
     """Size and speed of these collectives, and work that could hide them."""
     own = [c for c in details.collectives if collective_kind(c.name) == kind and c.group == group]
     if not own:
         return ""
     most = max(own, key=lambda c: c.transfer * c.count)
     speed = f" at {most.bus_bandwidth / 1e9:.0f} GB/s of bus bandwidth" if most.bus_bandwidth else ""
-    hint = _HIDES.get(kind, "")
+    hint = (no_sync(report, details) if kind == "all_reduce" else "") or _HIDES.get(kind, "")
     call = f"a call of {size(most.bytes)}" if most.bytes else "a call"
     return f"; {call} takes {duration(most.transfer)}{speed}" + (f"; {hint}" if hint else "")
 

@@ -44,7 +44,7 @@ from phantora.wire.shared import (
 Ints = npt.NDArray[np.int64]
 POINTS = 500  # of the timeline
 _COMMUNICATION = ("FSDP::", "nccl:")
-_DDP = "DistributedDataParallel.forward"
+DDP = "DistributedDataParallel.forward"
 _PRODUCTS = ("gemm", "attention", "convolution", "embedding")  # classes of kernels that a model's first layer runs
 MOST_BLOCKS = 2_000  # whose operators are looked up
 MOST_SITES = 8
@@ -237,7 +237,7 @@ def _kinds(rows: MemoryRows, blocks: Blocks, position: int, annotations: Annotat
     kind[inside & ~stays] = _CODE["workspaces"]
     settled = np.isin(kind, [_CODE[c] for c in ("parameters", "gradients", "optimizer")])
     kind[communication & ~settled] = _CODE["communication"]
-    forwards = [s for s in spans if words[s[2]] == _DDP]
+    forwards = [s for s in spans if words[s[2]] == DDP]
     buckets = (
         _buckets(rows, blocks, forwards, begins) if len(forwards) > 1 else _first_bucket(rows, blocks, forwards, words)
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from phantora.trace.analysis.data import CPU_WORK, LOADER, loader_of
 from phantora.trace.analysis.delays import longest_stage, lost_by
-from phantora.trace.analysis.findings import of_time
+from phantora.trace.analysis.findings import no_sync, of_time
 from phantora.trace.analysis.host_waits import CPU, ON_CPU, most_in
 from phantora.trace.analysis.late_hosts import late_host
 from phantora.trace.analysis.late_hosts import sentence as of_host
@@ -168,7 +168,8 @@ def _experiment(report: Report) -> str:
         return f"give the rank that computes longest fewer layers; phantora analyze {log} compares the ranks"
     if cause in ("transfer", "pipeline bubble"):
         links = f"phantora replay {log} --cluster SPEC has the links of another machine; " if _scales(report) else ""
-        return f"{links}phantora sweep tries other layouts of its script"
+        once = no_sync(report, report.details) if cause == "transfer" and report.details is not None else ""
+        return f"{once}{'; ' if once else ''}{links}phantora sweep tries other layouts of its script"
     other = f", phantora replay {log} --gpu B200 has another GPU's" if _scales(report) else ""
     return f"the kernels decide: phantora analyze {log} lists them{other}"
 
