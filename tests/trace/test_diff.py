@@ -24,8 +24,8 @@ from phantora.trace.analysis.report import HostWait
 from phantora.trace.diff.apart import Apart
 from phantora.trace.diff.between import between, sides_of
 from phantora.trace.diff.causes import _with_host, _without_consequences
-from phantora.trace.diff.compare import Cause, Change, Difference, Side
-from phantora.trace.diff.cpu_work import with_cpu_work
+from phantora.trace.diff.compare import Cause, Change, Difference, Side, _of_mean
+from phantora.trace.diff.cpu_work import with_cpu_work, with_loader
 from phantora.trace.diff.inventory import Operation
 from phantora.trace.diff.render import render
 from phantora.trace.diff.traits import products_share_sizes
@@ -472,6 +472,23 @@ def test_work_on_the_cpu_is_no_launch_and_a_setting_has_its_own_effect() -> None
     assert host[0].effect == -1000.0
     setting = [Cause("trials", "cudnn.benchmark on", -2.0)]
     assert _with_host(setting, host) == (setting, host)
+
+
+def test_the_data_loader_takes_its_waits_and_a_slower_host_is_no_faster_code() -> None:
+    a, b = (
+        cast(Side, SimpleNamespace(report=SimpleNamespace(host_waits=[HostWait("DataLoader", time)])))
+        for time in (37e6, 14e6)
+    )
+    data, host = with_loader(a, b, [Cause("host", "", -24e6)])
+    assert data[0].text == "data loading: GPUs wait 23.00 ms less a step for the DataLoader"
+    assert (data[0].effect, host[0].effect) == (-23e6, -1e6)
+    compiled, slower = Cause("compiled", "compiled", -2e6), Cause("host", "host", 3e6)
+    assert [cause.effect for causes in _with_host([compiled], [slower]) for cause in causes] == [-2e6, 3e6]
+
+
+def test_steps_that_vary_with_their_data_differ_within_their_spread() -> None:
+    assert _of_mean([2.0, 32.0] * 8) == pytest.approx(3.87, abs=0.01)  # a mean of 17
+    assert _of_mean([5.0]) == 0.0
 
 
 def _drawn(time: float) -> HostWait:

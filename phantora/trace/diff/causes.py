@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from phantora.trace.diff.changed_work import REST, WORTH_NAMING, changed_work
 from phantora.trace.diff.compare import Cause, Difference, Side
-from phantora.trace.diff.cpu_work import with_cpu_work
+from phantora.trace.diff.cpu_work import with_cpu_work, with_loader
 from phantora.trace.diff.machine import (
     MORE_WORK,
     degraded_links,
@@ -39,6 +39,8 @@ def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
     structure, host, cpu = changed_work(a, b, d), host_causes(a, b, d), list[Cause]()
     if same_host(a, b):
         cpu, host = with_cpu_work(a, b, host)
+        data, host = with_loader(a, b, host)
+        cpu += data
         structure, host = _with_host(structure, host)
     elif d.reality:
         structure, host = _with_reads(structure, host)
@@ -51,12 +53,17 @@ def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
     if not found:
         found = _below_the_limit(structure, network if degraded else [], host, d)
     found = _without_consequences(found, degraded)
-    found.sort(key=lambda cause: (cause.kind not in _ALONE, -abs(cause.effect)))
+    found.sort(key=lambda cause: (not _leads(cause, d), -abs(cause.effect)))
     found = _by_another_gpu(found, d)
     if not found:
         text = "no change of work, durations or waits large enough to name"
         found = [Cause("other", text, d.step.change)]
     return _decisive_first(with_surroundings(found, d), d)
+
+
+def _leads(cause: Cause, d: Difference) -> bool:
+    """It is named before larger causes: other code only where its kernels do not take the opposite time."""
+    return cause.kind in _ALONE and (cause.kind != "compiled" or cause.effect * d.step.change >= 0)
 
 
 def _decisive_first(found: list[Cause], d: Difference) -> list[Cause]:
@@ -139,6 +146,8 @@ def _with_host(structure: list[Cause], host: list[Cause]) -> tuple[list[Cause], 
     if not named:
         return structure, host
     most = max(named, key=lambda cause: (cause.effect * effect > 0, abs(cause.effect)))
+    if most.kind == "compiled" and most.effect * effect < 0:  # faster kernels, and a slower host
+        return structure, [replace(host[0], text=f"{host[0].text} ({most.text})", effect=effect)]
     whole = replace(most, effect=most.effect + effect)
     return [whole if cause is most else cause for cause in structure], []
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from phantora.trace.analysis.memory import DDP
 from phantora.trace.analysis.units import short_name
 from phantora.trace.diff.compare import Cause, Difference, Side, WorkChange
 from phantora.trace.diff.machine import exposed_change, felt
@@ -249,6 +250,12 @@ def _switches(x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_Chan
         yield _Change("reads", f"the host reads values of the GPU {times} (.item() and the like)", ("reads",))
 
 
+def _of_replicas(side: Side) -> bool:
+    """Each rank has the whole model: one rank, or DistributedDataParallel with a group of all ranks only."""
+    ranks = side.report.metadata["world_size"]
+    return ranks == 1 or (side.groups == [ranks] and DDP in side.log.words("name"))
+
+
 def _layout(a: Side, b: Side, x: Traits, y: Traits, precision: bool) -> Iterator[_Change]:
     """Changes of the division of work among ranks; shapes prove nothing if `precision` changed them all."""
     everything = (*_WORK, "comm")
@@ -260,11 +267,13 @@ def _layout(a: Side, b: Side, x: Traits, y: Traits, precision: bool) -> Iterator
     if a.groups != b.groups or ranks[0] != ranks[1]:
         groups = ("/".join(map(str, side.groups)) or "none" for side in (a, b))
         sizes = [f"{own} ({number} rank{'s' * (number > 1)})" for own, number in zip(groups, ranks, strict=True)]
-        split = "parallel" if products[0] == products[1] or x.indices != y.indices else "tensor-parallel"
+        replicas = all(_of_replicas(side) for side in (a, b))
+        split = "parallel" if replicas or products[0] == products[1] or x.indices != y.indices else "tensor-parallel"
         text = f"{split} layout: sizes of the groups that communicate {' -> '.join(sizes)}"
         more = ranks[0] != ranks[1] and all(side.groups in ([], [n]) for side, n in zip((a, b), ranks, strict=True))
         if more and (split == "parallel" or not a.groups + b.groups):
-            text = f"number of ranks {ranks[0]} -> {ranks[1]}"
+            other = "" if products_share_sizes(a, b) else "another model, and "
+            text = f"{other}number of ranks {ranks[0]} -> {ranks[1]}"
         yield _Change("layout", text, (*everything, "kernels") if ranks[0] != ranks[1] else everything)
         return
     batch = x.indices != y.indices and parameters(a) == parameters(b)

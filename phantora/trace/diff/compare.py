@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, ClassVar
@@ -77,8 +79,8 @@ class Cause:
     kind: str
     """gpu, straggler, compiled, layout, precision, model, batch, layers, trained, count, recompute, optimizer,
     clipping, dropout, zeroing, reads, pinned, memory format, trials, schedule, attention, reshard, reduced, buckets,
-    collectives, updates, code, calls, shapes, network, kernels, cpu, host, environment, retries, memory, several, rest
-    or other. ``several``: no cause has half of the change; ``rest``: what brings the sum of the effects to it."""
+    collectives, data, updates, code, calls, shapes, network, kernels, cpu, host, environment, retries, memory, several,
+    rest or other. ``several``: no cause has half of the change; ``rest``: what brings the sum of the effects to it."""
     text: str
     effect: Ns
     """ns per step of device or idle time that it accounts for; with ``rest`` they sum to the change."""
@@ -279,6 +281,7 @@ def compare(a: Side, b: Side) -> Difference:
 _REPEATED = 0.002  # of a step: settled steps of equal work on equal GPUs differ by so much
 _PREDICTED = 0.01  # of a step: by so much those differ that are predicted from few steps
 _FEW = 3  # steady steps
+_LIKELY = 2.0  # standard errors of a mean
 _OWN_PRICES = frozenset(("gpu", "torch", "cost_tables"))
 
 
@@ -299,9 +302,15 @@ def _error(a: Report, b: Report, d: Difference) -> float:
     if _OWN_PRICES & differing:
         return floor + slower.step_time * (slower.error or 0.0) + faster.step_time * (faster.error_above or 0.0)
     changed = sum(abs(change.change) for change in d.times)
+    floor += _LIKELY * math.hypot(*(_of_mean([s.times.time for s in r.steps if not s.note]) for r in (a, b)))
     if "cluster" in differing:
         changed += a.steady.exposed + b.steady.exposed
     return floor + max(x.error or 0.0, y.error or 0.0) * changed
+
+
+def _of_mean(times: list[float]) -> float:
+    """Standard error of the mean of steps, whose times vary with their data: ns."""
+    return statistics.stdev(times) / len(times) ** 0.5 if len(times) > 1 else 0.0
 
 
 def _rates(a: Report, b: Report) -> list[Change]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from phantora.trace.analysis.data import LOADER
 from phantora.trace.analysis.host_waits import CPU
 from phantora.trace.analysis.report import Report
 from phantora.trace.analysis.units import duration
@@ -22,6 +23,16 @@ def with_cpu_work(a: Side, b: Side, host: list[Cause]) -> tuple[list[Cause], lis
     first, *rest = host
     cpu = Cause("cpu", f"{text}{', most' if len(lines) > 1 else ''}{place}", change)
     return [cpu], [_less(first, change), *rest]
+
+
+def with_loader(a: Side, b: Side, host: list[Cause]) -> tuple[list[Cause], list[Cause]]:
+    """The cause "data" if the waits for torch's DataLoader changed, and `host` without its part."""
+    x, y = (sum(wait.time for wait in side.report.host_waits if wait.name == LOADER) for side in (a, b))
+    if x == y or not host:
+        return [], host
+    text = f"data loading: GPUs wait {duration(abs(y - x))} {'less' if y < x else 'more'} a step for the DataLoader"
+    first, *rest = host
+    return [Cause("data", text, y - x)], [_less(first, y - x), *rest]
 
 
 def _less(host: Cause, effect: float) -> Cause:

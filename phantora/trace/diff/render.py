@@ -17,6 +17,7 @@ _SHARES = ("MFU", "HFU")
 _OF_CLUSTER = ("world_size", "ranks_per_host")  # settings that follow from it
 _WHOLE = 0.05  # of the change: an effect that differs from it by less is all of it
 _SMALL = 0.01  # of the change: rows of less are added up
+_SPREAD = 0.01  # of a step: a difference from which on it is said
 _LEAST = 2e-4  # of a step: the same
 _AGREES = 0.005  # relative: a real step that differs by less is the simulated one
 
@@ -39,6 +40,8 @@ def _of_steps(d: Difference) -> str:
         return f"Neither trace has steps. In a second b runs {more} operators than a: {cause}"
     if d.same_work and not d.significant:
         same = f"No difference: {duration(d.step.a)} and {duration(d.step.b)} a step, the same work"
+        if abs(change) > _SPREAD * whole:
+            same += ", within the spread of the steps"
         return f"{same}; {cause}" if d.causes else f"{same}."
     if abs(change) < 1e-4 * whole:
         return f"Same step time ({duration(d.step.b)}): {cause}"
