@@ -276,6 +276,7 @@ select("facts").textContent = [
   report.step_source === "run" ? "no steps" : `steps by ${report.step_source}`, (meta.command || []).join(" "), report.complete || report.failure ? "" : `CUT SHORT: the run was ${report.trailer.error || "killed"}`,
 ].filter(Boolean).join(" · ");
 fill("verdict", ...definitions(data.verdict));
+fill("assumed", ...definitions(data.assumed.map((text) => ["ASSUMED", text])));
 options(select("step"), [["", report.steps.length > 1 ? "steady steps" : "all"], ...report.steps.map((s) => [s.number, `${s.number}: ${duration(s.times.time)}`])]);
 options(select("rank"), [["", "mean over ranks"], ...report.ranks.map((r) => [r.rank, `rank ${r.rank}`])]);
 options(select("class"), [["", "all"], ...classNames.map((name) => [name, name || "none"])]);

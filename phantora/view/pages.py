@@ -19,6 +19,7 @@ from phantora.json_data import encode
 from phantora.outputs import open_output
 from phantora.trace.analysis import summary
 from phantora.trace.analysis.analyze import steps_of_mean
+from phantora.trace.analysis.assumptions import assumed, relevant
 from phantora.trace.analysis.report import CAUSES, Report
 from phantora.trace.analysis.why import answer
 from phantora.trace.diff.compare import SETTINGS, Difference
@@ -47,7 +48,14 @@ def report_page(report: Report, served: dict[str, Any] | None = None) -> str:
     for path in data["details"]["critical_paths"]:
         path["segments"] = len(path["segments"])
     verdict = [*summary.lines(report), ("NEXT", _next(report))]
-    more = {"causes": CAUSES, "verdict": verdict, "mean": sorted(steps_of_mean(report)), "served": served}
+    values = assumed(relevant(report.assumptions, report.headline.step_time, summary.host_effect(report)))
+    more = {
+        "causes": CAUSES,
+        "verdict": verdict,
+        "assumed": values,
+        "mean": sorted(steps_of_mean(report)),
+        "served": served,
+    }
     return assemble("report.html", report.path, {"report": data, **more})
 
 

@@ -17,7 +17,10 @@ from phantora.cli.analyze import filters
 from phantora.cli.view import reading_site, site_of
 from phantora.sweeps.compare_page import write_compare_page
 from phantora.sweeps.page import sweep_page
+from phantora.trace.analysis.analyze import analyze
+from phantora.trace.analysis.assumptions import Assumption
 from phantora.trace.analysis.summary import lines
+from phantora.trace.reader import open_log
 from phantora.view.pages import report_page
 from phantora.view.remembered import remembered
 from phantora.view.server import Server
@@ -246,6 +249,17 @@ def test_one_file(server: Server, browser: Any, tmp_path: Path) -> None:
     assert page.locator("#tile-time").inner_text() == "1.00 ms"
     assert page.locator("#timeline").is_hidden()  # its rows come from the server
     assert complaints == []
+    page.close()
+
+
+def test_assumed_values_are_below_the_verdict(browser: Any, tmp_path: Path) -> None:
+    report = analyze(open_log(small_run().write(tmp_path / "run.arrow")))
+    report.assumptions = [Assumption("nonzero finds 0 in 5000 elements at train.py:12", 1)]
+    (tmp_path / "run.html").write_text(report_page(report))
+    page, complaints = open_page(browser)
+    page.goto((tmp_path / "run.html").as_uri())
+    page.locator("#assumed", has_text="nonzero finds 0 in 5000 elements").wait_for()
+    assert page.locator("#assumed dt").all_inner_texts() == ["ASSUMED"] and not complaints
     page.close()
 
 
