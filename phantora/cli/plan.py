@@ -105,6 +105,12 @@ def plan(target: tuple[str, ...], **options: Any) -> int:
     return 0 if found.enough else 1
 
 
+_BY_STEPS = (
+    "The samples of a step are unknown, so steps are compared. Where each GPU has a batch of its own, N GPUs do N "
+    "times the work in a step."
+)
+
+
 def _print(answer: Offers, rate: str | None, margin: float) -> None:
     from phantora.trace.analysis.summary import counted
     from phantora.trace.analysis.units import size
@@ -147,13 +153,15 @@ def _print(answer: Offers, rate: str | None, margin: float) -> None:
         table.add_row(
             offer.cluster,
             counted(speed, measured.error),
-            f"{linear:.0%}",
+            f"{linear:.0%}" if unit != "steps" else "-",
             f"{measured.mfu:.0%}" if measured.mfu else "-",
             f"{measured.memory / measured.capacity:.0%}",
             days(offer.seconds) if offer.seconds else "-",
             dollars(offer.dollars) if offer.dollars else "-",
         )
     console.print(table)
+    if unit == "steps" and len(found) > 1:
+        console.print(_BY_STEPS, highlight=False)
     if answer.public and any(offer.dollars for offer in found):
         text = f"Cost at {answer.public} per GPU and hour, the median of public on-demand prices; --price gives yours."
         console.print(text, highlight=False)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from phantora.cli import plan
 from phantora.errors import PhantoraError
 from phantora.hardware.prices import rate_of, rental_prices
 from phantora.spec import RunSpec
@@ -130,3 +133,28 @@ def test_costs_of_a_plan_are_of_public_prices_unless_one_is_given(
     found = questions.plan(RunSpec("train.py"), tmp_path, questions.Sizes(gpu="H100", prices=given))
     public = rate_of("H100", rental_prices())
     assert public and (found.public, used) == ((None, [given]) if given else (public, [{"": public.dollars}]))
+
+
+@pytest.mark.parametrize(("unit", "linear"), [("steps", False), ("samples", True)])
+def test_steps_are_not_scaled_by_the_number_of_gpus(
+    unit: str, linear: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each GPU may have a batch of its own, so that fewer steps per GPU are as much work."""
+    tried = [
+        cast(
+            Offer,
+            SimpleNamespace(
+                cluster=f"1x{gpus}xH100",
+                gpus=gpus,
+                rate=rate,
+                unit=unit,
+                seconds=None,
+                dollars=None,
+                row=SimpleNamespace(measured=measured(1)),
+            ),
+        )
+        for gpus, rate in ((1, 100.0), (2, 90.0))
+    ]
+    plan._print(questions.Offers(tried, tried[0]), None, 0.04)
+    printed = capsys.readouterr().out
+    assert ("45%" in printed) == linear and ("steps are compared" in printed) != linear
