@@ -43,9 +43,8 @@ def answer(report: Report) -> list[tuple[str, str]]:
     findings = report.details.findings if report.details is not None else []
     cause = of_time(findings)
     found += [("WHY", cause)] if cause else []
-    if report.growth is not None:
-        return [*found, ("NEXT", f"{keep_less(report.growth)}; phantora analyze {report.path} lists what memory holds")]
-    return [*found, ("NEXT", f"{_place(report)}{_experiment(report)}")]
+    less = f"{keep_less(report.growth)}; " if report.growth is not None else ""
+    return [*found, ("NEXT", f"{less}{_place(report)}{_experiment(report)}")]
 
 
 def _of_failure(report: Report) -> list[tuple[str, str]]:
