@@ -128,7 +128,7 @@ def test_a_rank_that_is_late_by_its_host(tmp_path: Path) -> None:
             run.add(Kind.COLLECTIVE, rank, end, t + STEP, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", launch=t, **made)
             run.add(Kind.ANNOTATION, rank, t, t + STEP, f"ProfilerStep#{step + 1}")
     report = report_of(run, tmp_path)
-    assert "late rank 0 20.5 % (its GPU waits for its host 40.0 %" in dict(lines(report))["HELD UP"]
+    assert "late rank 0 20.5 % (its GPU is host-bound for 40.0 %" in dict(lines(report))["HELD UP"]
     said = dict(answer(report))
     assert "rank 0's GPU waits 400.00 us of a step longer for its host than others'" in said["NEXT"] + said["WHY"]
     assert "clocks" not in said["NEXT"] and "launch less" not in said["NEXT"]

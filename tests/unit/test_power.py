@@ -323,7 +323,7 @@ def test_a_small_kernel_draws_by_its_share_of_the_sms(make: Callable[[int], Benc
 
 
 def test_attention_under_a_mask_holds_the_full_clock_for_a_while() -> None:
-    """cuDNN's causal attention of 16,384 tokens takes 1.17 times its first call's time once the limit of an H200 holds
+    """cuDNN's causal attention of 16,384 tokens takes 1.17 times its first call's time once an H200 is at its limit
     (validation/measurements/2026-11-30-h200/power_mix.jsonl): it began at 1,980 MHz and goes on at 1,710."""
     flops = 4.0 * 16384**2 * 16 * 128
     price = Price((1_723_000,), "attention", "measured", flops=flops, bytes=2.7e8, format="bfloat16", computed=0.5)

@@ -1,10 +1,10 @@
-"""Kernels alone and in turn under the power limit of a GPU.
+"""Kernels alone and mixed under the power limit of a GPU.
 
     python -m validation.probes.power_mix OUT [SECONDS]
 
-Plain torch on one GPU. Lines of OUT: `first` has the us of a kernel after a pause, `alone` and the mixtures the us of each
-kernel over SECONDS (3) of work in turn, behind its first half. `smi` has the clock (MHz) and power (W) that nvidia-smi
-reported meanwhile, medians, if it is there.
+Plain torch on one GPU. Lines of OUT: `first` has the us of three calls of a kernel after a pause; `alone` and `mixture`
+have the us of a call of each kernel, in the second half of SECONDS (3); `smi` has the medians of the clock (MHz) and the
+power (W) that nvidia-smi reported meanwhile, if it is installed.
 """
 
 from __future__ import annotations

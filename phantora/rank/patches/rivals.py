@@ -30,7 +30,7 @@ _LEAST_LOCK_NS = 100_000  # a thread that has the lock for less delays nothing t
 _FREE = 0.1  # CPU time over real time of a thread that never waits for others but for the lock
 _MOST = 0.95  # of a thread that waits for others: what it does for one item is done some time
 _LOCKS = 32  # measured times of the lock whose mean counts
-_DELAYED = 16  # one of so many may be longer because the thread that had the lock waited for a core: it is left out
+_DELAYED = 16  # the longest, and one more of 16, are dropped: the thread with the lock may have waited for a core
 
 
 def monotonic_ns() -> int:

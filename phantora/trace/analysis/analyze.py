@@ -358,7 +358,7 @@ class _Pass:
         return report
 
     def _starting(self, totals: list[StepTimes], steady: Times) -> bool:
-        """No step is without start-up: the first alone, or of two steps the second, if it waits for its host, which may
+        """No step is without start-up: the first alone, or of two steps the second, if it is host-bound, which may
         still build communicators and load modules."""
         second = [step.note for step in totals] == ["start-up", ""] and not self.meta.of_real
         return self.steps.starting or (second and steady.host >= BOUND * steady.time)

@@ -129,7 +129,7 @@ def _grows(report: Report) -> list[str]:
 
 
 def _longer(rank: int, report: Report) -> str:
-    """How much longer a rank's GPU waits for its host than others, or its kernels take than those of the median rank;
+    """How much longer a rank's GPU is host-bound than others, or its kernels take than those of the median rank;
     "" where they do not."""
     if late_by := of_host(report, rank):
         return f"; {late_by}"

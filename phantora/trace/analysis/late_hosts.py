@@ -10,7 +10,7 @@ from phantora.trace.analysis.units import duration
 
 
 def longer_wait(report: Report, rank: int) -> float:
-    """ns of a step that the GPU of `rank` waits for its host longer than that of the median other rank. 0 where this is
+    """ns of a step that the GPU of `rank` is host-bound longer than that of the median other rank. 0 where this is
     a small share of a step, or less than its kernels take longer."""
     waits = {one.rank: _host(one) for one in report.ranks}
     others = [time for other, time in waits.items() if other != rank]

@@ -522,7 +522,7 @@ def _made_at(block: MemoryBlock, width: int) -> str:
 
 
 def _out_of_memory(report: Report, console: Console) -> bool:
-    """A run that did not fit begins with it; what the memory holds has a section of its own. False of one that did."""
+    """A run that did not fit begins with it; memory has a section of its own. False of a run that did."""
     fit = report.details.fit if report.details is not None else None
     if fit is None or fit.fits:
         return False

@@ -410,7 +410,7 @@ class Growth:
 
     @property
     def far(self) -> bool:
-        """The GPU is full so many iterations later that the run does not show whether memory grows until then."""
+        """The GPU is full only after iterations for which the run does not show that memory goes on growing."""
         return self.full > _FAR * self.seen
 
 
@@ -520,7 +520,7 @@ class Headline:
     lowest: Ns
     highest: Ns
     steps: int
-    """Number of steady steps; 0 if all have start-up: a single one, or of two the second, if it waits for its host."""
+    """Number of steady steps; 0 if all have start-up: a single one, or of two the second, if it is host-bound."""
     mean: Ns
     """Mean of all steps but those of start-up, compilation, tuning and settling: with evaluations, checkpoints and the
     rollouts between updates."""

@@ -353,7 +353,7 @@ def _because(delay: Delay, report: Report) -> str:
     if delay.gain is not None:
         parts.append(f"without its factor the step takes {_share(delay.gain, whole)} less")
     elif delay.rank is not None and (longer := longer_wait(report, delay.rank)):
-        parts.append(f"its GPU waits for its host {_share(longer, whole)} of the step longer")
+        parts.append(f"its GPU is host-bound for {_share(longer, whole)} of the step longer")
     elif delay.slower > delay.time:
         parts.append(f"its kernels take {_share(delay.slower, whole)} of the step longer")
     if delay.cause == "host" and delay.time >= BOUND * whole:

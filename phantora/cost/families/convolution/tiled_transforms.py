@@ -33,7 +33,7 @@ BANDWIDTH = 4.8e12  # bytes a second of the H200
 PEAK_SHARE, RAMP = 0.84, 8.7  # of products of complex matrices, by the inner dimension that takes half of it
 WIDE_ROWS, WIDE_COLUMNS = 32, 64  # images and channels above which tiles of products have 64 rows or columns
 MEMORY_SHARE = 0.69  # 3.3 TB/s, where one image meets many filters
-KEPT_REACH = 2.0  # times what L2 serves alike to all SMs: bytes of planes that stay in it from tile to tile
+KEPT_REACH = 2.0  # times what L2 serves to all SMs: bytes of planes that stay in it from tile to tile
 DEVIATION = 0.12  # of the logarithm, of the 45 measured gradients
 
 # Of the choice. Coordinates are logarithms: of the time over that of other kernels at a constant speed, and of
