@@ -339,6 +339,7 @@ void attach_allocator() {
         emit_memory(device, allocators[device], PH_MEM_SEGMENT_ALLOC, reserved, 0);
     }
     cca::attachAllocatorTraceTracker(on_trace);
+    cca::attachOutOfMemoryObserver([](int64_t, size_t, size_t, size_t) { allocation_failed(); });  // without its lock
     ph_mapping_by(on_mapping);
   } catch (const std::exception &) {
     // Another allocator backend (cudaMallocAsync, a pluggable one) reports no events.

@@ -10,9 +10,10 @@
 namespace tracer {
 
 // Reads the program's objects after `step` steps of optimizers; `grows`: memory grows from step to step, or every few.
-// Returns whether it does so again after the next step.
+// Returns whether it does so again after the next step. A step of NO_ROOM: an allocation fails.
 using Read = int (*)(int64_t step, int grows);
 static std::atomic<Read> read_by{nullptr};
+constexpr int64_t NO_ROOM = -1;
 
 constexpr int64_t GROWTH = 1 << 20;  // bytes, from which on memory grows
 constexpr size_t TIMES = 3;          // in a row that it does
@@ -46,6 +47,20 @@ static bool grew(int64_t allocated) {
   return false;
 }
 
+static bool read(Read ask, int64_t step, bool grows) {
+  Thread &thread = this_thread();
+  ++thread.silent;  // what reads is not the program
+  ph_cover_frames(1);
+  bool again = ask(step, grows) != 0;
+  ph_cover_frames(-1);
+  --thread.silent;
+  return again;
+}
+
+void allocation_failed() {
+  if (Read ask = read_by) read(ask, NO_ROOM, true);
+}
+
 void optimizer_stepped() {
   static std::atomic<bool> again{true};
   Read ask = read_by;
@@ -58,13 +73,7 @@ void optimizer_stepped() {
     grows = grew(allocated_bytes()) && !step_levels.told;
     step_levels.told |= grows;
   }
-  if (!grows && !again) return;
-  Thread &thread = this_thread();
-  ++thread.silent;  // what reads is not the program
-  ph_cover_frames(1);
-  again = ask(step, grows) != 0;
-  ph_cover_frames(-1);
-  --thread.silent;
+  if (grows || again) again = read(ask, step, grows);
 }
 
 void emit_workspaces() {

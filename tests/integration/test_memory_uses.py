@@ -188,6 +188,31 @@ def test_outputs_kept_with_graphs_of_their_own_need_no_checkpoints(tmp_path: Pat
     assert not apart or "no_grad" in found.details.fit.remedy
 
 
+ROWS = "import torch\nrows = [torch.zeros(1 << 24, device='cuda') for _ in range(90)]\n"
+WEIGHTS = (
+    "import torch\nws = [torch.zeros(4096, 4096, device='cuda', requires_grad=True) for _ in range(9)]\nx = ws[0]\n"
+)
+PRODUCTS = "while True:\n    x = x @ ws[0]\n"
+LAYERS_TOO_MANY = (
+    "import torch\ntorch.nn.Sequential(*[torch.nn.Linear(4096, 4096, device='cuda') for _ in range(90)])\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [(ROWS, "data"), (WEIGHTS + PRODUCTS, "activations"), (LINEARS, "parameters")],
+    ids=["rows", "weights by hand", "layers"],
+)
+def test_tensors_without_a_module_or_an_optimizer_are_no_parameters(tmp_path: Path, text: str, most: str) -> None:
+    """The error lets go of a list that is being made: what it had is known all the same."""
+    found = report(tmp_path, text, "--gpu-memory", "3", check=False)
+    assert found.details is not None and found.details.fit is not None
+    used, remedy = found.details.memory[0].by_category, found.details.fit.remedy
+    assert max(used, key=lambda name: used[name]) == most
+    assert ("parameters" in used) == (most == "parameters") == ("FSDP" in remedy)
+    assert most != "data" or "data (2.44 GiB, most at train.py:2)" in remedy, remedy
+
+
 INSIDE_A_LAYER = """
 from torch.utils.checkpoint import checkpoint
 layer = nn.Sequential(nn.Linear(2048, 65536, bias=False), nn.GELU(), nn.Linear(65536, 2048)).cuda()

@@ -85,7 +85,8 @@ def _kept(name: str, value: Any, file: str, function: str) -> Kept | None:
         return Kept(_place(name, file, function), frozenset(blocks(value, 1)), _nodes([value]))
     if not isinstance(value, _CONTAINERS):
         return None
-    held = [tensor for _, tensor in tensors_in(value, _DEPTH)]
+    found = (tensor for _, tensor in tensors_in(value, _DEPTH))
+    held = [tensor for tensor in found if not (tensor.is_leaf and tensor.requires_grad)]  # weights are none
     if len(held) < _FEWEST_KEPT:
         return None
     addresses = frozenset(address for tensor in held for address in blocks(tensor, KEPT_LEAST))

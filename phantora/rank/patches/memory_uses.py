@@ -1,8 +1,8 @@
 """What the program has its blocks of GPU memory for: parameters, an optimizer's state, buffers, and what it keeps.
 
 It follows from the objects of Python: ``nn.Parameter``, groups and state of optimizers, buffers of modules. After an
-optimizer's first step, and where memory runs out, each of their blocks gets a row in the log. Where memory grows from
-step to step the containers of the script do, too, with the line that fills them (``stub/tracer/uses.cpp``).
+optimizer's first step, and where an allocation fails, each of their blocks gets a row in the log. Where memory grows
+from step to step the containers of the script do, too, with the line that fills them (``stub/tracer/uses.cpp``).
 """
 
 from __future__ import annotations
@@ -54,7 +54,11 @@ def failed_allocation() -> str:
 
 
 def note_uses(error: BaseException) -> None:
-    """Notes the uses of the blocks at an error for want of memory: of what the script's frames hold, too."""
+    """Notes the uses of the blocks at an error for want of memory, if no failed allocation of torch has shown them."""
+    from torch import OutOfMemoryError
+
+    if isinstance(error, OutOfMemoryError) and any(uses.failures for uses in _installed):
+        return
     traceback, frames = error.__traceback__, []
     while traceback is not None:
         frames.append(traceback.tb_frame)
@@ -71,9 +75,16 @@ class _Uses:
         self.failed = library.phantora_failed_allocation
         self.failed.argtypes, self.failed.restype = [], ctypes.c_char_p
         self._noted: set[tuple[int, str]] = set()
+        self.failures = 0
+        """Number of failed allocations at which the objects were read."""
         self.callback = _Read(self._look)
 
     def _look(self, step: int, grows: int) -> int:
+        if step < 0:  # an allocation fails: what the error lets go of is still there
+            with suppress(Exception):  # objects of a program may raise anything where they are looked at
+                self.note([f for top in sys._current_frames().values() for f in _frames(top)], failed=True)
+                self.failures += 1
+            return 0
         optimizers = self.note(_frames(sys._getframe()) if grows else ())
         return step < _MOST_STEPS and any(not optimizer.state for optimizer in optimizers)
 
@@ -83,6 +94,8 @@ class _Uses:
         from torch import _C
 
         objects = gc.get_objects()
+        if failed:
+            self._noted.clear()  # a block of the same address may be another one
         with _C.DisableTorchFunctionSubclass():
             found, optimizers = _uses(objects)
             for address in sorted(found):

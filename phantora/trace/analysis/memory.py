@@ -216,7 +216,8 @@ def _kinds(rows: MemoryRows, blocks: Blocks, position: int, annotations: Annotat
         kind[communication] = _CODE["communication"]
         kind[start < first_product] = _CODE["other"]
         kept = end > end_of_work(rows)
-        kind[~backward & (start < first_product) & kept] = _CODE["parameters"]
+        older = "parameters" if first_product < NEVER else "data"  # no model ran
+        kind[~backward & (start < first_product) & kept] = _CODE[older]
         kind[backward & kept] = _CODE["gradients"]
         return kind
     begins = np.array([s[0] for s in optimizers], np.int64)
@@ -263,6 +264,8 @@ def _apply_uses(
         kind[passing] = _CODE["activations"]  # gradients of activations, on their way
     own = used & (code >= 0) & ~((code == _CODE[GRADIENTS]) & (kind == _CODE["communication"]))
     kind[own] = code[own]
+    passing = np.array([word in (NO_GRADIENTS, EVALUATED) for word in words] + [False])[blocks.use]
+    kind[used & passing & (blocks.start < first_product)] = _CODE["data"]  # no pass has begun
     kept = own & (code == _CODE["kept"])
     if not bool(kept.any()):
         return

@@ -116,6 +116,7 @@ _REMEDIES = {
 
 
 _TRY = ": try "
+_KEEP_DATA = "the data on the CPU (`.cpu()`), with a copy of what a step needs on the GPU, or a smaller type"
 
 
 def without_split(remedy: str) -> str:
@@ -141,6 +142,8 @@ def keep_less(growth: Growth) -> str:
 def _keep_less(place: str) -> str:
     if place.endswith(GRAPH):
         return "keep what has no graph (`.detach()`, `.item()`), or run under `torch.no_grad()`"
+    if ":" not in place:  # no line adds to it
+        return "keep it on the CPU (`.cpu()`) and copy what a step needs, or take a smaller type"
     return "keep it on the CPU (`.cpu()`), or only what is needed of it (`.item()`)"
 
 
@@ -183,6 +186,10 @@ def _remedy(memory: MemoryReport, outside: int) -> str:
     known = {name: taken for name, taken in memory.by_category.items() if name in _REMEDIES}
     if checkpoints := memory.by_category.get(CHECKPOINTS, 0):
         known["activations"] = known.get("activations", 0) + checkpoints
+    data = memory.by_category.get("data", 0)
+    if data > max(known.values(), default=0):
+        site = next((f", most at {b.site}" for b in memory.largest if b.category == "data" and b.site), "")
+        return f"the largest part is data ({size(data)}{site}), no parameter of a model{_TRY}{_KEEP_DATA}"
     if not known or sum(known.values()) < 0.5 * memory.peak_allocated:
         return "a smaller part of what is allocated before the model runs (phantora analyze lists the largest blocks)"
     most = max(known, key=lambda name: (known[name], name))
