@@ -189,13 +189,9 @@ def test_outputs_kept_with_graphs_of_their_own_need_no_checkpoints(tmp_path: Pat
 
 
 ROWS = "import torch\nrows = [torch.zeros(1 << 24, device='cuda') for _ in range(90)]\n"
-WEIGHTS = (
-    "import torch\nws = [torch.zeros(4096, 4096, device='cuda', requires_grad=True) for _ in range(9)]\nx = ws[0]\n"
-)
-PRODUCTS = "while True:\n    x = x @ ws[0]\n"
-LAYERS_TOO_MANY = (
-    "import torch\ntorch.nn.Sequential(*[torch.nn.Linear(4096, 4096, device='cuda') for _ in range(90)])\n"
-)
+WEIGHTS = "import torch\nws = [torch.zeros(4096, 4096, device='cuda', requires_grad=True) for _ in range(9)]\n"
+PRODUCTS = "x = ws[0]\nwhile True:\n    x = x @ ws[0]\n"
+LINEARS = "import torch\ntorch.nn.Sequential(*[torch.nn.Linear(4096, 4096, device='cuda') for _ in range(90)])\n"
 
 
 @pytest.mark.parametrize(
