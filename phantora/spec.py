@@ -254,6 +254,8 @@ class RankSpec(_Json):
     """GPUs that a rank sees: its host's, or, of several hosts, those that the job has there."""
     python_ns: float = 0.0
     """Time of a call of ``phantora.python_probe.python`` on the simulated host, ns."""
+    cores: int = 0
+    """Logical CPUs of the simulated host; 0: those of this machine."""
     session: str = ""
     """Path of the run's shared memory."""
     stubs: str = ""

@@ -24,6 +24,7 @@ HOST_FORMS = "a built-in name or NAME:FACTOR, a .toml file, or a multiplier of d
 GIVEN_SPREAD = (0.7, 1.5)
 FACTORS = (0.1, 20.0)
 SHORTEST_PACE_NS = 1e5
+MOST_CORES = 4096
 GPU_TABLE = "gpu"
 """The part of a calibration file that is not the host (``hardware/calibration.py``)."""
 
@@ -80,6 +81,7 @@ def _from_file(path: Path) -> HostProfile:
         if base == DEFAULT_HOST and table.get("measured") is True:
             base = REFERENCE_HOST  # `phantora profile host` up to 0.2 gave the reference host this name
         table["api_ns"] = _based(load_host(base), table, place)
+        table.setdefault("cores_per_gpu", load_host(base).cores_per_gpu)
         if table.get("measured") is not True:
             table.setdefault("rank_spread", load_host(base).rank_spread)
     elif table.get("measured") is True and isinstance(table.get("api_ns"), dict):
@@ -95,6 +97,8 @@ def _from_file(path: Path) -> HostProfile:
         raise PhantoraError(f"{place / 'factor'} must be a number between {FACTORS[0]:g} and {FACTORS[1]:g}")
     if not 0 <= profile.rank_spread < 1:
         raise PhantoraError(f"{place / 'rank_spread'} must be a number from 0 to below 1")
+    if not 1 <= profile.cores_per_gpu <= MOST_CORES:
+        raise PhantoraError(f"{place / 'cores_per_gpu'} must be a number from 1 to {MOST_CORES:,}")
     for key, value in asdict(profile.jitter).items():
         least = SHORTEST_PACE_NS if key == "lasts_ns" else 0
         if not least <= value < 1e12:
@@ -127,6 +131,7 @@ def to_toml(host: HostProfile) -> str:
         f"spread = [{host.spread[0]}, {host.spread[1]}]",
         f"measured = {str(host.measured).lower()}",
         f"rank_spread = {host.rank_spread}",
+        f"cores_per_gpu = {host.cores_per_gpu}",
         "",
         "[api_ns]",
         *(f"{name} = {ns}" for name, ns in own.items()),

@@ -312,6 +312,9 @@ class HostProfile:
     """Standard deviation of the logarithm of the ranks' host times on one machine, for the same work. Processors of a
     VM are threads of cores that others use. In five programs of 4 ranks next to 4 H200 the slowest rank took 1.16 to
     1.42 times the mean. Steps of 18 runs there took 1.16 times as long as at the mean pace (docs/virtual-time.md)."""
+    cores_per_gpu: int = 16
+    """Logical CPUs of the host for each of its GPUs: what scripts see as ``os.cpu_count()``. VMs with one, two and four
+    GPUs had 16, 32 and 64."""
 
     jitter: HostJitter = HostJitter()
 

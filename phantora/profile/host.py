@@ -181,7 +181,12 @@ def profile_of(name: str, stubbed: Probe, real: Probe | None, least: tuple[float
         sources=tuple(sources),
         probe_ns=rows,
         measured=True,
+        cores_per_gpu=_cores_per_gpu(real.machine) if real is not None else HostProfile.cores_per_gpu,
     )
+
+
+def _cores_per_gpu(machine: Mapping[str, Any]) -> int:
+    return max(1, int(machine["cores"]) // int(machine["gpus"])) if "gpus" in machine else HostProfile.cores_per_gpu
 
 
 def _in_steps(api: str) -> float:

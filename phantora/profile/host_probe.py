@@ -286,6 +286,7 @@ def machine() -> dict[str, object]:
         "torch": torch.__version__,
         "python": sys.version.split()[0],
         "gpu": torch.cuda.get_device_name(),
+        "gpus": torch.cuda.device_count(),
     }
 
 

@@ -85,6 +85,7 @@ def prepare(spec: RunSpec) -> Prepared:
             moe_routing=parse_routing(spec.ranks.moe_routing).spec,
             assume=parse_assumptions(spec.ranks.assume),
             python_ns=data.python_ns(cluster.host),
+            cores=cluster.host.cores_per_gpu * cluster.gpus_per_host,
             threads=_threads(os.environ.get("OMP_NUM_THREADS", "")),
             per_gpu=spec.kind != COMMAND,
             devices=min(here, cluster.gpus_per_host) if hosts > 1 else cluster.gpus_per_host,

@@ -35,6 +35,7 @@ DRIVER = "triton.backends.nvidia.driver"
 INDUCTOR = "torch._inductor.runtime.benchmarking"
 HEURISTICS, CHOICES = "torch._inductor.runtime.triton_heuristics", "torch._inductor.select_algorithm"
 DYNAMO = "torch._dynamo.callback"
+_cores_here = os.sched_getaffinity  # of this machine, which a patch takes the place of
 ESTIMATES = 5  # runs by which Triton and Inductor first learn how long one takes
 _benches = 0  # that are under way
 _ahead: dict[int, tuple[Any, Any]] = {}
@@ -278,7 +279,7 @@ def compile_ahead(kernels: Sequence[Any]) -> None:
             with suppress(Exception):
                 _ahead[id(form)] = form, kernel._precompile_config(form)
 
-    waiting = [start_excluded(work) for _ in range(min(len(left), len(os.sched_getaffinity(0))))]
+    waiting = [start_excluded(work) for _ in range(min(len(left), len(_cores_here(0))))]
     for done in waiting:
         done()
 

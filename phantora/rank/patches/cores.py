@@ -1,0 +1,70 @@
+"""The number of CPUs that a script sees: the simulated host's (``cores_per_gpu`` of the host model).
+
+Scripts start ``os.cpu_count()`` workers, or share its cores among ranks. Threads of torch's own operators stay as many
+as this machine has.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+from phantora.rank.importhook import on_import
+from phantora.rank.patch import Patch, Rank, When
+from phantora.spec import rank_spec
+
+
+class Cores:
+    """`count` CPUs, numbered from 0, of which this process may use those that the script sets."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._usable = set(range(count))
+        self._get, self._set = os.sched_getaffinity, os.sched_setaffinity
+
+    def count(self) -> int:
+        """``os.cpu_count()``."""
+        return self._count
+
+    def usable(self) -> int:
+        """``os.process_cpu_count()``."""
+        return len(self._usable)
+
+    def affinity(self, pid: int, /) -> set[int]:
+        """``os.sched_getaffinity()``; of another process, what this machine gives it."""
+        return set(self._usable) if pid in (0, os.getpid()) else self._get(pid)
+
+    def set_affinity(self, pid: int, mask: Iterable[int], /) -> None:
+        """``os.sched_setaffinity()``. This process stays on this machine's CPUs."""
+        if pid not in (0, os.getpid()):
+            return self._set(pid, mask)
+        wanted = {cpu for cpu in mask if 0 <= cpu < self._count}
+        if not wanted:
+            raise OSError(22, os.strerror(22))  # as the kernel does
+        self._usable = wanted
+
+    def psutil(self, module: ModuleType) -> None:
+        """``psutil.cpu_count()``, without the physical cores."""
+        physical = module.cpu_count
+
+        def cpu_count(logical: bool = True) -> Any:
+            return self._count if logical else physical(logical=False)
+
+        module.cpu_count = cpu_count  # type: ignore[attr-defined]
+
+
+def install(_: Rank) -> None:
+    """Replaces Python's functions, if a simulated host is known."""
+    if not (count := rank_spec().cores):
+        return
+    cores = Cores(count)
+    os.cpu_count = cores.count
+    if hasattr(os, "process_cpu_count"):
+        os.process_cpu_count = cores.usable
+    os.sched_getaffinity, os.sched_setaffinity = cores.affinity, cores.set_affinity
+    on_import(("psutil",), cores.psutil)
+
+
+PATCH = Patch("cores", When.AFTER_TORCH, install)

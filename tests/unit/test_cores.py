@@ -1,0 +1,32 @@
+"""The CPUs that a script sees are those of the simulated host."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from phantora.errors import PhantoraError
+from phantora.hardware import load_host
+from phantora.rank.patches.cores import Cores
+
+
+def test_a_process_uses_the_cores_that_it_chose() -> None:
+    cores = Cores(64)
+    assert cores.count() == cores.usable() == 64 and cores.affinity(0) == set(range(64))
+    cores.set_affinity(0, [40, 41, 99])
+    assert cores.affinity(os.getpid()) == {40, 41} and cores.count() == 64
+    with pytest.raises(OSError, match="Invalid argument"):
+        cores.set_affinity(0, [64])
+
+
+def test_a_host_file_has_the_cores_of_its_base_or_its_own(tmp_path: Path) -> None:
+    assert load_host("default:2").cores_per_gpu == 16 and load_host("grace").cores_per_gpu == 36
+    file = tmp_path / "mine.toml"
+    for line, cores in (("", 28), ("cores_per_gpu = 8\n", 8)):
+        (path := tmp_path / f"{cores}.toml").write_text(f'name = "mine"\nbase = "xeon-8480"\n{line}')
+        assert load_host(str(path)).cores_per_gpu == cores
+    file.write_text('name = "mine"\nbase = "grace"\ncores_per_gpu = 0\n')
+    with pytest.raises(PhantoraError, match="cores_per_gpu must be a number from 1"):
+        load_host(str(file))
