@@ -326,8 +326,8 @@ class OutputSpec(_Json):
     _: KW_ONLY
     force: bool = option(
         False,
-        "Replace the log that -o names even if the run fails. By default a failed run keeps that log, and its own is "
-        "NAME.partial.arrow.",
+        "Replace the log that -o names even if the run fails. By default a failed run keeps the log of one that did "
+        "not fail, and its own is NAME.partial.arrow.",
         _OUTPUT,
         commands=(TRACE, REPLAY),
     )

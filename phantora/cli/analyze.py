@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from phantora.cli.opening import log_of
+from phantora.cli.opening import log_of, note_newer
 from phantora.cli.options import price_option
 from phantora.cli.progress import progress
 from phantora.cli.selection import marked_options
@@ -111,6 +111,7 @@ def report_of(path: str, chosen: Filters) -> Report:
     from phantora.trace.analysis.analyze import analyze as analyze_log
     from phantora.view.remembered import remember
 
+    note_newer([path])
     log = log_of(path)
     with progress(f"reading {path}") as reported:
         found = analyze_log(log, chosen, progress=reported)

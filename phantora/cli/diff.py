@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from phantora.cli.analyze import filters
-from phantora.cli.opening import log_of
+from phantora.cli.opening import log_of, note_newer
 from phantora.cli.progress import progress
 from phantora.cli.selection import marked_options
 from phantora.cli.terminal import report_console
@@ -79,6 +79,7 @@ def diff(
         return 0
     limit = parse_limit(fail_above) if fail_above else None
     chosen = filters(ranks, steps, None)
+    note_newer(logs)
     opened = [log_of(path) for path in logs]
     if len(opened) > 2 and (html_path or timeline):
         raise PhantoraError("--html and --timeline show two runs; give two logs")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from phantora.cli.progress import progress
@@ -24,6 +27,44 @@ def log_of(path: str) -> Log:
         log.shown = path
         return log
     return open_log(path)
+
+
+def note_newer(paths: Sequence[str]) -> None:
+    """A line for each log of which a later run has left another one, with the name that a failed run or one without -o
+    chooses."""
+    from phantora.trace.locking import is_being_written
+
+    given = {os.path.realpath(path) for path in paths}
+    for path in paths:
+        newest = _newest(Path(path))
+        if newest is not None and os.path.realpath(newest) not in given:
+            state = "a run writes" if is_being_written(str(newest)) else "a later run wrote"
+            print(f"phantora: note: this is {path}; {state} {newest}", file=sys.stderr)
+
+
+def _newest(path: Path) -> Path | None:
+    """The newest log next to `path` of a later run of the same script: ``run.partial.arrow``, ``run-2.arrow``."""
+    from phantora.errors import PhantoraError
+    from phantora.trace.reader import is_log, open_log
+
+    if path.suffix != ".arrow" or not path.is_file():
+        return None
+    later = re.compile(re.escape(path.stem) + r"(-[1-9]\d*)?(\.partial)?\.arrow")
+    try:
+        found = [(o.stat().st_mtime_ns, o) for o in path.parent.iterdir() if o != path and later.fullmatch(o.name)]
+        for made, other in sorted(found, reverse=True):
+            if made <= path.stat().st_mtime_ns:
+                return None
+            own = other.name == f"{path.stem}.partial.arrow"  # else the name may be a user's choice
+            if is_log(other) and (own or _script(open_log(other)) == _script(open_log(path))):
+                return other
+    except (OSError, PhantoraError):  # a hint: what is wrong with `path` is told by its reader
+        return None
+    return None
+
+
+def _script(log: Log) -> list[str]:
+    return [os.path.basename(word) for word in log.metadata.command if word.endswith(".py")][:1]
 
 
 def _imported(path: str) -> str:

@@ -56,11 +56,12 @@ def replay(run: Path, **options: Any) -> None:
     A replay takes seconds. Kernels, sizes, collectives and host times between waits are those of the recording
     (docs/replay.md).
     """
-    from phantora.cli.opening import log_of
+    from phantora.cli.opening import log_of, note_newer
     from phantora.runs.replay import ReplaySpec
     from phantora.runs.replay import replay as simulate
 
     chosen = run_spec(REPLAY, (), options)
+    note_newer([str(run)])
     spec = ReplaySpec(
         log=Path(log_of(str(run)).path),
         cluster=options["cluster"],

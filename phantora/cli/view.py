@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from phantora.cli.analyze import filters
-from phantora.cli.opening import log_of
+from phantora.cli.opening import log_of, note_newer
 from phantora.cli.selection import marked_options
 from phantora.errors import PhantoraError
 
@@ -127,6 +127,7 @@ def reading_site(log: str, other: str | None, chosen: Filters) -> Site:
     from phantora.view.site import Reading, Site
 
     paths = [log] if other is None else [log, other]
+    note_newer(paths)
     logs = {name: log_of(path) for name, path in zip("ab", paths, strict=False)}
     return Site(chosen=chosen, reading=Reading(logs, lambda reading: _read(reading, chosen)))
 

@@ -37,9 +37,10 @@ def why(files: tuple[str, ...], as_json: bool) -> None:
 
     Files are read without unpickling objects.
     """
-    from phantora.cli.opening import log_of
+    from phantora.cli.opening import log_of, note_newer
     from phantora.dumps.why import why as answer
 
+    note_newer(files)
     print_answer(answer(files, log_of), as_json)
 
 

@@ -22,7 +22,7 @@ ARROW = ".arrow"
 class Outputs:
     """`log` is where the event log belongs, `written` where it is written while the run goes on.
 
-    They differ where `log` exists: a run that fails or is killed does not replace the log of one that
+    They differ where `log` exists: a run that fails replaces the log of one that failed, too, but not of one that
     succeeded.
     """
 
@@ -71,7 +71,7 @@ class Outputs:
         if not rows:
             self.discard()
             return None
-        if not self.replaces or not (succeeded or self.force):
+        if not self.replaces or not (succeeded or self.force or _has_failed(self.log)):
             return self.written
         self.written.replace(self.log)
         return self.log
@@ -118,6 +118,17 @@ def output_paths(output: str) -> tuple[Path, Path | None]:
     for file in filter(None, (path, timeline)):
         _check_writable(file)
     return path, timeline
+
+
+def _has_failed(log: Path) -> bool:
+    """True for the log of a run that failed or was killed."""
+    from phantora.trace.reader import open_log
+
+    try:
+        earlier = open_log(log)
+    except PhantoraError:  # another file, or one that this version does not read
+        return False
+    return not earlier.complete or bool(earlier.trailer.get("status"))
 
 
 def _check_writable(path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from phantora.cli.opening import note_newer
 from phantora.errors import PhantoraError
 from phantora.runs.outputs import Outputs
 from phantora.trace import schema, writer
@@ -321,6 +322,23 @@ def test_one_run_writes_a_log_at_a_time(tmp_path: Path) -> None:
                 attempt()
     LogWriter(path, METADATA, Tables()).close({})
     assert Outputs.at(str(path)).written.name == "a.partial.arrow"
+
+
+def test_a_log_of_a_failed_run_is_replaced_and_a_later_one_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ends(status: int) -> Path | None:
+        outputs = Outputs.at(str(path))
+        LogWriter(outputs.written, METADATA, Tables()).close({"status": status})
+        return outputs.settle(status == 0, rows=1)
+
+    path, partial = tmp_path / "a.arrow", tmp_path / "a.partial.arrow"
+    assert ends(1) == path and ends(1) == path and ends(0) == path
+    note_newer([str(path)])
+    assert ends(1) == partial and path.exists() and not capsys.readouterr().err
+    note_newer([str(path)])
+    assert capsys.readouterr().err == f"phantora: note: this is {path}; a later run wrote {partial}\n"
+    assert ends(0) == path and not partial.exists()
 
 
 def test_a_log_that_was_deleted_meanwhile_is_told(tmp_path: Path) -> None:
