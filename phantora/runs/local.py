@@ -278,7 +278,7 @@ class _Run:
             if stats.uncounted:
                 more["uncounted_cpu_ns"] = stats.uncounted
             if stats.loader:
-                more["loader"] = stats.loader
+                more |= {"loader": stats.loader, "data_hosts": (fastest, 1.0, slowest)}
         if outcome.printed_mfu is not None:
             more["printed_mfu"] = outcome.printed_mfu
         if report.status == 0 and self.setup.spec.output.recording and simulation.log is not None:

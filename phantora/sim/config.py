@@ -35,7 +35,7 @@ class Stats:
     host_pinned: int
     cpu_seconds: float
     data: tuple[int, int, int] = (0, 0, 0)
-    """``data_cpu``, ``data_counted`` and ``data_apart`` of the first rank (``wire.layout.Control``)."""
+    """``data_cpu``, ``data_counted`` and ``data_apart`` of the rank that decides (``wire.layout.Control``)."""
     loader: dict[str, int] = field(default_factory=dict)
     """As :meth:`phantora.wire.session.Session.loader`."""
     uncounted: int = 0

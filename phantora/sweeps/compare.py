@@ -28,8 +28,8 @@ from phantora.sweeps.questions import OnResult, report_nothing
 from phantora.sweeps.result import Measured
 from phantora.sweeps.run import Request, run_sweep
 from phantora.sweeps.space import CLUSTER, Space, Spelling
-from phantora.trace.analysis.data import LOADER
 from phantora.trace.analysis.fit import MARGIN
+from phantora.trace.analysis.loader import LOADER
 from phantora.trace.analysis.summary import WIDE, narrower
 from phantora.units import GIB
 

@@ -16,9 +16,9 @@ from phantora.fold.mesh import from_dict
 from phantora.spec import REMEDIED, WORST_BATCH
 from phantora.sweeps.result import Measured
 from phantora.trace.analysis.analyze import analyze
-from phantora.trace.analysis.data import LOADER
 from phantora.trace.analysis.findings import of_time
 from phantora.trace.analysis.fit import Fit
+from phantora.trace.analysis.loader import LOADER
 from phantora.trace.analysis.memory_fit import grows, keep_less
 from phantora.trace.analysis.report import Report
 from phantora.trace.analysis.spread import longer_with

@@ -22,7 +22,17 @@ from phantora.wire import layout
 _SYS_FUTEX = 202  # x86-64
 _FUTEX_WAKE = 1
 _PAGE = 4096
-_SLOW_LOADER = 1.5  # times the median other rank's time of a batch: then a rank's loader decides
+_SLOW = 1.5  # times the median other rank's time: then a rank decides for all
+
+
+def _of_ranks(times: Mapping[int, float]) -> tuple[int, bool]:
+    """The rank whose time stands for the run, and whether it is the slowest by far. Otherwise it is the first with a
+    time: such times are measured, and the largest of many is one of noise."""
+    slowest = max(times, key=lambda rank: times[rank])
+    others = [time for rank, time in times.items() if rank != slowest]
+    if others and times[slowest] > _SLOW * float(np.median(others)):
+        return slowest, True
+    return next((rank for rank, time in times.items() if time), slowest), False
 
 
 def _round_up(size: int) -> int:
@@ -75,28 +85,33 @@ class Session:
         return f"/proc/{os.getpid()}/fd/{self.fd}"
 
     def data(self) -> tuple[int, int, int]:
-        """Times of the data that the first rank's program loads, ns."""
-        cpu, counted, apart = (int(self.control[name][0]) for name in ("data_cpu", "data_counted", "data_apart"))
+        """Times of the data that the program of a rank loads, ns: ``data_cpu`` and so on. It is the rank that waits
+        longest for a batch, as :func:`_of_ranks`."""
+        names = ("data_cpu", "data_counted", "data_apart")
+        found = {rank: tuple(int(self.control[name][rank]) for name in names) for rank in self.real}
+        needed = {
+            rank: (cpu if counted < 0 else apart + cpu - counted) / apart
+            for rank, (cpu, counted, apart) in found.items()
+            if apart
+        }
+        cpu, counted, apart = found[_of_ranks(needed)[0]] if needed else (0, -1, 0)
         return cpu, counted, apart
 
     def loader(self) -> dict[str, int]:
-        """``data_batch`` and so on of the DataLoader that decides; empty without batches. It is the first rank's, or
-        that of ``rank``, whose loader is the slowest by far."""
-        made = {
-            rank: self.control["data_batch"][rank] / max(1, self.control["data_workers"][rank]) for rank in self.real
-        }
-        slowest = max(made, key=lambda rank: made[rank])
-        others = [time for rank, time in made.items() if rank != slowest]
-        slow = bool(others) and made[slowest] > _SLOW_LOADER * float(np.median(others))
+        """``data_batch`` and so on of the DataLoader that decides; empty without batches. ``rank`` if it is the
+        slowest by far."""
         names = ("batch", "used", "workers", "starts")
-        found = {name: int(self.control[f"data_{name}"][slowest if slow else 0]) for name in names}
-        if not found["batch"]:
+        found = {rank: {name: int(self.control[f"data_{name}"][rank]) for name in names} for rank in self.real}
+        made = {rank: own["batch"] / max(1, own["workers"]) for rank, own in found.items()}
+        if not any(made.values()):
             return {}
-        return found | ({"rank": slowest} if slow else {})
+        rank, slow = _of_ranks(made)
+        return found[rank] | ({"rank": rank} if slow else {})
 
     def uncounted(self) -> int:
-        """ns of this machine's CPU for a step of the first rank's script that no model has."""
-        return int(self.control["cpu_uncounted"][0])
+        """ns of this machine's CPU for a step of the script that no model has, of a rank as :func:`_of_ranks`."""
+        own = {rank: int(self.control["cpu_uncounted"][rank]) for rank in self.real}
+        return own[_of_ranks(own)[0]]
 
     def host_memory(self) -> tuple[int, int]:
         """Most bytes of a host's memory that its ranks had, and the pinned ones among them. Ranks that are no

@@ -20,11 +20,16 @@ from phantora.hardware import load_host
 from phantora.python_probe import python
 from phantora.rank.patches.loading import Cost, Fetched, Loading, Pace, Workers, parse
 from phantora.runs.data import python_ns, slowdown
-from phantora.trace.analysis.data import DataTime, Loader, data_of, data_time
+from phantora.trace.analysis.data import DataTime, data_of, data_time
+from phantora.trace.analysis.iterations import Mark
+from phantora.trace.analysis.loader import Loader
+from phantora.trace.analysis.prefetched import PREFETCHED, prefetched
+from phantora.trace.analysis.steps import Steps
 from phantora.trace.analysis.uncertainty import Bar
 from phantora.wire.layout import Api
 from tests.support.clock import Clock
 
+STEPS = Steps(source="optimizer", of_rank={})
 MS = 1_000_000
 
 
@@ -227,12 +232,36 @@ def test_data_that_do_not_count_make_a_step_longer() -> None:
     assert slowdown((1, -1, 10**9)) == 1.0
     assert slowdown((5 * 10**9, -1, 10**9), 1.5) == 7.5, "on a slower host"
     bar = Bar(0.1, 0.2, "gemm, measured")
-    assert data_time({"data_slowdown": 1.15}, 1e6, bar, "optimizer") == DataTime(0.0, bar)
-    assert data_time({"data_slowdown": 2.0}, 1e6, bar, "optimizer") == DataTime(0.0, Bar(0.1, 1.0, "data"))
-    found = data_time({"data_fastest": 2.0, "data_step": 4.0, "data_slowdown": 6.0}, 1e6, bar, "optimizer")
+    assert data_time({"data_slowdown": 1.15}, 1e6, bar, STEPS) == DataTime(0.0, bar)
+    assert data_time({"data_slowdown": 2.0}, 1e6, bar, STEPS) == DataTime(0.0, Bar(0.1, 1.0, "data"))
+    found = data_time({"data_fastest": 2.0, "data_step": 4.0, "data_slowdown": 6.0}, 1e6, bar, STEPS)
     assert found == DataTime(3e6, Bar(0.5, 0.5, "data"))
     replayed = data_of({"data_fastest": 2.0, "data_step": 4.0, "data_slowdown": 6.0}, 1e6, 0.5)  # half of the host time
-    assert data_time(replayed, 0.5e6, bar, "optimizer") == DataTime(1.5e6, Bar(0.5, 0.5, "data"))
+    assert data_time(replayed, 0.5e6, bar, STEPS) == DataTime(1.5e6, Bar(0.5, 0.5, "data"))
+
+
+def test_a_run_that_ends_before_it_waits_has_the_time_of_its_batches() -> None:
+    loader = {"batch": 80e6, "used": 2e6, "workers": 8, "starts": 1}
+    trailer = {"data_step": 1.0, "loader": loader, "data_hosts": (0.5, 1.0, 1.5)}
+    bar = Bar(0.1, 0.2, "gemm, measured")
+    assert data_time(trailer, 2e6, bar, STEPS) == DataTime(8e6, Bar(0.5, 0.5, "data"))
+    assert data_time(trailer, 2e6, bar, replace(STEPS, waiting=True)) == DataTime(0.0, bar), "its steps have the waits"
+    assert data_time(trailer | {"loader": loader | {"workers": 0}}, 2e6, bar, STEPS) == DataTime(0.0, bar)
+
+
+def test_steps_stand_for_the_run_from_one_wait_for_workers_to_another() -> None:
+    """Two workers take 40 ms for a batch; steps of 2 ms find 4 batches ready, then one of two steps waits."""
+    waits = (100, 0, 0, 0, 0, 20, 0, 36, 0, 36, 0)
+    marks, steps, now = [], [], 0
+    for number, wait in enumerate(waits, 1):
+        marks.append(Mark(now, now + wait * MS, "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", 0))
+        steps.append((number, now, now + (wait + 2) * MS - 1))
+        now += (wait + 2) * MS
+    loader = Loader(batch=40 * MS, used=2 * MS, workers=2, starts=1)
+    found = prefetched(loader, {0: steps}, {0: marks})
+    assert found == dict.fromkeys((2, 3, 4, 5, 6, 11), PREFETCHED)
+    assert prefetched(loader, {0: steps[:7]}, {0: marks}) is None, "one wait tells no round"
+    assert prefetched(replace(loader, workers=40), {0: steps}, {0: marks}) is None
 
 
 def test_measured_batches_take_the_time_of_the_simulated_host() -> None:
@@ -271,7 +300,6 @@ def test_every_epoch_has_a_loader_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
         loading._made_here(SimpleNamespace(dataset="images"), clock.time, 7 * MS, 7 * MS)
         clock.advance(MS)
     assert "the script takes 7 ms" in loading.notes()[0]
-    loading.report()
     loading.facts()
     assert times == [(7 * MS, 0, MS)] and facts == [(7 * MS, MS, 0, 0)]
 

@@ -400,15 +400,16 @@ class Loading:
         return [*decided, *(note for note in notes if note is not None)]
 
     def report(self) -> None:
-        """Prints the notes, and gives the most used loader's times for the range of the step. In the first rank."""
+        """Prints the notes. In the first rank."""
         for note in self.notes():
             tell(note)
+
+    def facts(self) -> None:
+        """Gives the most used loader's times for the range of the step, and facts about the loader that decides, or is
+        most used. In every rank."""
         for times in list(self._uncounted().values())[:1]:
             counted = -1 if times.counted is None else int(times.counted)
             self._runtime.data(int(times.there), counted, int(times.apart))
-
-    def facts(self) -> None:
-        """Gives facts about the loader that decides, or is most used. In every rank."""
         known = [(of, seen) for of, seen in self._seen.items() if seen.used_ns]
         if known:
             (_, workers), seen = max(known, key=lambda one: (one[1].decides, sum(one[1].apart_ns)))

@@ -47,7 +47,7 @@ def note(spent: float, takes: float) -> str | None:
 
 
 def install(rank: Rank) -> None:
-    """Prints the note when the process ends, in the first rank."""
+    """Prints the note when the process ends, in the first rank, and gives the time of each rank."""
     library = rank.runtime
 
     def report() -> None:
@@ -56,10 +56,11 @@ def install(rank: Rank) -> None:
         count = library.ph_unmodelled_steps(ctypes.byref(pairs))
         spent, takes = spent_and_taken([(pairs[2 * i], pairs[2 * i + 1]) for i in range(count)])
         if (text := note(spent, takes)) is not None:
-            tell(text)
+            if library.ph_rank() == 0:
+                tell(text)
             library.ph_uncounted(ctypes.c_int64(round(spent)))
 
-    report_at_end(library, report)
+    report_at_end(library, report, every=True)
 
 
 PATCH = Patch("unmodelled CPU time", When.IN_RANK, install)

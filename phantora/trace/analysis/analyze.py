@@ -300,7 +300,7 @@ class _Pass:
             steady = _settled(self.log, steady, peak)
         hosts = self._hosts(steady)
         simulated, host_time = steady, self._host_time()
-        data = data_time(self.log.trailer, steady.time, self._bar(steady, host_time, hosts), self.steps.source)
+        data = data_time(self.log.trailer, steady.time, self._bar(steady, host_time, hosts), self.steps)
         steady = data.added(steady)
         _set_mfu(steady, peak)
         exposure = self._exposure(steady)

@@ -30,7 +30,7 @@ Mask = npt.NDArray[np.bool_]
 
 _PROFILER = re.compile(r"ProfilerStep\s*#\s*(\d+)")
 _ZERO_GRAD = "Optimizer.zero_grad"
-_DATALOADER = "enumerate(DataLoader)#"
+DATALOADER = "enumerate(DataLoader)#"
 # Annotations of libraries, which mark parts of an iteration; the others are the user's own.
 _PARTS = ("nccl", "FSDP::", "autograd::", "c10d::", MODULE)
 _LIBRARIES = ("Optimizer.", "ProfilerStep", "enumerate(", "phantora: ", CUDNN_PLAN, *_PARTS)
@@ -115,7 +115,7 @@ def by_profiler(marks: Marks) -> Iterations | None:
 
 def by_dataloader(marks: Marks) -> Iterations | None:
     """Iterations from batch to batch; None if a rank has none."""
-    return _complete("dataloader", _from_beginnings(_chosen(marks, _DATALOADER), "batch"))
+    return _complete("dataloader", _from_beginnings(_chosen(marks, DATALOADER), "batch"))
 
 
 def by_annotation(marks: Marks, name: str) -> Iterations | None:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from phantora.trace.analysis.faults import FAULT
+from phantora.trace.analysis.prefetched import PREFETCHED
 from phantora.trace.analysis.settled_steps import SETTLING
 
 Floats = npt.NDArray[np.float64]
@@ -29,7 +30,7 @@ WAITS = "waits"
 """The note of a step that takes longer with the same work."""
 RECURRING = "recurring waits"
 """The note of such steps if some wait until the run's end, but few."""
-ONCE = ("start-up", "recompile", "autotuning", WAITS, SETTLING, FAULT)
+ONCE = ("start-up", "recompile", "autotuning", WAITS, SETTLING, FAULT, PREFETCHED)
 """Notes of steps that a longer run would not have more of."""
 
 

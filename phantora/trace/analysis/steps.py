@@ -30,7 +30,9 @@ from phantora.trace.analysis.iterations import (
     read_marks,
     repeated_annotations,
 )
+from phantora.trace.analysis.loader import loader_of
 from phantora.trace.analysis.outlier_steps import MORE_WORK, WAITS, Content, notes, recurring_waits, work_rises
+from phantora.trace.analysis.prefetched import prefetched
 from phantora.trace.analysis.repetition import by_repetition
 from phantora.trace.analysis.settled_steps import SETTLING, Settled, settle
 from phantora.trace.reader import Log
@@ -253,7 +255,12 @@ def _steps(log: Log, iterations: Iterations, marks: Marks) -> Steps | None:
         **_compiling(found, marks),
     }
     noted |= {number: why for number, why in special.items() if noted.get(number, WAITS) in (WAITS, MORE_WORK)}
-    noted, waiting = recurring_waits(noted, sorted({number for own in timed.values() for number, _ in own}))
+    hosts = {rank: [(step.number, *step.host) for step in own] for rank, own in found.items()}
+    ready = prefetched(loader_of(log.trailer), hosts, marks)
+    if ready is None:
+        noted, waiting = recurring_waits(noted, sorted({number for own in timed.values() for number, _ in own}))
+    else:  # steps wait for the DataLoader all the time
+        noted, waiting = ready | {number: why for number, why in noted.items() if why != WAITS}, True
     settled = Settled({}) if work_rises(contents) else _settle(log, iterations.source, found, noted)
     noted |= settled.notes
     of_rank = {rank: [replace(s, note=noted.get(s.number, "")) for s in own] for rank, own in found.items()}

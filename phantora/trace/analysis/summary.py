@@ -10,7 +10,7 @@ from math import ceil, log10
 from typing import Any
 
 from phantora.trace.analysis.communicators import ranges
-from phantora.trace.analysis.data import CPU_WORK, DATA, LOADER, loader_of
+from phantora.trace.analysis.data import CPU_WORK, DATA
 from phantora.trace.analysis.delays import longest_stage
 from phantora.trace.analysis.faults import sentence as of_fault
 from phantora.trace.analysis.fit import Fit
@@ -18,6 +18,7 @@ from phantora.trace.analysis.garbage import sentence as collected
 from phantora.trace.analysis.host_memory import host_memory
 from phantora.trace.analysis.host_waits import BOUND, cpu_shares, most_in
 from phantora.trace.analysis.late_hosts import longer_wait
+from phantora.trace.analysis.loader import LOADER, loader_of
 from phantora.trace.analysis.memory_fit import grows, keep_less
 from phantora.trace.analysis.mfu import RECOMPUTED_LAYERS, differing, peak_name, slow_format
 from phantora.trace.analysis.outlier_steps import ONCE
@@ -219,7 +220,7 @@ def wide_range(report: Report) -> str:
         return ""
     if h.without_data is not None:
         least, most = (rounded((1 + share) * h.step_time, _SPREAD) for share in (-(h.error or 0), h.error_above or 0))
-        return f"{least} to {most} by the host; rows have no time of data, which --data-loading measured simulates"
+        return f"{least} to {most} by the host; rows do not wait for data: --data-loading measured and more steps do"
     if h.widest == CPU_WORK:
         return f"up to {_longest(h)}: {narrower(h.widest)}"
     return f"{error_bar(h.error or 0.0, h.error_above or 0.0)}: {narrower(h.widest)}"

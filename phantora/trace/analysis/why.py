@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from phantora.trace.analysis.data import CPU_WORK, LOADER, loader_of
+from phantora.trace.analysis.data import CPU_WORK
 from phantora.trace.analysis.delays import longest_stage, lost_by
 from phantora.trace.analysis.findings import no_sync, of_time
 from phantora.trace.analysis.host_waits import CPU, ON_CPU, most_in
 from phantora.trace.analysis.late_hosts import late_host
 from phantora.trace.analysis.late_hosts import sentence as of_host
+from phantora.trace.analysis.loader import LOADER, loader_of
 from phantora.trace.analysis.memory_fit import keep_less
 from phantora.trace.analysis.report import Delay, Report
 from phantora.trace.analysis.slower_ranks import times_the_work

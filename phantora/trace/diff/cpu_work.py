@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from phantora.trace.analysis.data import LOADER
 from phantora.trace.analysis.host_waits import CPU
+from phantora.trace.analysis.loader import LOADER
 from phantora.trace.analysis.report import Report
 from phantora.trace.analysis.units import duration
 from phantora.trace.diff.compare import Cause, Side
