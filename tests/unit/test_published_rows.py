@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from validation.published import nvidia_products
 from validation.published.bridge import Journal, step_seconds
 from validation.published.bridge_rows import Run, expressed
 
@@ -112,3 +115,16 @@ def test_under_megatron_fsdp_the_same_part_of_the_layers_is_offloaded_in_both_ru
     assert narrow.command(8, 1)[-2:] == ("--cpu-offloading-num-layers", "2")
     assert wide.command(16, 1)[-2:] == ("--cpu-offloading-num-layers", "6")
     assert ("--fp8-param-gather" in narrow.words, "--fp8-param-gather" in wide.words) == (True, False)
+
+
+def test_published_products_are_written_only_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Path] = []
+    monkeypatch.setattr(nvidia_products, "products", lambda *_: {})
+    monkeypatch.setattr(nvidia_products, "only", lambda *_: tmp_path / "gemm.parquet")
+    monkeypatch.setattr(nvidia_products, "attention_factors", lambda *_: {})
+    monkeypatch.setattr(nvidia_products, "write", lambda path, *_: written.append(path))
+    words = ["nvidia_products", str(tmp_path), "--gpu", "gb300"]
+    for further, names in ([], []), (["--write"], ["gb300.parquet"]):
+        monkeypatch.setattr("sys.argv", [*words, *further])
+        nvidia_products.main()
+        assert [path.name for path in written] == names

@@ -1,7 +1,8 @@
-"""Write the tables of published products: python -m validation.published.nvidia_products AICONFIGURATOR
+"""Tables of published products, and their errors: python -m validation.published.nvidia_products AICONFIGURATOR
 
 AICONFIGURATOR is a folder of measurements from github.com/ai-dynamo/aiconfigurator (Apache-2.0), one folder per GPU
-with files KIND_FRAMEWORK_VERSION_FILE. The tables go to ``phantora/cost/data/published``.
+with files KIND_FRAMEWORK_VERSION_FILE. It prints the errors of products that are left out. Only with ``--write`` the
+tables go to ``phantora/cost/data/published``.
 
 How the times were taken (collector/trtllm/collect_gemm.py there): replays of a CUDA graph of linear layers, whose
 weights rotate over as many copies as exceed L2, and whose input stays. So weights come from memory and the input from
@@ -132,10 +133,11 @@ def write(path: Path, head: Head, found: dict[str, Products]) -> None:
 
 
 def main() -> None:
-    """Writes a file and prints a line for each GPU and format."""
+    """Prints a line for each GPU and format; writes files only with ``--write``."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--gpu", choices=FOLDERS, help="only this one's")
+    parser.add_argument("--write", action="store_true", help="replace the tables that Phantora reads")
     args = parser.parse_args()
     print(f"{'GPU':<14}{'format':<10}{'products':>9}  left out: rows (median, 90 %)  weights (median, 90 %)")
     for folder, gpu_name in FOLDERS.items():
@@ -148,6 +150,8 @@ def main() -> None:
             errors[name] = round(float(max(p90 for _, p90 in figures)), 3)
             shown = "".join(f"{median:>14.1%}{p90:>8.1%}    " for median, p90 in figures)
             print(f"{gpu_name:<14}{name:<10}{len(p.ns):>9}  {shown}", flush=True)
+        if not args.write:
+            continue
         gpu = load_gpu(gpu_name)
         file = only(args.folder / folder, "gemm_trtllm_*")
         about = {"gpu": gpu.product, "source": SOURCE.format(file=f"{folder}/{file.name}")}
