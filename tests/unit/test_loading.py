@@ -18,7 +18,7 @@ from phantora import python_probe
 from phantora.errors import PhantoraError
 from phantora.hardware import load_host
 from phantora.python_probe import python
-from phantora.rank.patches.loading import Cost, Fetched, Loading, Pace, Workers, parse
+from phantora.rank.patches.loading import Cost, Fetched, Loading, Pace, Timed, Workers, parse
 from phantora.runs.data import python_ns, slowdown
 from phantora.trace.analysis.data import DataTime, data_of, data_time
 from phantora.trace.analysis.iterations import Mark
@@ -127,6 +127,29 @@ def test_batches_count_where_the_script_waits_for_them(cpu: int, last: int) -> N
         this._process_data(Fetched(number, cpu * MS, cpu * MS), number % 2)
         clock.advance(MS if number < 11 else 0)
     assert clock.time == last * MS and bool(loading.notes()) == (cpu == 20)
+
+
+@pytest.mark.parametrize("text", ["auto", "measured", "measured:9"])
+def test_waits_of_workers_are_as_long_on_any_host(text: str) -> None:
+    """Two workers wait 20 ms for each of twelve batches, and a step takes 1 ms."""
+    clock = Clock()
+    loading, iterator = _changed(parse(text), clock)
+    this = iterator()
+    for number in range(12):
+        this._process_data(Fetched(number, 1, 1, 20 * MS), number % 2)
+        clock.advance(MS if number < 11 else 0)
+    assert clock.time // MS == 121
+    assert all("and 20 ms of waits" in note for note in loading.notes())
+
+
+def test_a_wait_is_what_is_no_work() -> None:
+    timed = Timed()
+    time.sleep(0.05)
+    assert sum(timed.end()) >= 50 * MS
+    assert timed.end()[1] >= 45 * MS
+    timed = Timed()
+    sum(range(1000))  # no wait, however long the machine takes for it
+    assert timed.end()[1] < 5 * MS
 
 
 def test_an_epoch_begins_anew() -> None:

@@ -3,6 +3,7 @@
 What a dataset does (decode, augment, tokenize) runs for real, in worker processes or in the script itself. None of it
 is a CUDA call, so the modelled host clock knows only its Python frames, and only without workers. Here each batch gets
 a time, given or measured. In virtual time it is there no earlier than the worker that makes it could have made it.
+A worker's waits (sleeps, disks, other processes) belong to the time of its batch.
 ``auto`` measures all loaders, and counts the time of those that are slower than the script takes their batches. What
 is counted differs from run to run, so it is not counted where it decides nothing. ``free`` only prints a note.
 Each worker process takes the script the time of its start.
@@ -12,10 +13,12 @@ It runs in a rank. The terminal's process calls :func:`parse` alone, to check th
 
 from __future__ import annotations
 
+import os
+import resource
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -40,6 +43,7 @@ _SAMPLES = 512  # batches of a loader that are looked at for the note
 _NOTED = 1.1  # a step that would be longer by more than this is worth one
 _PROBED = 0.04  # CPU time of the calls that tell how fast this process runs, as a share of that of its batches
 _WARM = 2  # calls before these, as where a host's own time of a call is measured: the first takes 3 times as long
+_NAMED = 0.1  # of a batch: waits below it are not named
 _KEPT = 0.9  # weight of a batch, and of the calls next to it, at the next one
 
 
@@ -54,9 +58,9 @@ class Cost:
     paced: bool = False
     """CPU time on the simulated host, and not on this machine."""
 
-    def of(self, here: float, there: float) -> int:
-        """Nanoseconds of a batch that took `here` ns of CPU, and takes `there` on the simulated host."""
-        return self.ns or int((there if self.paced else here) * self.factor)
+    def of(self, here: float, there: float, waited: float = 0) -> int:
+        """Nanoseconds of a batch that took `here` ns of CPU, takes `there` on the simulated host, and `waited`."""
+        return self.ns or int((there if self.paced else here) * self.factor + waited * bool(self.factor))
 
     @property
     def counts(self) -> bool:
@@ -125,12 +129,14 @@ class Fetched:
     """On this machine."""
     there_ns: int
     """On the simulated host."""
+    waited_ns: int = 0
+    """Time in which its worker waited: as on any host."""
 
     def pin_memory(self, device: Any = None) -> Fetched:
         """Called by torch's pinning thread for data of a class of its own."""
         from torch.utils.data._utils.pin_memory import pin_memory
 
-        return Fetched(pin_memory(self.data, device), self.cpu_ns, self.there_ns)  # type: ignore[no-untyped-call]
+        return Fetched(pin_memory(self.data, device), self.cpu_ns, self.there_ns, self.waited_ns)  # type: ignore[no-untyped-call]
 
 
 @dataclass(kw_only=True)
@@ -139,6 +145,7 @@ class Seen:
 
     cpu_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     there_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
+    waited_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     """As :class:`Fetched`."""
     apart_ns: deque[int] = field(default_factory=lambda: deque(maxlen=_SAMPLES))
     """Virtual time from one batch to the next."""
@@ -170,7 +177,9 @@ class Seen:
             return None
         cpu, there, apart = (_median(times) for times in (self.cpu_ns, self.there_ns, self.apart_ns))
         counted = None if workers else _median(self.charged_ns)
-        return Uncounted(cpu / max(1, workers), there / max(1, workers), counted, apart)
+        waited = _median(self.waited_ns) if self.waited_ns else 0
+        own, made, waits = (time / max(1, workers) for time in (cpu, there + waited, waited))
+        return Uncounted(own, made, counted, apart, waits)
 
 
 @dataclass(frozen=True)
@@ -180,20 +189,18 @@ class Uncounted:
     cpu: float
     """CPU time of a batch on this machine, over the number of workers."""
     there: float
-    """CPU time of a batch on the simulated host, over the number of workers."""
+    """Time of a batch on the simulated host with the waits of its worker, over the number of workers."""
     counted: float | None
     """What the clock counts of it; None for workers, which make it meanwhile."""
     apart: float
     """Virtual time from one batch to the next."""
+    waited: float = 0.0
+    """The waits of its worker, over the number of workers."""
 
     @property
     def needed(self) -> float:
         """Time from one batch to the next on the simulated host."""
-        return self.needed_with(self.there)
-
-    def needed_with(self, made: float) -> float:
-        """Time from one batch to the next if one takes `made` ns of CPU, over the number of workers."""
-        return made if self.counted is None else self.apart + made - self.counted
+        return self.there if self.counted is None else self.apart + self.there - self.counted
 
 
 @dataclass(kw_only=True)
@@ -238,7 +245,7 @@ class Loading:
         if not self._cost.decides:
             return self._cost.counts
         if not seen.decides and (times := seen.uncounted(workers)) is not None:
-            seen.decides = times.needed_with(self._cost.of(times.cpu, times.there)) > _NOTED * times.apart
+            seen.decides = times.needed > _NOTED * times.apart
         return seen.decides
 
     def meet(self, module: ModuleType) -> None:
@@ -256,14 +263,14 @@ class Loading:
     def _time_fetches(self, fetcher: Any) -> None:
         fetch = fetcher.fetch
 
-        def timed(this: Any, index: Any) -> Any:
+        def timed_fetch(this: Any, index: Any) -> Any:
             from torch.utils.data import get_worker_info
 
             if get_worker_info() is not None:
-                before = time.process_time_ns()
+                timed = Timed()
                 data = fetch(this, index)
-                taken = time.process_time_ns() - before
-                return Fetched(data, taken, self._pace.scaled(taken))
+                taken, waited = timed.end()
+                return Fetched(data, taken, self._pace.scaled(taken), waited)
             if not self._runtime.is_virtual() or not self._runtime.moves_clock():
                 return fetch(this, index)
             self._exclude(True)
@@ -277,7 +284,7 @@ class Loading:
             excluded(lambda: self._made_here(this, began, spent, self._pace.scaled(spent)))
             return data
 
-        fetcher.fetch = timed
+        fetcher.fetch = timed_fetch
 
     def _made_here(self, fetcher: Any, began: int, cpu_ns: int, there_ns: int) -> None:
         """The script itself made a batch: what the clock did not count of it is added."""
@@ -346,7 +353,7 @@ class Loading:
         counts = self._counts(seen, number)
         if counts:
             self._pinned(iterator, batch.data)
-        ready = workers.delivers(worker, self._cost.of(batch.cpu_ns, batch.there_ns))
+        ready = workers.delivers(worker, self._cost.of(batch.cpu_ns, batch.there_ns, batch.waited_ns))
         now = asked = self._runtime.now()
         counts = self._begins(seen, workers, number, max(0, ready - now), now) or counts
         if counts and ready > now:
@@ -355,6 +362,7 @@ class Loading:
         if workers.last is not None:
             seen.cpu_ns.append(batch.cpu_ns)
             seen.there_ns.append(batch.there_ns)
+            seen.waited_ns.append(batch.waited_ns)
             seen.apart_ns.append(now - workers.last)
             seen.used_ns.append(asked - workers.last)
         workers.last = now
@@ -413,10 +421,37 @@ class Loading:
         known = [(of, seen) for of, seen in self._seen.items() if seen.used_ns]
         if known:
             (_, workers), seen = max(known, key=lambda one: (one[1].decides, sum(one[1].apart_ns)))
-            batch = self._cost.of(_median(seen.cpu_ns), _median(seen.there_ns)) or _median(seen.there_ns)
+            there, waited = _median(seen.there_ns), _median(seen.waited_ns) if workers else 0
+            batch = self._cost.of(_median(seen.cpu_ns), there, waited) or there + waited
             if not workers:  # that sleeps or waits takes more than CPU time
                 batch = max(batch, _median(seen.charged_ns))
             self._runtime.loader(batch, _median(seen.used_ns), workers, seen.starts)
+
+
+class Timed:
+    """CPU time and waits of this process, from the making of the object to :meth:`end`. A wait is what is neither CPU
+    time nor time in which a thread of it could run and no CPU was free; 0 where this thread never gave its CPU up."""
+
+    def __init__(self) -> None:
+        self._began = self._now()
+
+    def _now(self) -> tuple[int, int, int, int]:
+        switches = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        return time.process_time_ns(), time.monotonic_ns(), _held_up(), switches
+
+    def end(self) -> tuple[int, int]:
+        """CPU time and waits, ns."""
+        cpu, wall, held_up, gave_up = (now - then for now, then in zip(self._now(), self._began, strict=True))
+        return cpu, max(0, wall - cpu - held_up) if gave_up else 0
+
+
+def _held_up() -> int:
+    """Time (ns) in which threads of this process could run and no CPU was free."""
+    found = 0
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(OSError), open(f"/proc/self/task/{thread}/schedstat", "rb") as file:  # a thread may have ended
+            found += int(file.read().split()[1])
+    return found
 
 
 def _loader(iterator: Any) -> tuple[str, int]:
@@ -458,19 +493,23 @@ def _note(dataset: str, workers: int, times: Uncounted) -> str | None:
     if times.needed <= times.apart * _NOTED:
         return None
     who = "the script" if not workers else f"one of {workers} workers" if workers > 1 else "the worker"
+    cpu, waited = (time * max(1, workers) / 1e6 for time in (times.cpu, times.waited))
+    waits = f" and waits {waited:.3g} ms" if times.waited > _NAMED * times.there else ""
     return (
-        f"{who} takes {times.cpu * max(1, workers) / 1e6:.3g} ms of this machine's CPU for a batch of {dataset}, which "
-        f"is not counted: the simulated script takes one every {times.apart / 1e6:.3g} ms, its host "
-        f"makes one every {times.needed / 1e6:.3g} ms; {OPTION} measured counts it"
+        f"{who} takes {cpu:.3g} ms of this machine's CPU for a batch of {dataset}{waits}, which is not counted: "
+        f"the simulated script takes one every {times.apart / 1e6:.3g} ms, its host makes one every "
+        f"{times.needed / 1e6:.3g} ms; {OPTION} measured counts it"
     )
 
 
 def _decided(cost: Cost, dataset: str, workers: int, seen: Seen) -> str:
     cpu, there = _median(seen.cpu_ns), _median(seen.there_ns)
+    waited = _median(seen.waited_ns) if seen.waited_ns else 0
+    waits = f" and {waited / 1e6:.3g} ms of waits" if waited > _NAMED * (there + waited) else ""
     who = "the script" if not workers else f"one of {workers} workers" if workers > 1 else "the worker"
     return (
-        f"the step waits for its data: {who} takes {cost.of(cpu, there) / 1e6:.3g} ms for a batch of {dataset} "
-        f"({cpu / 1e6:.3g} ms of this machine's CPU, which differ from run to run); {OPTION} free leaves it out"
+        f"the step waits for its data: {who} takes {cost.of(cpu, there, waited) / 1e6:.3g} ms for a batch of {dataset} "
+        f"({cpu / 1e6:.3g} ms of this machine's CPU{waits}, which differ from run to run); {OPTION} free leaves it out"
     )
 
 
