@@ -1,5 +1,6 @@
 #include "tracer/operands.h"
 
+#include "tracer/signatures.h"
 #include "tracer/tensors.h"
 
 namespace tracer {
@@ -34,9 +35,10 @@ void note_operand(Frame &f, const void *data, size_t bytes, bool changed) {
 
 void touch_operands(Frame &f, Values outputs, ph_record &end) {
   if (f.op) {
-    size_t place = 0;
+    size_t place = 0, twice = is_square(f) ? f.op->squares + 1 : SIZE_MAX;
     for (const IValue &v : f.args) {
       const Argument &argument = f.op->arguments[place++];
+      if (place - 1 == twice) continue;
       each_tensor(v, [&](const Tensor &t) { add(f, t, argument.mutated, argument.out, false); });
     }
     size_t inputs = f.operands.size(), count = std::min(outputs.size(), f.op->returns_view.size());

@@ -124,6 +124,8 @@ static Operator *describe(const c10::OperatorHandle &handle) {
   op->empties = op->text == "aten::empty.memory_format";
   op->allocates = op->empties || op->text == "aten::empty_strided";
   op->lifts = op->name == "aten::lift_fresh";
+  if (is_one_of(op->text, {"aten::mul.Tensor", "aten::mul_.Tensor"})) op->squares = 0;
+  if (is_one_of(op->text, {"aten::addcmul", "aten::addcmul_", "aten::_foreach_addcmul_.Scalar"})) op->squares = 1;
   op->joins = op->text == "aten::cat";
   op->tokens = tokens_of(*op);
   // found_inf: an infinity seen earlier stays, and zeros are finite.

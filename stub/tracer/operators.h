@@ -61,6 +61,7 @@ struct Operator {
   bool joins = false;  // puts the tensors of its first argument side by side
   bool allocates = false;  // memory that it does not write
   bool empties = false;  // aten::empty, the begin of torch.tensor() of a list
+  size_t squares = SIZE_MAX;  // the product of this argument and the next is of one tensor where both are (x * x)
   bool lifts = false;  // lift_fresh: the end of torch.tensor()
   bool ends_scaled = false;  // a step with scaled gradients
   const struct IndexRule *indices = nullptr;  // what its kernel asserts of them (bounds.h)

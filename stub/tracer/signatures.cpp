@@ -250,6 +250,25 @@ static void write_value(std::string &out, const IValue &v, Role role) {
   }
 }
 
+static bool is_one(const Tensor &a, const Tensor &b) {
+  if (a.is_same(b)) return true;
+  return a.defined() && b.defined() && on_device(a) && on_device(b) && has_sizes(a) && has_sizes(b) &&
+         bytes_of(a) == bytes_of(b) && a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
+         a.strides() == b.strides();
+}
+
+bool is_square(const Frame &f) {
+  if (C10_LIKELY(!f.op || f.op->squares == SIZE_MAX) || f.op->squares + 1 >= f.args.size()) return false;
+  const IValue &a = f.args[f.op->squares], &b = f.args[f.op->squares + 1];
+  if (a.isTensor() && b.isTensor()) return is_one(a.toTensor(), b.toTensor());
+  if (!a.isTensorList() || !b.isTensorList()) return false;
+  c10::ArrayRef<IValue> one = a.toListRef(), other = b.toListRef();
+  if (one.empty() || one.size() != other.size()) return false;
+  for (size_t i = 0; i < one.size(); ++i)
+    if (!is_one(one[i].toTensor(), other[i].toTensor())) return false;
+  return true;
+}
+
 static std::string signature_text(const Frame &f, const c10::ArrayRef<IValue> *outputs = nullptr) {
   std::string out = "{\"op\":";
   write_string(out, f.op->text);
@@ -259,6 +278,7 @@ static std::string signature_text(const Frame &f, const c10::ArrayRef<IValue> *o
     write_value(out, f.args[i], f.op->arguments[i].role);
   }
   out += f.backward ? "],\"bwd\":true" : "],\"bwd\":false";
+  if (is_square(f)) out += ",\"square\":true";
   if (outputs) {
     out += ",\"out\":[";
     for (size_t i = 0; i < outputs->size(); ++i) {
@@ -274,6 +294,7 @@ static std::string signature_text(const Frame &f, const c10::ArrayRef<IValue> *o
 uint64_t signature_hash(const Frame &f) {
   Hash hash{f.op->key ^ (f.backward ? 0x5bd1e995ULL : 0)};
   for (size_t i = 0; i < f.args.size(); ++i) hash_value(hash, f.args[i], f.op->arguments[i].role);
+  if (is_square(f)) hash.add(13);
   return hash.h;
 }
 

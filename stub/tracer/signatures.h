@@ -12,6 +12,8 @@ struct Hash {
   }
 };
 
+// True for x * x, of one tensor or one list of tensors: its kernel reads it once.
+bool is_square(const Frame &f);
 uint64_t signature_hash(const Frame &f);
 // The id of the frame's signature; sends DEFINE_SIGNATURE when it is new.
 uint32_t signature_of(Thread &thread, const Frame &f);
