@@ -259,3 +259,23 @@ def test_attention_has_at_most_its_peak() -> None:
         provenance="measured",
     )
     assert achieved_rate(work, {}) == ("1200 TFLOP/s", "≤100%")
+
+
+@pytest.mark.parametrize(("stream", "cause"), [(0, "launch gap"), (1, "dependency")])
+def test_one_stream_waits_for_no_event(tmp_path: Path, stream: int, cause: str) -> None:
+    """Kernels that are launched at once, 20 us apart. What worked last is of the next one's stream, or of another."""
+    run = FakeRun()
+    product = run.price("gemm", "measured", 2e11)
+    for at in range(4):
+        run.add(
+            Kind.KERNEL,
+            0,
+            at * 100 * US,
+            (at * 100 + 80) * US,
+            "gemm",
+            launch=0,
+            stream=at % 2 and stream,
+            price=product,
+        )
+    steady = report_of(run, tmp_path).steady
+    assert {name: time for name, time in steady.stalls.items() if time} == {cause: 60 * US}

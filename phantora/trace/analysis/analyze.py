@@ -67,30 +67,13 @@ from phantora.wire.names import RECOMPUTED
 
 Ints = npt.NDArray[np.int64]
 
-_SHORT_COLUMNS = (
-    "kind",
-    "rank",
-    "name",
-    "op",
-    "start",
-    "end",
-    "launch",
-    "ready",
-    "cls",
-    "provenance",
-    "flops",
-    "bytes",
-    "value",
-    "link",
-    "shape",
-    "comm",
-    "error",
-    "last_rank",
-)
-_COLUMNS = (*_SHORT_COLUMNS, "stream", "id", "algorithm", "seq")
+_OF_TIMES = ("kind", "rank", "stream", "start", "end", "launch", "ready", "link")
+_OF_WORK = ("name", "op", "cls", "provenance", "flops", "bytes", "value", "shape", "comm", "error", "last_rank")
+_SHORT_COLUMNS = (*_OF_TIMES, *_OF_WORK)
+_COLUMNS = (*_SHORT_COLUMNS, "id", "algorithm", "seq")
 _SHORT_KINDS = (*DEVICE_KINDS, "sync", "power")
 _LIMITED = 0.95  # of the power cap: a GPU that draws less on average is not slowed by it
-_TIME_COLUMNS = ("kind", "rank", "start", "end", "launch", "ready", "link", "id")
+_TIME_COLUMNS = (*_OF_TIMES, "id")
 MOST_JOINS = 100_000  # for which gains are computed unasked: about a second
 Progress = Callable[[int, int], None]
 

@@ -16,7 +16,7 @@ Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 _DEVICE, _COMMUNICATION, _COPY = (kind_mask(k) for k in (DEVICE_KINDS, COMMUNICATION_KINDS, COPY_KINDS))
-_READ = ("kind", "start", "end", "launch", "ready", "name", "op", "shape", "comm", "last_rank")  # of rows on GPUs
+_READ = ("kind", "stream", "start", "end", "launch", "ready", "name", "op", "shape", "comm", "last_rank")  # on GPUs
 _KERNEL, _COLLECTIVE, _SYNC = code("kernel"), code("collective"), code("sync")
 
 
@@ -26,6 +26,7 @@ class NextRow:
 
     start: int
     launch: int
+    stream: int
 
 
 @dataclass(kw_only=True)
@@ -143,16 +144,18 @@ def idle_time(o: Occupancy, latency: int, gap: int, following: NextRow | None) -
     a, b = o.sweep.start[nothing], o.sweep.end[nothing]
     filled = np.flatnonzero(o.device["end"] > o.device["start"])
     order = filled[np.argsort(o.device["start"][filled], kind="stable")]
-    starts, launches = o.device["start"][order], o.device["launch"][order]
+    starts, launches, streams = (o.device[column][order] for column in ("start", "launch", "stream"))
     if following is not None:
         starts, launches = np.append(starts, following.start), np.append(launches, following.launch)
+        streams = np.append(streams, following.stream)
     found = np.searchsorted(starts, b)
     last = found == len(starts)
     launch = np.append(launches, -1)[found]
     start = np.append(starts, 0)[found]
     late = ~last & (launch > a)
     cost = np.where(late, np.minimum(_waited(o.syncs, a, launch), b - a), 0)
-    brief = ~last & ~late & ((launch + latency > a) | (start - a <= gap))
+    own = _one_stream(o, a, np.append(streams, -1)[found])
+    brief = ~last & ~late & ((launch + latency > a) | (start - a <= gap) | own)
     part = np.flatnonzero(cost)
     causes = {
         "host": late & (cost < b - a),
@@ -161,9 +164,21 @@ def idle_time(o: Occupancy, latency: int, gap: int, following: NextRow | None) -
         "dependency": ~(last | late | brief),
         "end": last,
     }
-    for cause, own in causes.items():  # the part that a wait costs is an interval of its own
-        causes[cause] = np.append(own, np.full(len(part), cause == "synchronisation"))
+    for cause, mask in causes.items():  # the part that a wait costs is an interval of its own
+        causes[cause] = np.append(mask, np.full(len(part), cause == "synchronisation"))
     return Idle(np.append(a + cost, a[part]), np.append(b, (a + cost)[part]), causes)
+
+
+def _one_stream(o: Occupancy, begin: Ints, stream: Ints) -> Mask:
+    """Whether the last row before each `begin` is of the next row's `stream`: no other stream's event is behind the
+    gap. Before the stretch's first end, whether all of its rows are."""
+    order = np.argsort(o.device["end"], kind="stable")
+    ends, streams = o.device["end"][order], o.device["stream"][order]
+    before = np.searchsorted(ends, begin, "right") - 1
+    alone = len(streams) > 0 and bool((streams == streams[0]).all())
+    first = np.full(len(begin), -1, streams.dtype) if not alone else np.full(len(begin), streams[0])
+    same: Mask = np.where(before < 0, first, streams[np.maximum(before, 0)] if len(streams) else first) == stream
+    return same
 
 
 def _waited(syncs: Columns, begin: Ints, end: Ints) -> Ints:
@@ -181,4 +196,4 @@ def first_row(o: Occupancy) -> NextRow | None:
     if not bool(inside.any()):
         return None
     at = int(np.flatnonzero(inside)[np.argmin(o.device["start"][inside])])
-    return NextRow(int(o.device["start"][at]), int(o.device["launch"][at]))
+    return NextRow(*(int(o.device[column][at]) for column in ("start", "launch", "stream")))
