@@ -80,7 +80,7 @@ alone, 15,600 next to it (``host_memory.jsonl`` of 4 H200, torch.save of 4,096 t
 
 
 @dataclass(frozen=True)
-class Nap:
+class Poll:
     """The end of a real sleep."""
 
     busy: bool
@@ -118,8 +118,8 @@ class Runtime:
     rivals: Callable[[int, int], None]
     """From now on another thread has Python's lock when it can, and keeps it for this long (ns). It has work for these
     millionths of the time."""
-    nap: Callable[[int, Sequence[int], Sequence[int]], Nap]
-    """Sleeps for this time (ns) in real time, without Python's lock, and looks at the threads with these clocks of CPU
+    poll: Callable[[int, Sequence[int], Sequence[int]], Poll]
+    """Sleeps for this time (ns) in real time, without Python's lock, and measures the threads with these clocks of CPU
     time and numbers."""
     delayed: Callable[[Sequence[int]], tuple[int, int]]
     """For how long the caller, and these threads, have waited for a core so far (ns)."""
@@ -165,8 +165,8 @@ class Runtime:
         library.ph_apart_from.argtypes, library.ph_apart_from.restype = [ctypes.c_int64] * 2, None
         library.ph_rivals.argtypes, library.ph_rivals.restype = [ctypes.c_int64] * 2, None
         numbers, number = ctypes.POINTER(ctypes.c_int), ctypes.POINTER(ctypes.c_int64)
-        library.ph_nap.argtypes = [ctypes.c_int64, numbers, numbers, ctypes.c_size_t, number, number]
-        library.ph_nap.restype = ctypes.c_bool
+        library.ph_poll.argtypes = [ctypes.c_int64, numbers, numbers, ctypes.c_size_t, number, number]
+        library.ph_poll.restype = ctypes.c_bool
         library.ph_delayed.argtypes, library.ph_delayed.restype = [numbers, ctypes.c_size_t, number], None
         library.ph_asking.restype = ctypes.c_bool
         library.ph_latest_clock.restype = ctypes.c_int64
@@ -184,7 +184,7 @@ class Runtime:
             apart_end=library.ph_apart_end,
             apart_from=library.ph_apart_from,
             rivals=library.ph_rivals,
-            nap=partial(_nap, library.ph_nap),
+            poll=partial(_poll, library.ph_poll),
             delayed=partial(_delayed, library.ph_delayed),
             asking=library.ph_asking,
             hold=library.ph_host_memory,
@@ -200,10 +200,10 @@ def _numbers(values: Sequence[int]) -> Any:
     return (ctypes.c_int * len(values))(*values)
 
 
-def _nap(nap: Any, ns: int, clocks: Sequence[int], threads: Sequence[int]) -> Nap:
+def _poll(poll: Any, ns: int, clocks: Sequence[int], threads: Sequence[int]) -> Poll:
     ended, delayed = ctypes.c_int64(), (ctypes.c_int64 * 2)()
-    busy = nap(ns, _numbers(clocks), _numbers(threads), len(clocks), ctypes.byref(ended), delayed)
-    return Nap(busy, ended.value, (delayed[0], delayed[1]))
+    busy = poll(ns, _numbers(clocks), _numbers(threads), len(clocks), ctypes.byref(ended), delayed)
+    return Poll(busy, ended.value, (delayed[0], delayed[1]))
 
 
 def _delayed(delayed: Any, threads: Sequence[int]) -> tuple[int, int]:

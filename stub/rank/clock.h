@@ -58,7 +58,7 @@ void ph_regain_interpreter(void);  // the thread that moves the clock had let go
 void ph_run_interpreter(void);  // it is in Python, and must let go once in a while
 // Sleeps, in real time. True if the `threads` with these `clocks` of CPU time have worked just before its end, the time
 // of which (CLOCK_MONOTONIC) it gives, with ph_delayed() then.
-bool ph_nap(int64_t ns, const int *clocks, const int *threads, size_t count, int64_t *ended, int64_t delayed[2]);
+bool ph_poll(int64_t ns, const int *clocks, const int *threads, size_t count, int64_t *ended, int64_t delayed[2]);
 void ph_delayed(const int *threads, size_t count,
                 int64_t delayed[2]);  // ns for which the caller, and these, have waited for a core
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from phantora.rank.clock import Nap, Runtime
+from phantora.rank.clock import Poll, Runtime
 
 
 class Clock:
@@ -34,7 +34,7 @@ class Clock:
             apart_end=lambda: 0,
             apart_from=lambda at, length: None,
             rivals=lambda ns, millionths: None,
-            nap=lambda ns, clocks, threads: Nap(False, 0, (0, 0)),
+            poll=lambda ns, clocks, threads: Poll(False, 0, (0, 0)),
             delayed=lambda threads: (0, 0),
             asking=lambda: False,
             hold=self.hold,

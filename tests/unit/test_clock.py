@@ -37,7 +37,7 @@ void ph_contend(int64_t from, int64_t planned, double first, int64_t until, doub
 void ph_loader(int64_t a, int64_t b, int64_t c, int64_t d) { (void)a, (void)b, (void)c, (void)d; }
 void ph_regain_interpreter(void) {}
 void ph_rivals(int64_t ns, int64_t millionths) { (void)ns, (void)millionths; }
-bool ph_nap(int64_t ns, const int *clocks, const int *threads, size_t count, int64_t *ended, int64_t delayed[2]) {
+bool ph_poll(int64_t ns, const int *clocks, const int *threads, size_t count, int64_t *ended, int64_t delayed[2]) {
   (void)ns, (void)clocks, (void)threads, (void)count, (void)ended, (void)delayed;
   return false;
 }

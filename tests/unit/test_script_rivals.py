@@ -46,13 +46,13 @@ def test_a_thread_takes_its_share_of_the_lock(follows: bool, sleeps: int, cpu: i
     found: list[tuple[int, int]] = []
     rivals = Rivals(runtime=replace(Clock().runtime(), rivals=lambda *had: found.append(had)), pace_probe=Pace(0))
     worker = Worker(follows=follows)
-    rivals._looks = True
+    rivals._polls = True
     rivals.watch(worker)
     rivals._locks.extend([5 * MS] * 3 + [8 * MS])  # the last one waited for a core, too
     for _ in range(20):
         worker.cpu += cpu * MS
         worker.slept += sleeps * MS
-        rivals.look((20 + sleeps) * MS, 100 * MS)
+        rivals.poll((20 + sleeps) * MS, 100 * MS)
     counts = share > 0.1
     assert found[-1] == pytest.approx((5 * MS * counts, share * 1e6), rel=0.01) and rivals.counts == counts
 

@@ -60,8 +60,8 @@ void ph_run_interpreter(void) {
   if (ns && ph_now() - regained >= PH_SWITCH_NS) wait_for_lock(ns);
 }
 
-// The time just before the end of a nap for which threads are looked at.
-#define LOOK_NS 100000
+// The time just before the end of a poll in which the work of threads is measured.
+#define WATCHED_NS 100000
 
 static int64_t read_ns(clockid_t clock) {
   struct timespec t;
@@ -74,7 +74,7 @@ static int64_t cpu_of(const int *clocks, size_t count) {
   return sum;
 }
 
-static void nap(int64_t ns) {
+static void sleep_for(int64_t ns) {
   struct timespec t = {ns / 1000000000, ns % 1000000000};
   nanosleep(&t, NULL);
 }
@@ -95,10 +95,10 @@ void ph_delayed(const int *threads, size_t count, int64_t delayed[2]) {
   delayed[1] = theirs;
 }
 
-bool ph_nap(int64_t ns, const int *clocks, const int *threads, size_t count, int64_t *ended, int64_t delayed[2]) {
-  nap(ns - LOOK_NS);
+bool ph_poll(int64_t ns, const int *clocks, const int *threads, size_t count, int64_t *ended, int64_t delayed[2]) {
+  sleep_for(ns - WATCHED_NS);
   int64_t began = read_ns(CLOCK_MONOTONIC), worked = cpu_of(clocks, count);
-  nap(LOOK_NS);
+  sleep_for(WATCHED_NS);
   worked = cpu_of(clocks, count) - worked;
   ph_delayed(threads, count, delayed);
   *ended = read_ns(CLOCK_MONOTONIC);
