@@ -136,12 +136,13 @@ def test_a_rank_that_is_late_by_its_host(tmp_path: Path) -> None:
 
 def test_a_script_is_not_told_to_do_what_it_does() -> None:
     def said(*operators: str, graphs: bool = False) -> str:
-        works = [SimpleNamespace(name=name) for name in operators]
+        works = [SimpleNamespace(name=name, cls="optimizer" if "foreach" in name else "gemm") for name in operators]
         details = SimpleNamespace(operators=works, kernels=[], graphs=graphs)
         return _fewer_launches(cast(Report, SimpleNamespace(details=details)))
 
     larger = "larger kernels (a larger batch)"
-    assert said("aten::mm") == f"launch less (torch.compile, CUDA graphs, fused optimizers) or {larger}"
+    assert said("aten::mm") == f"launch less (torch.compile, CUDA graphs) or {larger}"
+    assert said("aten::_foreach_add_") == f"launch less (torch.compile, CUDA graphs, fused optimizers) or {larger}"
     compiled = ("aten::_fused_adamw_", "inductor::triton_poi_fused_0")
     assert said(*compiled) == f"launch less (mode='reduce-overhead' of torch.compile) or {larger}"
     assert said(*compiled, graphs=True) == f"launch {larger}"
@@ -279,3 +280,27 @@ def test_one_stream_waits_for_no_event(tmp_path: Path, stream: int, cause: str) 
         )
     steady = report_of(run, tmp_path).steady
     assert {name: time for name, time in steady.stalls.items() if time} == {cause: 60 * US}
+
+
+@pytest.mark.parametrize(
+    ("cls", "operator", "remedy"),
+    [
+        ("optimizer", "aten::_foreach_lerp_.Scalar", "fuse the optimizer (fused=True); "),
+        ("normalization", "aten::_softmax", "let torch.nn.functional.scaled_dot_product_attention compute attention; "),
+        ("elementwise", "aten::gelu", "fuse them (torch.compile); "),
+    ],
+)
+def test_kernels_decide_where_nothing_holds_the_step_up(tmp_path: Path, cls: str, operator: str, remedy: str) -> None:
+    """Steps of 1 ms: 60 us idle for the host, 240 in a product, 700 in kernels without flops."""
+    run = FakeRun()
+    product, rest = run.price("gemm", "measured", 1e11), run.price(cls, "measured")
+    for step in range(4):
+        t = step * STEP
+        run.add(Kind.ANNOTATION, 0, t, t + STEP, f"ProfilerStep#{step + 1}")
+        mm, own = (run.signature(name, "bf16[64,64]") for name in ("aten::mm", operator))
+        run.add(Kind.KERNEL, 0, t + 60 * US, t + 300 * US, "gemm", launch=t + 59 * US, sig=mm, price=product)
+        run.add(Kind.KERNEL, 0, t + 300 * US, t + STEP, cls, launch=t + 60 * US, sig=own, price=rest)
+    said = dict(answer(report_of(run, tmp_path)))
+    what = f"{cls} takes 700.00 us of a step (70.0%) and has no flops, most in {operator.removeprefix('aten::')}"
+    assert said["WHY"] == f"Kernels: {what}."
+    assert said["NEXT"].startswith(f"{remedy}the kernels decide: phantora analyze ")

@@ -26,6 +26,7 @@ from phantora.trace.schema import REAL
 
 _WORTH_SAYING = 0.01  # of a step
 _GROWING = "Growing memory"
+EXCLUDED = "Excluded"
 _BEFORE = ("start-up", SETTLING)
 _SEEN = 0.0005  # of a step: a difference in the tables' digits
 _NEARLY = 0.1  # of the gradients' bytes: padding of buckets, buffers
@@ -106,7 +107,7 @@ def findings(report: Report, details: Details) -> list[str]:
         )
     if slow := slow_products(report):
         assert report.mfu is not None
-        found.append((report.mfu.float32, f"Precision: {slow}; {PRECISION}."))
+        found.append((report.mfu.float32 * whole, f"Precision: {slow}; {PRECISION}."))
     again = [f"Recompilation: {sentence(one)}{remedy(one)}." for one in report.recompiles]
     again += [f"Fault: {of_fault(one, whole)}." for one in report.faults]
     if report.garbage is not None:
@@ -177,7 +178,7 @@ def _apart(report: Report) -> list[str]:
         if time > _APART * whole:
             which = f"step{'s' * (len(own) > 1)} {ranges(tuple(one.number for one in own))}"
             found.append(
-                f"Excluded: {note} ({which}) takes {duration(time)}, {percent(time, whole)} of all steps' time."
+                f"{EXCLUDED}: {note} ({which}) takes {duration(time)}, {percent(time, whole)} of all steps' time."
             )
     return found
 

@@ -382,7 +382,7 @@ def lost(report: Report) -> str:
 
 def _lost(report: Report, most_without: int, most_below: int) -> list[str]:
     parts = []
-    kinds = ((False, "without flops", most_without), (True, f"below {_peak_of(report)}", most_below))
+    kinds = ((False, "without flops", most_without), (True, f"below {peak_of(report)}", most_below))
     for flops, what, most in kinds:
         kind = [loss for loss in report.losses if loss.flops == flops and loss.name != RECOMPUTED_LAYERS]
         own = [loss for loss in kind if loss.share >= _WORTH_NAMING]
@@ -398,7 +398,8 @@ def _lost(report: Report, most_without: int, most_below: int) -> list[str]:
     return parts
 
 
-def _peak_of(report: Report) -> str:
+def peak_of(report: Report) -> str:
+    """``BF16's peak``."""
     return f"{peak_name(report.mfu.dtype)}'s peak" if report.mfu is not None else "peak"
 
 

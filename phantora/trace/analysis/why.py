@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from phantora.trace.analysis.data import CPU_WORK
 from phantora.trace.analysis.delays import longest_stage, lost_by
-from phantora.trace.analysis.findings import no_sync, of_time
-from phantora.trace.analysis.host_waits import CPU, ON_CPU, most_in
+from phantora.trace.analysis.findings import EXCLUDED, no_sync, of_time
+from phantora.trace.analysis.host_waits import BOUND, CPU, ON_CPU, most_in
+from phantora.trace.analysis.kernels_first import hint_for_kernels, slowest_class
 from phantora.trace.analysis.late_hosts import late_host
 from phantora.trace.analysis.late_hosts import sentence as of_host
 from phantora.trace.analysis.loader import LOADER, loader_of
@@ -27,6 +28,11 @@ _OF_HOST = {
     "aten::copy_": _PIN,
     CUDNN_PLAN: "pad to a few lengths, or choose another attention (torch.nn.attention.sdpa_kernel)",
 }
+_OF_APART = {  # by the note of the steps
+    "checkpoint": "save less often, or in the background (torch.distributed.checkpoint.async_save)",
+    "evaluation": "evaluate less often, or on fewer batches",
+    "recompile": "compile once: mark what changes as dynamic (torch._dynamo.mark_dynamic), or pad to a few lengths",
+}
 _COPY_LESS = "copy less, or next to compute (non_blocking=True, a stream of its own)"
 _DECIDES = 0.05  # of a step, from where a stall is worth an experiment of its own
 
@@ -43,9 +49,25 @@ def answer(report: Report) -> list[tuple[str, str]]:
         found = [("GROWS", summary["GROWS"]), *(line for line in found if line[0] != "LOST")]
     findings = report.details.findings if report.details is not None else []
     cause = of_time(findings)
-    found += [("WHY", cause)] if cause else []
     less = f"{keep_less(report.growth)}; " if report.growth is not None else ""
+    if cause.startswith(EXCLUDED):
+        return [*found, ("WHY", cause), ("NEXT", f"{less}{_rarer(cause)}phantora view {report.path} shows them")]
+    slowest = slowest_class(report)
+    if slowest is not None and _largest_delay(report) < min(slowest.share, BOUND):
+        cause = slowest.sentence
+        return [*found, ("WHY", cause), ("NEXT", f"{less}{hint_for_kernels(slowest, report)}{_kernels(report)}")]
+    found += [("WHY", cause)] if cause else []
     return [*found, ("NEXT", f"{less}{_place(report)}{_experiment(report)}")]
+
+
+def _rarer(cause: str) -> str:
+    """What makes the work between the steps take less of the run."""
+    return "".join(f"{remedy}; " for note, remedy in _OF_APART.items() if note in cause)
+
+
+def _largest_delay(report: Report) -> float:
+    """Share of a step that the largest delay costs."""
+    return max((lost_by(one) for one in report.delays), default=0.0) / report.steady.time if report.steady.time else 0.0
 
 
 def _of_failure(report: Report) -> list[tuple[str, str]]:
@@ -129,7 +151,8 @@ def _fewer_launches(report: Report) -> str:
     ways = {
         "torch.compile": compiled,
         "mode='reduce-overhead' of torch.compile" if compiled else "CUDA graphs": graphs,
-        "fused optimizers": fused,
+        "fused optimizers": fused
+        or not any(work.cls == "optimizer" for work in (details.operators if details else [])),
     }
     less = ", ".join(way for way, used in ways.items() if not used)
     return (
@@ -170,8 +193,12 @@ def _experiment(report: Report) -> str:
         links = f"phantora replay {log} --cluster SPEC has the links of another machine; " if _scales(report) else ""
         once = no_sync(report, report.details) if cause == "transfer" and report.details is not None else ""
         return f"{once}{'; ' if once else ''}{links}phantora sweep tries other layouts of its script"
-    other = f", phantora replay {log} --gpu B200 has another GPU's" if _scales(report) else ""
-    return f"the kernels decide: phantora analyze {log} lists them{other}"
+    return _kernels(report)
+
+
+def _kernels(report: Report) -> str:
+    other = f", phantora replay {report.path} --gpu B200 has another GPU's" if _scales(report) else ""
+    return f"the kernels decide: phantora analyze {report.path} lists them{other}"
 
 
 def _scales(report: Report) -> bool:
