@@ -276,7 +276,7 @@ class _Run:
             for name, factor in (("data_fastest", fastest), ("data_step", 1.0), ("data_slowdown", slowest)):
                 more[name] = round(slowdown(stats.data, factor), 2)
             if stats.uncounted:
-                more["uncounted_cpu_ns"] = stats.uncounted
+                more["uncounted_cpu"] = stats.uncounted / 1e6  # for each ns of the run
             if stats.loader:
                 more |= {"loader": stats.loader, "data_hosts": (fastest, 1.0, slowest)}
         if outcome.printed_mfu is not None:

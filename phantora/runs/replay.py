@@ -269,7 +269,7 @@ def _simulate(log: Log, setup: Setup, recorded: Recorded, target: Path, *, other
             from phantora.runs.sensitivity import simulated_again
 
             more = simulated_again(simulation, setup, recorded, log, hosts=False)
-        if log.trailer.get("data_slowdown", 1.0) > 1 or {"uncounted_cpu_ns", "loader"} & log.trailer.keys():
+        if log.trailer.get("data_slowdown", 1.0) > 1 or {"uncounted_cpu", "loader"} & log.trailer.keys():
             from phantora.trace.analysis.analyze import analyze
             from phantora.trace.analysis.data import data_of
 

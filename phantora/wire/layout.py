@@ -485,7 +485,7 @@ Control = Struct(
         ("int64_t", "data_used", 1, "ns from one of its batches to the next, less the waits for it"),
         ("int64_t", "data_workers", 1, "its worker processes; 0: the script makes its batches"),
         ("int64_t", "data_starts", 1, "times that they were started"),
-        ("int64_t", "cpu_uncounted", 1, "ns of this machine's CPU for a step of the script that no model has"),
+        ("int64_t", "cpu_uncounted", 1, "ns of this machine's CPU that no model has, for a ms of the clock"),
         ("uint64_t", "gpu_kind", 1, "of the host's GPUs, in devices"),
     ),
 )

@@ -109,7 +109,7 @@ class Session:
         return found[rank] | ({"rank": rank} if slow else {})
 
     def uncounted(self) -> int:
-        """ns of this machine's CPU for a step of the script that no model has, of a rank as :func:`_of_ranks`."""
+        """ns of this machine's CPU that no model has, for a ms of the clock, of a rank as :func:`_of_ranks`."""
         own = {rank: int(self.control["cpu_uncounted"][rank]) for rank in self.real}
         return own[_of_ranks(own)[0]]
 

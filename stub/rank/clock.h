@@ -66,8 +66,10 @@ void ph_delayed(const int *threads, size_t count,
 void ph_unmodelled_exclude(bool begins);  // what this thread does until it ends is counted elsewhere
 void ph_unmodelled_drop_latest(void);  // the stretch that has just ended has a price
 void ph_unmodelled_step(void);  // an optimizer's step has ended
-// For each step so far: ns of the script's CPU time that were not counted, and the clock's advance.
-size_t ph_unmodelled_steps(const int64_t **pairs);
+void ph_unmodelled_launch(void);  // a kernel is launched
+// For each step so far: ns of the script's CPU time that were not counted, the clock's advance, and all kernels before.
+// Of a program without steps for each kernel behind such work; `kernels` are all then, and else 0.
+size_t ph_unmodelled_steps(const int64_t **each, int64_t *kernels);
 
 #ifdef __cplusplus
 }

@@ -47,6 +47,7 @@ void ph_launch(ph_record *record) {
   if (record->kind == PH_KERNEL && ph_recording()) {
     wait_for_room(record->stream);
     ph_watchdog_polls();
+    ph_unmodelled_launch();
   }
   ph_await_driver();
   attribute(record);

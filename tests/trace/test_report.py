@@ -364,7 +364,7 @@ def test_the_largest_part_of_the_waits_is_named(tmp_path: Path) -> None:
 
 def test_work_on_the_cpu_that_no_model_has_widens_the_step(tmp_path: Path) -> None:
     run = small_run(steps=6)
-    run.trailer |= {"uncounted_cpu_ns": 9_000_000}
+    run.trailer |= {"uncounted_cpu": 9.0}
     words = dict(lines(report_of(run, tmp_path)))
     assert words["STEP"].startswith("1.00 ms, up to 10.0 ms with the script's work on the CPU")
     assert words["RANGE"].startswith("up to 10.0 ms: ") and "--host-time measured" in words["RANGE"]

@@ -22,7 +22,7 @@ DATA = "data"  # what widens an error bar: the CPU time of data
 CPU_WORK = "cpu"  # what widens an error bar: the script's work on the CPU that no model has
 _DECIDES = 1.0  # of a step, for such work to widen its bar: this machine's CPU takes longer for it than others
 LONGER = 0.1  # of a step: what data add less is none of the range
-_FACTS = ("data_fastest", "data_step", "data_slowdown", "uncounted_cpu_ns")
+_FACTS = ("data_fastest", "data_step", "data_slowdown", "uncounted_cpu")
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def data_time(trailer: Mapping[str, Any], step: float, bar: Bar | None, steps: S
     least, own, most = (max(1.0, float(trailer.get(name) or 0.0) * of) for name in names)
     if own <= 1 + LONGER and (short := _missing_waits(trailer, steps)) > 1 + LONGER:
         least, own, most = (max(1.0, short * each) for each in trailer.get("data_hosts", (1.0, 1.0, 1.0)))
-    work = float(trailer.get("uncounted_cpu_ns") or 0.0) / step if step else 0.0
+    work = float(trailer.get("uncounted_cpu") or 0.0) * of
     if most - 1 <= max(bar.above, LONGER, work):
         return DataTime(0.0, Bar(bar.below, work, CPU_WORK) if work > max(bar.above, _DECIDES) else bar)
     if own <= 1 + LONGER or steps.source == "run":

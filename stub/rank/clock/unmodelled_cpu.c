@@ -15,9 +15,13 @@
 #define STEPS 65536
 
 static _Atomic int64_t unmodelled;  // ns since the last step ended
-static int64_t last_step;
-static int64_t steps[STEPS][2];  // of each step: CPU time that was not counted, and what the clock moved
-static size_t step_count;
+struct lapses {
+  int64_t last;
+  size_t count;
+  int64_t each[STEPS][3];  // CPU time that was not counted, the clock's advance, and the kernels so far
+};
+static struct lapses steps, launches;  // from step to step; without steps, to each kernel behind such work
+static _Atomic int64_t kernels;
 
 static int64_t cpu_ns(void) {
   struct timespec t;
@@ -27,8 +31,9 @@ static int64_t cpu_ns(void) {
 
 void ph_unmodelled_reset(void) {
   atomic_store(&unmodelled, 0);
-  last_step = 0;
-  step_count = 0;
+  steps.last = launches.last = 0;
+  steps.count = launches.count = 0;
+  kernels = 0;
 }
 
 void ph_unmodelled_enter(void) {
@@ -63,16 +68,26 @@ void ph_unmodelled_exclude(bool begins) {
   ph_unmodelled_leave();
 }
 
-void ph_unmodelled_step(void) {
+static void end(struct lapses *of) {
   int64_t now = ph_now(), spent = atomic_exchange(&unmodelled, 0);
-  if (step_count < STEPS) {
-    steps[step_count][0] = spent;
-    steps[step_count++][1] = now - last_step;
+  if (of->count < STEPS) {
+    int64_t *lapse = of->each[of->count++];
+    lapse[0] = spent, lapse[1] = now - of->last, lapse[2] = kernels;
   }
-  last_step = now;
+  of->last = now;
 }
 
-size_t ph_unmodelled_steps(const int64_t **pairs) {
-  *pairs = steps[0];
-  return step_count;
+void ph_unmodelled_step(void) { end(&steps); }
+
+void ph_unmodelled_launch(void) {
+  atomic_fetch_add_explicit(&kernels, 1, memory_order_relaxed);
+  if (!steps.count && atomic_load_explicit(&unmodelled, memory_order_relaxed) && ph_this_thread()->moves_clock)
+    end(&launches);
+}
+
+size_t ph_unmodelled_steps(const int64_t **each, int64_t *all_kernels) {
+  const struct lapses *of = steps.count ? &steps : &launches;
+  *each = of->each[0];
+  *all_kernels = steps.count ? 0 : kernels;
+  return of->count;
 }
