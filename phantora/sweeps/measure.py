@@ -22,15 +22,19 @@ from phantora.trace.analysis.loader import LOADER
 from phantora.trace.analysis.memory_fit import grows, keep_less
 from phantora.trace.analysis.report import Report
 from phantora.trace.analysis.spread import longer_with
+from phantora.trace.analysis.summary import no_kernels
 from phantora.trace.reader import Log, open_log
 from phantora.wire.shared import CHECKPOINTS
 from phantora.without_pandas import block_pandas
 
 
 def measure(path: str | Path) -> Measured:
-    """Raises PhantoraError for a file that is no log, or one without rows."""
+    """Raises PhantoraError for a file that is no log, or one without work of a GPU."""
     log = open_log(path)
-    found = measured_of(analyze(log, paths=False))
+    report = analyze(log, paths=False)
+    if report.without_gpu:
+        raise PhantoraError(f"no step: {no_kernels(report).removeprefix('none: ')}")
+    found = measured_of(report)
     sampled = log.trailer.get("spread", {})
     return replace(found, longer=longer_with(log.trailer, _copies(log)), not_sampled=sampled.get("skipped", ""))
 

@@ -131,13 +131,19 @@ def test_equal_layers_make_a_step_where_the_host_waits(tmp_path: Path, waits: bo
     assert ("steps, or the layers of one" in dict(lines(report))["STEP"]) != waits
 
 
-def test_a_run_that_ends_before_work_on_a_gpu_has_no_advice_about_profilers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(1, "the run ended before a GPU had work"), (0, "the script gave the GPU no work; are its model and data there?")],
+)
+def test_a_run_without_work_on_a_gpu_has_no_step(tmp_path: Path, status: int, said: str) -> None:
     run = FakeRun()
-    run.add(Kind.OPERATOR, 0, 10, 20, "aten::empty")
+    run.trailer["status"] = status
+    run.add(Kind.ANNOTATION, 0, 10, 20, "Optimizer.step#SGD.step")
     report = report_of(run, tmp_path)
     text = io.StringIO()
     render(report, Console(file=text, width=100))
-    assert text.getvalue().splitlines()[-1] == "Step: none: the run ended before a GPU had work"
+    assert text.getvalue().splitlines()[-1] == f"Step: none: {said}"
+    assert lines(report)[-1] == ("STEP", f"none: {said}")
 
 
 def test_without_marks_or_repetition_the_run_is_one_step(tmp_path: Path) -> None:

@@ -331,7 +331,7 @@ class _Pass:
         report.peak, report.growth = peak_and_growth(self.log, self.ranks, self.steps, self.annotations)
         if self.steps.source == "run" and not report.by_class:
             report.host_operators = host_operators(self.log, self.ranks)
-            report.without_gpu = bool(report.host_operators)
+            report.without_gpu = bool(report.host_operators) or (self.unfiltered and not self.log.out_of_memory)
             if report.without_gpu:
                 _without_gpu(report)
         if not report.without_gpu:

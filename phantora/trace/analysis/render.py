@@ -237,7 +237,7 @@ def _unit(report: Report) -> str:
 def _host_operators(report: Report, console: Console) -> None:
     """All that a log without work of a GPU shows."""
     console.print(f"Step: {no_kernels(report)}", highlight=False, markup=False)
-    if report.metadata["host_mode"] != REAL:
+    if report.metadata["host_mode"] != REAL or not report.host_operators:
         return
     timed = report.host_operators[0].time is not None
     table = text_table("\nOperators of the host", "operator", "calls", *(["time"] if timed else []))

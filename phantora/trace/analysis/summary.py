@@ -38,6 +38,7 @@ WIDE = 0.2  # of a step: then what widens the error bar is named
 _NARROWER_HOST = "narrower with phantora profile host, then --host FILE"
 _SPREAD = 0.5  # of steps that wait: their mean is given in three digits
 _MORE = 1.1  # times a steady step: then the run's mean step is named
+ON_THE_GPU = "put the model and its data there (.to('cuda'))"
 _UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3))
 
 
@@ -50,6 +51,8 @@ def lines(report: Report) -> list[tuple[str, str]]:
         found += [("FITS", verdict), ("MEMORY", fit.holds), ("GROWS", _grows(report)), ("PEAK", _peak(report))]
         return [(word, text) for word, text in found if text]
     found += [("FITS", _fits(report)), ("GROWS", _grows(report)), ("PEAK", _peak(report))]
+    if report.without_gpu:
+        return [(word, text) for word, text in [*found, ("STEP", no_kernels(report))] if text]
     found += [
         ("STEP", _step(report)),
         ("SPREAD", spread(report)),
@@ -115,8 +118,6 @@ def _peak(report: Report) -> str:
 
 def _step(report: Report) -> str:
     h = report.headline
-    if report.without_gpu:
-        return no_kernels(report)
     if report.step_source == "run":
         return f"{rounded(h.step_time, h.error)} from first to last: no steps were found in this run"
     if not h.steps:
@@ -190,7 +191,9 @@ def slow_products(report: Report) -> str:
 def no_kernels(report: Report) -> str:
     """What a log without work of a GPU has, and how to get the rest."""
     if report.metadata["host_mode"] != REAL:
-        return "none: the run ended before a GPU had work"
+        if report.failure or not report.complete:
+            return "none: the run ended before a GPU had work"
+        return "none: the script gave the GPU no work; are its model and data there?"
     if not report.host_operators:
         return "none: the trace has no work of a GPU"
     calls = sum(row.count for row in report.host_operators)

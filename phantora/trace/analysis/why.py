@@ -13,7 +13,7 @@ from phantora.trace.analysis.loader import LOADER, loader_of
 from phantora.trace.analysis.memory_fit import keep_less
 from phantora.trace.analysis.report import Delay, Report
 from phantora.trace.analysis.slower_ranks import times_the_work
-from phantora.trace.analysis.summary import lines, what_would_fit
+from phantora.trace.analysis.summary import ON_THE_GPU, lines, what_would_fit
 from phantora.trace.analysis.units import duration
 from phantora.wire.names import CUDNN_PLAN
 
@@ -168,7 +168,7 @@ def _experiment(report: Report) -> str:
     """What makes the largest stall smaller, and a command that simulates the run without it."""
     first, log = _first(report), report.path
     if report.without_gpu:
-        return f"phantora analyze {log} lists the operators of the host"
+        return f"phantora analyze {log} lists the operators of the host" if _is_real(report) else ON_THE_GPU
     cause = first.cause if first is not None else ""
     hint = _hint(cause, report)
     if report.metadata.get("extra", {}).get("imported", {}).get("no_replay"):
