@@ -50,3 +50,5 @@ class Launch:
     shared: int = 0
     registers: int = 0
     spills: int = 0
+    read: Callable[[int, int], np.ndarray[Any, Any] | None] | None = None
+    """Bytes of device memory at an address that the kernel itself loads (a table of pointers); None if unknown."""

@@ -11,11 +11,12 @@ from math import prod
 import numpy as np
 
 from phantora.ttir.launch import Descriptor, Launch, Memory
-from phantora.ttir.parse import Function, Operation, Type
-from phantora.ttir.values import UNKNOWN, Tile, Value
+from phantora.ttir.parse import Block, Function, Operation, Type, Unreadable
+from phantora.ttir.values import UNKNOWN, Tile, Value, plain
 from phantora.ttir.walk import Walker
 
 MOST_PROGRAMS = 64  # of a launch: each is followed
+MOST_OPERATIONS = 20_000  # of a launch: each is run, in 0.1 s of CPU
 
 Stores = list[tuple[int, bytes]]
 """Bytes, by their offset from a tensor's first element."""
@@ -23,6 +24,8 @@ Stores = list[tuple[int, bytes]]
 
 class _Storing(Walker):
     """Keeps what is stored to each of `memories`; `lost` contains those to which something unknown is."""
+
+    extrapolates = False
 
     def __init__(self, functions: dict[str, Function], launch: Launch) -> None:
         super().__init__(functions, launch)
@@ -34,9 +37,30 @@ class _Storing(Walker):
             self._keep(operation, operands)
         return super()._access(operation, operands)
 
+    def _block(self, block: Block, environment: dict[str, Value]) -> Operation | None:
+        if self.operations_run > MOST_OPERATIONS:
+            raise Unreadable(f"over {MOST_OPERATIONS} operations")
+        return super()._block(block, environment)
+
     def _values(self, memory: int, pointer: Value, mask: Value, kind: Type) -> Value:
-        """Unknown where the launch has stored before: what other programs stored by then is chance."""
-        return UNKNOWN if memory in self.stored else super()._values(memory, pointer, mask, kind)
+        """Unknown where the launch has stored something unknown, or where another program may have stored by then."""
+        if memory not in self.stored and memory not in self.lost:
+            return super()._values(memory, pointer, mask, kind)
+        if memory in self.lost or mask is UNKNOWN or prod(self.launch.grid) > 1:
+            return UNKNOWN
+        before, stored, width = (
+            super()._values(memory, pointer, mask, kind),
+            self.stored[memory],
+            max(1, kind.bits // 8),
+        )
+        found = np.empty(kind.shape, np.int64)
+        addresses, active = np.broadcast_to(pointer, kind.shape), np.broadcast_to(mask, kind.shape)
+        for place in np.ndindex(kind.shape):
+            data = stored.get(int(addresses[place])) if active[place] else None
+            if (data is None and before is UNKNOWN) or (data is not None and len(data) != width):
+                return UNKNOWN
+            found[place] = np.broadcast_to(before, kind.shape)[place] if data is None else _integer(data)
+        return plain(found)
 
     def _keep(self, operation: Operation, operands: list[Value]) -> None:
         kind, pointer = operation.types[0], operands[0]
@@ -57,10 +81,14 @@ class _Storing(Walker):
             kept.update((address, number.to_bytes(width, "little", signed=True)) for address, number in pairs)
 
 
+def _integer(data: bytes) -> int:
+    return int.from_bytes(data, "little", signed=True)
+
+
 def stores_of(functions: dict[str, Function], launch: Launch) -> dict[int, Stores]:
     """Stores of `launch` by the place of an argument, if all stores to it are known.
 
-    Raises Unreadable where the IR contains what is not understood.
+    Raises Unreadable where the IR contains what is not understood, or takes too many operations.
     """
     if prod(launch.grid) > MOST_PROGRAMS:
         return {}
@@ -68,7 +96,7 @@ def stores_of(functions: dict[str, Function], launch: Launch) -> dict[int, Store
     x, y, z = launch.grid
     for i in range(x * y * z):
         walker.run((i % x, i // x % y, i // x // y))
-    if walker.skipped_iterations or walker.unknown or -1 in walker.lost or -1 in walker.stored:
+    if walker.unknown or -1 in walker.lost or -1 in walker.stored:
         return {}
     places = [place for place, a in enumerate(launch.arguments) if isinstance(a, (Memory, Descriptor))]
     return {

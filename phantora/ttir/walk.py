@@ -39,6 +39,7 @@ from phantora.ttir.work import LOOPS, PAIR_BYTES, SECTOR_BYTES
 SAME = 2  # iterations of a loop with equal counts, after which the others are extrapolated
 PROBES = 6  # visits of an operation at which its addresses are counted
 ADDRESS_SHARE = 0.125  # of address arithmetic that is left: an address per vector of elements
+POINTED_BYTES = 1 << 20  # of integers that a program loads at once from a pointer that it loaded
 VECTOR, ASYNCHRONOUS = 16, 4  # bytes that a thread moves at once: most; least for a loop that loads ahead
 
 Counts = dict[Any, float]
@@ -48,6 +49,9 @@ shape."""
 
 class Walker:
     """Follows programs of one launch of `functions` (from :func:`phantora.ttir.parse.parse`)."""
+
+    extrapolates = True
+    """False: all iterations of a loop are run, also those that count the same."""
 
     def __init__(self, functions: dict[str, Function], launch: Launch) -> None:
         self.functions = functions
@@ -160,7 +164,7 @@ class Walker:
         done, same, previous = 0, 0, values
         before: Counts = {}
         while done < trips:
-            if same >= SAME and trips - done > 1:
+            if self.extrapolates and same >= SAME and trips - done > 1:
                 skipped, self.skipped_iterations = trips - done - 1, True
                 for key, value in before.items():
                     self.counts[key] += value * skipped
@@ -413,7 +417,7 @@ class Walker:
             other = operands[2] if len(operands) > 2 else 0
             return other if other is UNKNOWN else plain(np.broadcast_to(other, kind.shape) if kind.shape else other)
         if memory < 0:
-            return UNKNOWN
+            return self._pointed(pointer, mask, kind)
         return self._values(memory, pointer, mask, kind)
 
     def _vector(self, operation: Operation, addresses: np.ndarray[Any, Any], width: int) -> int:
@@ -510,6 +514,22 @@ class Walker:
         found = np.where(good, held[np.clip(at, 0, max(0, len(held) - 1))], 0).astype(np.int64)
         self.load_pending = False  # what follows waits for it
         return plain(np.broadcast_to(found, kind.shape) if kind.shape else found)
+
+    def _pointed(self, pointer: Value, mask: Value, kind: Type) -> Value:
+        """The integers at addresses that the kernel loaded itself, in no tensor among its arguments."""
+        if self.launch.read is None or pointer is UNKNOWN or mask is UNKNOWN:
+            return UNKNOWN
+        width = max(1, kind.bits // 8)
+        addresses = np.broadcast_to(pointer, kind.shape)
+        active = np.broadcast_to(mask, kind.shape)
+        first, last = int(addresses[active].min()), int(addresses[active].max())
+        data = self.launch.read(first, last + width - first) if last - first < POINTED_BYTES else None
+        if data is None:
+            return UNKNOWN
+        at = np.where(active, addresses - first, 0)[..., None] + np.arange(width)
+        found = np.where(active, data[at].view(f"<i{width}")[..., 0], 0).astype(np.int64)
+        self.load_pending = False  # what follows waits for it
+        return plain(found)
 
     def _stand_in(self, memory: int, at: np.ndarray[Any, Any], kind: Type) -> Value:
         """For unknown integers: those that pick places count up, as the permutation that changes nothing."""

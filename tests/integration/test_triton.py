@@ -251,3 +251,33 @@ def test_attention_without_a_mask_visits_all_blocks(tmp_path: Path) -> None:
     kernels = [r for r in records(run.log, "kernel", "op", "flops") if "tem_fused_flex_attention" in (r["op"] or "")]
     forward = 4 * 4 * 1024**2 * 64  # two products; backward four of keys and values, three of queries
     assert [r["flops"] for r in kernels] == [forward, 3.5 * forward]
+
+
+POINTERS = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def gather(table, out, N: tl.constexpr):
+    p = tl.load(table).to(tl.pointer_type(tl.int32))
+    tl.store(out + tl.arange(0, N), tl.load(p + tl.arange(0, N)))
+
+@triton.jit
+def count(p, n):
+    for _ in range(tl.load(n)):
+        tl.store(p, tl.load(p) + 1)
+
+source, out = torch.arange(8, dtype=torch.int32, device="cuda"), torch.zeros(8, dtype=torch.int32, device="cuda")
+gather[(1,)](torch.tensor([source.data_ptr()], dtype=torch.uint64, device="cuda"), out, 8)
+first = out.tolist()
+source += 1
+gather[(1,)](torch.tensor([source.data_ptr()], dtype=torch.uint64, device="cuda"), out, 8)
+counter = torch.ones(1, dtype=torch.int32, device="cuda")
+count[(1,)](counter, torch.full((1,), 3, dtype=torch.int32, device="cuda"))
+print("read", first, out.tolist(), counter.item())
+"""
+
+
+def test_integers_behind_loaded_pointers_and_loops_of_loaded_length(tmp_path: Path) -> None:
+    """As vLLM's tables of blocks: the second launch has equal arguments, and other integers behind its pointer."""
+    (tmp_path / "train.py").write_text(POINTERS)
+    assert f"read {[*range(8)]} {[*range(1, 9)]} 4" in trace(tmp_path, "train.py").out

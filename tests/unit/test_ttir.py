@@ -7,6 +7,7 @@ import lzma
 import re
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
@@ -450,6 +451,42 @@ def test_integers_that_follow_from_the_arguments_are_stored() -> None:
     assert stores_of(parse(ROWS), rows(1000, 4)) == {}, "numbers that are no integers"
     own = Memory(4096, 16, 16, lambda: held.view(np.uint8))
     assert stores_of(kernel, Launch((2, 1, 1), (own, own, 3), 4, stages=1)) == {}, "a program may find another's"
+
+
+COUNT = (
+    HEAD
+    + """%p: !tt.ptr<i32>, %tab: !tt.ptr<i64>) {
+    %zero = arith.constant 0 : i32
+    %one = arith.constant 1 : i32
+    %at = tt.load %tab : !tt.ptr<i64>
+    %q = tt.int_to_ptr %at : i64 -> !tt.ptr<i32>
+    %n = tt.load %q : !tt.ptr<i32>
+    scf.for %i = %zero to %n step %one  : i32 {
+      %v = tt.load %p : !tt.ptr<i32>
+      %w = arith.addi %v, %one : i32
+      tt.store %p, %w : !tt.ptr<i32>
+    }
+    tt.return
+  }
+}
+"""
+)
+
+
+def test_a_program_reads_what_it_stored_and_what_its_table_of_pointers_leads_to() -> None:
+    held, table = np.array([5], np.int32), np.array([1 << 40], np.int64)
+    p, tab = Memory(4096, 4, 4, lambda: held.view(np.uint8)), Memory(8192, 8, 8, lambda: table.view(np.uint8))
+
+    def stored(bound: int | None, programs: int = 1) -> object:
+        def read(address: int, size: int) -> np.ndarray[Any, Any] | None:
+            return np.array([bound], np.int32).view(np.uint8) if (address, size) == (1 << 40, 4) else None
+
+        launch = Launch((programs, 1, 1), (p, tab), 4, stages=1, read=None if bound is None else read)
+        return stores_of(parse(COUNT), launch)
+
+    assert stored(30) == {0: [(0, (35).to_bytes(4, "little"))]}
+    assert stored(None) == {}, "nobody knows how often"
+    assert stored(3, programs=2) == {}, "a program may find another's"
 
 
 LARGEST = (

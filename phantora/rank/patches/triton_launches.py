@@ -62,6 +62,7 @@ class Kernel:
     functions: dict[str, Function] | None = None
     deciding: Deciding | None = None
     written: tuple[int, ...] = ()  # places of the arguments that it stores to
+    follows_pointers: bool = False  # it loads addresses: integers behind them are no arguments
     broken: str = ""
 
     def understand(self) -> None:
@@ -73,8 +74,15 @@ class Kernel:
             self.deciding = deciding(self.functions)
             names, stores = next(iter(self.functions.values())).arguments, written(self.functions)
             self.written = tuple(place for place, name in enumerate(names) if name in stores)
+            self.follows_pointers = "tt.int_to_ptr" in self.ir
         except Exception as error:  # IR of another Triton
             self.broken = str(error) or type(error).__name__
+
+
+class _Range(ctypes.Structure):
+    """`ph_range` of stub/rank/memory.h."""
+
+    _fields_ = (("base", ctypes.c_size_t), ("size", ctypes.c_size_t), ("space", ctypes.c_int), ("device", ctypes.c_int))
 
 
 class Launches:
@@ -86,6 +94,7 @@ class Launches:
         self._library.phantora_assumed.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         self._library.phantora_assumed.restype = None
         self._runtime = ctypes.CDLL(None)
+        self._runtime.ph_memory_find.restype = ctypes.c_bool
         self._kinds: dict[tuple[Any, ...], tuple[bytes, dict[int, Stores]]] = {}
 
     def around(
@@ -156,8 +165,11 @@ class Launches:
         kind = self._kinds.get(key)
         if kind is None:
             text = self._describe(kernel, grid, given, names if plain else None)
-            stores = tuning.excluded(lambda: self._stores(kernel, grid, given)) if stores_few else {}
-            kind = self._kinds[key] = text, stores
+            kind = self._kinds[key] = text, {}
+            if stores_few and not kernel.follows_pointers:
+                kind = self._kinds[key] = text, self._stores(kernel, grid, given)
+        if stores_few and kernel.follows_pointers:
+            return kind[0], self._stores(kernel, grid, given)
         return kind
 
     def _stores(self, kernel: Kernel, grid: tuple[int, int, int], given: Sequence[Any]) -> dict[int, Stores]:
@@ -169,8 +181,10 @@ class Launches:
             replace(a, values=None) if isinstance(a, Memory) and not self._given(value) else a
             for a, value in zip(launch.arguments, given, strict=True)
         )
+        launch, functions = replace(launch, arguments=arguments, read=self._at), kernel.functions
         try:
-            return stores_of(kernel.functions, replace(launch, arguments=arguments))
+            found: dict[int, Stores] = tuning.excluded(lambda: stores_of(functions, launch))
+            return found
         except Exception:  # IR of another Triton, or unknown integers: stores are unknown
             return {}
 
@@ -277,6 +291,19 @@ class Launches:
         if not known and not held.any():
             raise UnknownIntegers("integers that decide what a kernel does are not known")
         return held
+
+    def _at(self, address: int, size: int) -> np.ndarray[Any, Any] | None:
+        """Bytes of an allocation of device memory, if they are known."""
+        found = _Range()
+        if not self._runtime.ph_memory_find(ctypes.c_void_p(address), ctypes.byref(found)):
+            return None
+        if address + size > found.base + found.size:
+            return None
+        where, bytes_ = ctypes.c_void_p(address), ctypes.c_size_t(size)
+        self._runtime.ph_touch(where, bytes_)
+        flags = self._runtime.ph_memory_flags(where, bytes_)
+        small = size <= SMALL_ELEMENTS and not flags & UNKNOWN
+        return np.frombuffer(ctypes.string_at(address, size), np.uint8) if flags & KNOWN or small else None
 
     def _given(self, value: Any) -> bool:
         """A small tensor of integers of which none is unknown: what follows from unknown ones is unknown."""
