@@ -38,7 +38,9 @@ def sampled(
     # The typical run has the pace of the slowest rank. Here each rank has its own.
     own = replace(recorded, host_scale=recorded.host_scale / pace_of(setup))
     known = setup.spec.host_time != "modelled"
-    tried = [Machine()] if known else machines(setup.cluster.host, min(MACHINES, wanted), seed)
+    tried = machines(setup.cluster.host, min(MACHINES, wanted), seed)
+    if known:
+        tried = [Machine(drift=machine.drift) for machine in tried]
     found: dict[str, list[float]] = {"steps_ns": [], "equal_ranks_ns": []}
     try:
         typical = _steps(replays, own, steps, by)

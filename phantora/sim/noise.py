@@ -28,9 +28,10 @@ KERNEL_FULL_NS = 30e3
 # Clock of a GPU that its power limits (``validation.fits.jitter``).
 CLOCK_SHARE = 0.015
 CLOCK_NS = 20_000_000
-# Speed of a GPU as a whole: of 130 runs that a host twice as slow does not change, a quarter have an interquartile
-# range of 0.13 to 0.17 % at most, more than the noise of single kernels. The length is assumed.
-DRIFT_SHARE = 0.0012
+# Speed of a GPU as a whole, and the standard deviation of the logarithm of its share between machines: single steps of
+# runs that a slower host does not change (``validation.fits.jitter``). The length is assumed.
+DRIFT_SHARE = 0.004
+DRIFT_MACHINES = 1.4
 DRIFT_NS = 100_000_000
 
 _OF_MACHINES = 1 << 40  # stream of random numbers, next to those of samples
@@ -51,6 +52,8 @@ class Machine:
     """Host time."""
     spread: float = 1.0
     pauses: float = 1.0
+    drift: float = 1.0
+    """Over ``DRIFT_SHARE``."""
 
 
 def machines(host: HostProfile, number: int, seed: int) -> list[Machine]:
@@ -59,11 +62,11 @@ def machines(host: HostProfile, number: int, seed: int) -> list[Machine]:
     random = np.random.default_rng((seed, _OF_MACHINES))
     levels = [normal.inv_cdf((place + 0.5) / number) for place in range(number)]
     found = []
-    for level, *others in zip(levels, *(random.permutation(levels) for _ in range(2)), strict=True):
+    for level, *others in zip(levels, *(random.permutation(levels) for _ in range(3)), strict=True):
         end = host.spread[level > 0]
-        deviations = (host.jitter.machines_spread, host.jitter.machines_pauses)
-        spread, pauses = (math.exp(own * float(each)) for own, each in zip(deviations, others, strict=True))
-        found.append(Machine(end ** abs(level / normal.inv_cdf(0.95)), spread, pauses))
+        deviations = (host.jitter.machines_spread, host.jitter.machines_pauses, DRIFT_MACHINES)
+        factors = (math.exp(own * float(each)) for own, each in zip(deviations, others, strict=True))
+        found.append(Machine(end ** abs(level / normal.inv_cdf(0.95)), *factors))
     return found
 
 
@@ -80,8 +83,9 @@ class Noise:
     def of_engine(self) -> native.Noise:
         """Noise of GPUs and links."""
         drawn = np.random.default_rng((self.seed, self.sample)).integers(1, 1 << 63)
-        kernels = (KERNEL_SHARE, KERNEL_FULL_NS, CLOCK_SHARE, CLOCK_NS, DRIFT_SHARE, DRIFT_NS)
-        return native.Noise(int(drawn), int(self.common), *kernels)
+        kernels = (KERNEL_SHARE, KERNEL_FULL_NS, CLOCK_SHARE, CLOCK_NS)
+        drift = (DRIFT_SHARE * self.machine.drift, DRIFT_NS)
+        return native.Noise(int(drawn), int(self.common), *kernels, *drift)
 
     def of_host(self, rank: int, jitter: HostJitter, ranks: int, scale: float) -> Warp:
         """Noise of `rank`, one of `ranks` on its host. Its recorded time is multiplied by `scale`."""

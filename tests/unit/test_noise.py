@@ -8,7 +8,7 @@ import pytest
 from phantora.hardware.hosts import load_host
 from phantora.hardware.types import HostJitter
 from phantora.profile.jitter_probe import jitter_of
-from phantora.sim.noise import Machine, Noise, Warp, machines
+from phantora.sim.noise import DRIFT_MACHINES, DRIFT_SHARE, Machine, Noise, Warp, machines
 from phantora.trace.analysis.spread import expected_slowest, spread_of
 from phantora.wire import layout
 from phantora.wire.records import answered, fields, make
@@ -57,6 +57,10 @@ def test_machines_that_pass_for_a_host_have_its_range_of_paces() -> None:
     assert paces[0] == pytest.approx(0.44, rel=0.25) and paces[-1] == pytest.approx(1.5, rel=0.1)
     assert np.median(paces) == pytest.approx(1, abs=0.05)
     assert np.log([one.spread for one in found]).std() == pytest.approx(HostJitter().machines_spread, rel=0.15)
+    drift = [one.drift for one in found]
+    assert np.log(drift).std() == pytest.approx(DRIFT_MACHINES, rel=0.15)
+    assert np.exp(np.log(drift).mean()) == pytest.approx(1)
+    assert Noise(7, 3, machine=Machine(drift=2)).of_engine().drift_share == 2 * DRIFT_SHARE
     quiet = Noise(7, 3, machine=Machine(spread=0, pauses=0)).of_host(0, HostJitter(), 1, 1.0)
     assert quiet(np.asarray([MINUTE])).tolist() == [MINUTE]
 

@@ -11,6 +11,9 @@ out. A session of the ledger is a machine.
   the model for as many steps.
 - Spread of the pace: of steps that follow the host (predicted at a host 10 % slower, they are at least 9 % longer), the
   interquartile range next to that of the model for as many steps of that length.
+- Speed of a GPU: single steps that follow the host by less than 5 %. The standard deviation is that of the
+  interquartile range, over what as many steps of a normal distribution have; between runs that of its logarithm, from
+  deciles, less chance.
 - Time for which a pace lasts: 40 ms, by which neighbouring steps correlate about as the real ones do, and long and
   short steps ask for the same spread of the pace.
 """
@@ -164,6 +167,22 @@ def show_pauses(fitted: dict[str, Machine], held_out: dict[str, Machine], usual:
         print(f"  {1e3 * limit:4.0f} ms {'':20s}{texts}")
 
 
+def show_gpus(fitted: dict[str, Machine], held_out: dict[str, Machine]) -> None:
+    """Prints the spread of steps that the GPU decides, of a typical run and between runs."""
+    random = np.random.default_rng(0)
+    for name, half in (("fitted", fitted), ("held out", held_out)):
+        runs = [steps for machine in half.values() for steps in machine.others]
+        normal = np.log(
+            [[_middle(1 + 1e-3 * random.standard_normal(len(steps))) for _ in range(100)] for steps in runs]
+        )
+        found = np.log([_middle(steps) for steps in runs])
+        low, high = np.quantile(found, (0.1, 0.9))
+        chance = float(normal.std(axis=1).mean())
+        between = math.sqrt(max(0.0, ((high - low) / 2.563) ** 2 - chance**2))
+        typical = 1e-3 * math.exp(float(np.median(found) - np.median(normal)))
+        print(f"steps that the GPU decides, {name}: {typical:.2%}, logarithm between runs {between:.2f}")
+
+
 def show_machines(fitted: dict[str, Machine], held_out: dict[str, Machine], usual: HostJitter) -> None:
     """Prints the standard deviations of the logarithms of numbers of pauses and of paces, without what is chance."""
     for name, half in (("fitted", fitted), ("held out", held_out)):
@@ -185,6 +204,7 @@ def main() -> None:
     usual = HostJitter()
     show_pauses(ours, others, usual)
     show_machines(ours, others, usual)
+    show_gpus(ours, others)
     print(f"{'machine':40s}  spread of the pace       pauses per second")
     print(f"{'':40s}  fitted   held out        fitted   held out")
     found: dict[str, list[float]] = defaultdict(list)
