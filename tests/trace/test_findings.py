@@ -174,6 +174,18 @@ def test_rollouts_between_updates_count_in_the_mean_of_the_run(tmp_path: Path) -
     assert "2.00 ms on average with more work" in dict(lines(report))["STEP"]
 
 
+def test_steps_of_more_and_of_less_work_are_named_together(tmp_path: Path) -> None:
+    run, t = FakeRun(), 0
+    for step, kernels in enumerate((4, 4, 16, 4, 1, 4, 16, 4, 4), 1):
+        begin = t
+        for _ in range(kernels):
+            run.add(Kind.KERNEL, 0, t, t + STEP, "gemm", launch=t)
+            t += STEP
+        run.add(Kind.ANNOTATION, 0, begin, t, f"ProfilerStep#{step}")
+    report = analyze(open_log(run.write(tmp_path / "run.arrow")), details=False)
+    assert "on average with more and less work" in dict(lines(report))["STEP"]
+
+
 def test_steps_that_get_longer_are_none_of_them_outliers(tmp_path: Path) -> None:
     run, t = FakeRun(), 0
     for step in range(8):

@@ -23,6 +23,7 @@ _USUAL = 1.05  # times the shortest or longest of the others: a first step withi
 _RECUR, _LATE, _OFTEN = 3, 2, 0.15  # steps that wait: how many, how many in the run's second half, and their share
 _RISING = 4  # steps, of which each has more kernels than the one before
 MORE_WORK = "more work"
+LESS_WORK = "less work"
 _WORK = ("evaluation", MORE_WORK)
 CUT = "cut"
 """The note of a real trace's first or last step that the trace does not have as a whole."""
@@ -140,7 +141,7 @@ def _note(own: Sequence[float], typical: Sequence[float], waits: bool) -> str:
     """`waits`: a step that takes longer with the same work is an outlier."""
     time, kernels, backward, forward, to_host, computed = own
     if kernels < _FEWER * typical[1]:
-        return "less work"
+        return LESS_WORK
     if time < _LONGER * typical[0]:
         return ""
     notes = []

@@ -21,7 +21,7 @@ from phantora.trace.analysis.late_hosts import longer_wait
 from phantora.trace.analysis.loader import LOADER, loader_of
 from phantora.trace.analysis.memory_fit import grows, keep_less
 from phantora.trace.analysis.mfu import RECOMPUTED_LAYERS, differing, peak_name, slow_format
-from phantora.trace.analysis.outlier_steps import ONCE
+from phantora.trace.analysis.outlier_steps import LESS_WORK, MORE_WORK, ONCE
 from phantora.trace.analysis.recompiles import sentence
 from phantora.trace.analysis.report import UNEQUAL, Delay, Headline, Report, Work
 from phantora.trace.analysis.slower_ranks import times_the_work
@@ -318,7 +318,9 @@ def _from_to(h: Headline) -> str:
 def _recurring(h: Headline) -> list[str]:
     """What steps have that only the mean counts."""
     names = {"evaluation": "evaluation or generation"}
-    return [names.get(note, note) for note in h.apart if note not in ONCE]
+    if LESS_WORK in h.apart and MORE_WORK in h.apart:
+        names |= {MORE_WORK: "more and less work", LESS_WORK: ""}
+    return [name for note in h.apart if note not in ONCE and (name := names.get(note, note))]
 
 
 def energy(report: Report) -> str:
