@@ -623,3 +623,31 @@ def test_the_batch_of_a_rank_with_more_work_is_no_second_cause() -> None:
     assert _without_consequences(found, False) == [rank]
     slower = replace(rank, text="rank 1 is slower than the others: it computes 77.9 % longer")
     assert _without_consequences([slower, found[1]], False) == [slower, found[1]]
+
+
+def test_the_rank_whose_host_is_late_is_the_cause(tmp_path: Path) -> None:
+    """In b the host of rank 1 launches the product 400 us later, and the all-reduce of both ranks waits for it."""
+
+    def run(name: str, later: int) -> Path:
+        made, us = FakeRun(), 1000
+        product, moved = made.price("gemm", "measured", 2e11), made.price("communication", "measured")
+        for rank in (0, 1):
+            made.add(Kind.COMMUNICATOR, rank, 0, 0, "dp", comm=0, sig=made.signature("ranks", "0,1"))
+        for step in range(4):
+            begin = step * (1000 + later) * us
+            last = begin + (900 + later) * us
+            for rank in (0, 1):
+                at = begin + (100 + rank * later) * us
+                done = at + 800 * us
+                made.add(Kind.KERNEL, rank, at, done, "gemm", launch=at - us, stream=0, price=product)
+                row = {"stream": 7, "comm": 0, "seq": step, "ready": last, "last_rank": 1, "price": moved}
+                end = last + 100 * us
+                made.add(Kind.COLLECTIVE, rank, done, end, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", launch=at, **row)
+                made.add(Kind.ANNOTATION, rank, begin, end, f"ProfilerStep#{step + 1}")
+        return made.write(tmp_path / f"{name}.arrow")
+
+    logs = [open_log(run(name, later)) for name, later in (("a", 0), ("b", 400))]
+    found = between(sides_of(logs, Filters()))[0]
+    said = "rank 1's host: its GPU waits 400.00 us more a step for launches, and the others for it"
+    assert (found.causes[0].kind, found.causes[0].text) == ("late host", said)
+    assert found.causes[0].effect == found.step.change == 400_000

@@ -9,10 +9,15 @@ from phantora.trace.analysis.report import RankReport, Report
 from phantora.trace.analysis.units import duration
 
 
+def host_waits(report: Report) -> dict[int, float]:
+    """ns of a step that the GPU of each rank waits for its host."""
+    return {one.rank: _host(one) for one in report.ranks}
+
+
 def longer_wait(report: Report, rank: int) -> float:
     """ns of a step that the GPU of `rank` is host-bound longer than that of the median other rank. 0 where this is
     a small share of a step, or less than its kernels take longer."""
-    waits = {one.rank: _host(one) for one in report.ranks}
+    waits = host_waits(report)
     others = [time for other, time in waits.items() if other != rank]
     if not others or rank not in waits:
         return 0.0
@@ -23,7 +28,7 @@ def longer_wait(report: Report, rank: int) -> float:
 
 def late_host(report: Report) -> int | None:
     """The rank that causes most of the step's waits for hosts alone; None if ranks wait equally."""
-    waits = {one.rank: _host(one) for one in report.ranks}
+    waits = host_waits(report)
     rank = max(waits, key=lambda rank: waits[rank], default=-1)
     return rank if rank >= 0 and longer_wait(report, rank) > sum(waits.values()) / 2 else None
 

@@ -13,9 +13,11 @@ from phantora.trace.diff.changed_work import REST, WORTH_NAMING, changed_work
 from phantora.trace.diff.compare import Cause, Difference, Side
 from phantora.trace.diff.cpu_work import with_cpu_work, with_loader
 from phantora.trace.diff.machine import (
+    LATE_HOST,
     MORE_WORK,
     degraded_links,
     host_causes,
+    late_host_causes,
     network_causes,
     only_collectives,
     same_host,
@@ -29,7 +31,7 @@ _REMAINS = 0.05  # of the step's change: causes that leave less of it explain al
 _SAME_CALLS = ("trials", "memory format", "shapes")  # change kernels: the host launches as much as before
 _COUNTS = ("calls", "collectives", "code", "rest")  # of recordings: how much of the program they have
 _OF_GPU = ("kernels", "network", "host", "attention")  # torch chooses the operator of attention by the GPU
-_ALONE = ("straggler", "compiled")  # causes of other differences too, of waits and of the host's work
+_ALONE = ("straggler", LATE_HOST, "compiled")  # causes of other differences too, of waits and of the host's work
 
 
 def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
@@ -48,6 +50,8 @@ def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
     # Kernels run longer next to collectives on a degraded link, on some ranks more: these ranks are no stragglers.
     uneven = degraded or any(cause.kind == "schedule" for cause in structure)
     straggler = [] if uneven and slowed_ranks(a) == slowed_ranks(b) else straggler_causes(a, b)
+    if host and not straggler and (late := late_host_causes(a, b)):
+        straggler, host = late, []  # the mean of all ranks' waits tells of it too
     network = network_causes(a, b, d)
     found = [cause for cause in (*straggler, *structure, *network, *cpu, *host) if _worth_naming(cause, d)]
     if not found:
@@ -105,7 +109,7 @@ def _without_consequences(found: list[Cause], degraded: bool) -> list[Cause]:
     without the larger batch that makes a straggler."""
     kernels = sum(cause.effect for cause in found if cause.kind == "kernels")
     others = [cause for cause in found if cause.kind != "kernels"]
-    stragglers = [cause for cause in found if cause.kind == "straggler"]
+    stragglers = [cause for cause in found if cause.kind in ("straggler", LATE_HOST)]
     if any(MORE_WORK in cause.text for cause in stragglers):
         others = [cause for cause in others if cause.kind != "batch"]  # that of the straggler
     if stragglers:

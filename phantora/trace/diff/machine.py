@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from statistics import median
 from typing import Any
 
+from phantora.trace.analysis.host_waits import BOUND
+from phantora.trace.analysis.late_hosts import host_waits
 from phantora.trace.analysis.slower_ranks import times_the_work
 from phantora.trace.analysis.units import duration
 from phantora.trace.diff.compare import Cause, Difference, Side, rank_compute
 from phantora.trace.diff.reality import has_ranks
 
+LATE_HOST = "late host"
 MORE_WORK = "times the work of before"
 """In the text of a straggler that computes longer as it has more to do."""
 
@@ -33,6 +37,25 @@ def straggler_causes(a: Side, b: Side) -> list[Cause]:
     what = f"has {more:.2f} {MORE_WORK}" if more != 1 else f"is {slower} than the others"
     text = f"rank {rank} {what}: it computes {100 * abs(share):.1f} % {longer}"
     return [Cause("straggler", text, y[rank] - x[rank])]
+
+
+def late_host_causes(a: Side, b: Side) -> list[Cause]:
+    """The GPU of one rank waits longer (or shorter) for its host than before, and collectives wait for that rank."""
+    x, y = host_waits(a.report), host_waits(b.report)
+    changes = {rank: y[rank] - x[rank] for rank in x if rank in y}
+    rank = max(changes, key=lambda rank: abs(changes[rank]), default=-1)
+    others = [change for other, change in changes.items() if other != rank]
+    if not others:
+        return []
+    own, usual = changes[rank], median(others)
+    steps = max(a.report.steady.time, b.report.steady.time)
+    if abs(own - usual) < max(BOUND * steps, 3 * max(abs(change - usual) for change in others)):
+        return []
+    if not _waited_for(a, b, rank, own):
+        return []
+    more = "more" if own > 0 else "less"
+    text = f"rank {rank}'s host: its GPU waits {duration(abs(own))} {more} a step for launches, and the others for it"
+    return [Cause(LATE_HOST, text, own)]
 
 
 def _waited_for(a: Side, b: Side, rank: int, change: float) -> bool:
