@@ -61,7 +61,7 @@ showSpeed();
 showCost();
 fill("table", table(data.machines, [
   ...(data.vary ? [[data.vary, (row) => row.value, String]] : []), ["machine", (row) => row.cluster + (data.best.includes(row.index) ? " ← chosen" : ""), text],
-  ["memory", (row) => row.memory, (x) => (x === null ? "-" : size(x))], ["of", (row) => row.capacity, size], ["step", (row) => row.step_time, (x) => (x === null ? "-" : duration(x))], ["±", (row) => row.error, percent],
+  ["memory", (row) => row.memory, (x) => (x === null ? "-" : size(x))], ["of", (row) => row.capacity, size], ["step", (row) => row.step_time, (x) => (x === null ? "-" : duration(x))], ["±", (row) => row.error, text],
   [`${unit}/s`, (row) => row.rate, (x) => (x === null ? "-" : amount(x))], ["MFU", (row) => row.mfu, percent], ["speed", (row) => row.speedup, (x) => (x === null ? "-" : x.toFixed(2))],
   [`J/${unit.replace(/s$/, "")}`, (row) => row.joules, (x) => (x === null ? "-" : String(Number(x.toPrecision(3))))],
   ["$/h", (row) => row.dollars_per_hour, money], [`$ per M ${unit}`, (row) => row.dollars_per_million, money],

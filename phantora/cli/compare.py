@@ -193,6 +193,7 @@ def printed(found: Comparison) -> Compared:
             dollars=one.dollars,
             speedup=one.speedup,
             speedup_error=one.speedup_error,
+            speedup_error_above=one.speedup_error_above,
             parts=one.measured.parts if one.measured else {},
         )
         for one in found.choices
@@ -239,7 +240,7 @@ def _dollars(amount: float | None) -> str:
 
 def _cells(one: Choice, with_job: bool) -> list[str]:
     from phantora.cli.plan import days
-    from phantora.trace.analysis.summary import counted, rounded
+    from phantora.trace.analysis.summary import counted, error_bar, rounded
     from phantora.units import GIB
 
     hourly = f"{one.dollars_per_hour:,.4g}" if one.dollars_per_hour is not None else "-"
@@ -260,7 +261,8 @@ def _cells(one: Choice, with_job: bool) -> list[str]:
             *(["-", "-"] if with_job else []),
             one.row.status,
         ]
-    error = f" ±{100 * one.speedup_error:.0f} %" if one.speedup_error else ""
+    bars = one.speedup_error or 0.0, one.speedup_error_above or 0.0
+    error = f" {error_bar(*bars)}" if any(bars) else ""
     job = [days(one.time).replace(" days", " d") if one.time else "-", _dollars(one.dollars)]
     return [
         one.cluster,

@@ -105,13 +105,8 @@ def plan(target: tuple[str, ...], **options: Any) -> int:
     return 0 if found.enough else 1
 
 
-_BY_STEPS = (
-    "The samples of a step are unknown, so steps are compared. Where each GPU has a batch of its own, N GPUs do N "
-    "times the work in a step."
-)
-
-
 def _print(answer: Offers, rate: str | None, margin: float) -> None:
+    from phantora.sweeps.questions import BY_STEPS
     from phantora.trace.analysis.summary import counted
     from phantora.trace.analysis.units import size
 
@@ -161,7 +156,7 @@ def _print(answer: Offers, rate: str | None, margin: float) -> None:
         )
     console.print(table)
     if unit == "steps" and len(found) > 1:
-        console.print(_BY_STEPS, highlight=False)
+        console.print(BY_STEPS, highlight=False)
     if answer.public and any(offer.dollars for offer in found):
         text = f"Cost at {answer.public} per GPU and hour, the median of public on-demand prices; --price gives yours."
         console.print(text, highlight=False)

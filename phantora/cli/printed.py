@@ -107,6 +107,9 @@ class ComparedRow:
     speedup: float | None
     """Rate over that of the first machine with the same value."""
     speedup_error: float | None
+    """Relative error bar of `speedup`, downwards."""
+    speedup_error_above: float | None
+    """Upwards."""
     parts: dict[str, float]
     """Shares of a step by its limiting parts."""
 

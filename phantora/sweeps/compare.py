@@ -24,13 +24,13 @@ from phantora.sweeps.expressions import Value
 from phantora.sweeps.fold import ONE
 from phantora.sweeps.objective import Objective
 from phantora.sweeps.precision import float8
-from phantora.sweeps.questions import OnResult, report_nothing
+from phantora.sweeps.questions import BY_STEPS, OnResult, report_nothing
 from phantora.sweeps.result import Measured
 from phantora.sweeps.run import Request, run_sweep
 from phantora.sweeps.space import CLUSTER, Space, Spelling
 from phantora.trace.analysis.fit import MARGIN
 from phantora.trace.analysis.loader import LOADER
-from phantora.trace.analysis.summary import WIDE, narrower
+from phantora.trace.analysis.summary import WIDE, error_bar, narrower
 from phantora.units import GIB
 
 PER_HOST = 8
@@ -71,9 +71,12 @@ class Choice:
     dollars: float | None = None
     """Dollars of the job's tokens."""
     speedup: float | None = None
-    """Rate over that of the first machine with the same value."""
+    """Rate over that of the first machine with the same value; of steps whose samples are unknown, of the first one
+    with as many GPUs."""
     speedup_error: float | None = None
-    """Relative error of `speedup`, up or down: the wider one."""
+    """Relative error of `speedup`, down."""
+    speedup_error_above: float | None = None
+    """Up."""
 
     @property
     def measured(self) -> Measured | None:
@@ -207,20 +210,39 @@ def compare(run: RunSpec, folder: Path, question: Question, on_result: OnResult 
     choices = []
     for value in values:
         rows = [row for name in names if (row := by_key.get((name, repr(value)))) is not None]
-        first = next((row for row in rows if row.measured), None)
-        choices += [_choice(row, value, found.unit, request.objective, question.job, first) for row in rows]
+        for row in rows:
+            first = next((one for one in rows if one.measured and (found.unit != "steps" or _as_many(one, row))), None)
+            choices.append(_choice(row, value, found.unit, request.objective, question.job, first))
     best, verdict = [], []
     for value in values:
-        chosen, sentence = decide([one for one in choices if one.value == value], question.job)
-        best += [chosen] if chosen is not None else []
-        prefix = f"{question.vary} {value}: " if question.vary else ""
-        verdict.append(prefix + sentence)
+        for gpus, alike in comparable([one for one in choices if one.value == value]).items():
+            chosen, sentence = decide(alike, question.job)
+            best += [chosen] if chosen is not None else []
+            named = [f"{question.vary} {value}"] * bool(question.vary)
+            named += [f"{gpus} GPU{'s' * (gpus > 1)}"] * bool(gpus)
+            verdict.append(f"{', '.join(named)}: {sentence}" if named else sentence)
+    if len({one.gpus for one in choices}) > 1 and found.unit == "steps":
+        verdict.append(f"{BY_STEPS} So machines with as many GPUs are compared.")
     if sets_batch(f"--{question.vary}") and found.unit != "steps":  # which a larger batch makes fewer
         verdict += overall(choices, question)
     if best:
         verdict += in_float8(best[0], request, question, on_result)
     verdict += [*widest(choices), *noise(choices), *unused(choices, question, run)]
     return Comparison(choices=tuple(choices), best=tuple(best), verdict=tuple(verdict), folder=folder)
+
+
+def comparable(choices: Sequence[Choice]) -> dict[int, list[Choice]]:
+    """The machines that one verdict compares: all, with the key 0. Where only steps are known, those of each number of
+    GPUs: N GPUs may do N times the work in a step."""
+    groups: dict[int, list[Choice]] = {}
+    by_steps = any(one.rate and one.unit == "steps" for one in choices) and len({one.gpus for one in choices}) > 1
+    for one in choices:
+        groups.setdefault(one.gpus if by_steps else 0, []).append(one)
+    return groups
+
+
+def _as_many(a: Row, b: Row) -> bool:
+    return a.entry.point.world == b.entry.point.world
 
 
 def in_float8(best: Choice, request: Request, question: Question, on_result: OnResult) -> list[str]:
@@ -244,11 +266,11 @@ def in_float8(best: Choice, request: Request, question: Question, on_result: OnR
         return [f"{what} was not simulated: {row.entry.result.error if row.entry.result else row.status}"]
     after = _choice(row, best.value, found.unit, request.objective, question.job, best.row)
     ratio = before.mean_step / row.measured.mean_step
-    bar = error_of_ratio(row.measured, before)
+    bar = error_bar(error_of_ratio(row.measured, before), error_of_ratio(before, row.measured)).replace(" %", "%")
     price = after.dollars_per_million
     cost = f", ${price:.3g} per million {found.unit}" if price is not None else ""
     memory = f"{row.measured.memory / GIB:.0f} of {row.measured.capacity / GIB:.0f} GiB"
-    return [f"{what} on {best.cluster}: {ratio:.2f} ±{bar:.0%} times as fast{cost}, {memory}"]
+    return [f"{what} on {best.cluster}: {ratio:.2f} {bar} times as fast{cost}, {memory}"]
 
 
 def overall(choices: Sequence[Choice], question: Question) -> list[str]:
@@ -316,11 +338,11 @@ def _choice(row: Row, value: Value | None, unit: str, objective: Objective, job:
     seconds = None
     if job.tokens and row.rate and unit == "tokens":
         seconds = duration_of(job.tokens / row.rate, point.world, point.gpus_per_host)
-    speedup = error = None
+    speedup = error = above = None
     if row.rate and measured and first is not None and first.rate and first.measured:
-        speedup = row.rate / first.rate
-        ratios = (error_of_ratio(measured, first.measured), error_of_ratio(first.measured, measured))
-        error = max(ratios) if row is not first else 0.0
+        speedup, error, above = row.rate / first.rate, 0.0, 0.0
+        if row is not first:
+            error, above = error_of_ratio(measured, first.measured), error_of_ratio(first.measured, measured)
     return Choice(
         cluster=point.cluster,
         gpu=point.gpu,
@@ -333,6 +355,7 @@ def _choice(row: Row, value: Value | None, unit: str, objective: Objective, job:
         dollars=hourly * seconds / HOUR if hourly is not None and seconds is not None else None,
         speedup=speedup,
         speedup_error=error,
+        speedup_error_above=above,
     )
 
 
@@ -355,6 +378,9 @@ def decide(choices: Sequence[Choice], job: Job) -> tuple[Choice | None, str]:
                 f"no machine leaves {job.margin:.0%} of a GPU's memory; {tight[0].cluster} leaves {tight[0].left:.1%}",
             )
         return None, "no machine has enough memory"
+    if fitting[0].unit != "tokens" and (job.rate is not None or job.deadline is not None):
+        wanted = f"{job.rate:,.0f} tokens/s" if job.rate is not None else "the deadline"
+        return None, f"the tokens of a step are unknown, so no machine can be compared with {wanted}"
     enough = [one for one in fitting if _enough(one, job)]
     if not enough:
         fastest = max(fitting, key=lambda one: one.rate or 0.0)

@@ -8,6 +8,7 @@ from typing import Any
 
 from phantora.errors import PhantoraError, cause_of
 from phantora.sweeps.compare import Choice, Comparison, Question
+from phantora.sweeps.render import bar_of
 from phantora.view.pages import assemble
 
 NAME = "compare.html"
@@ -54,7 +55,7 @@ def _row(index: int, one: Choice) -> dict[str, Any]:
         "memory": measured.memory if measured else result.needs if result else None,
         "capacity": one.row.entry.point.capacity,
         "step_time": measured.step_time if measured else None,
-        "error": measured.error if measured else None,
+        "error": bar_of(measured) if measured else "-",
         "rate": one.rate or None,
         "mfu": measured.mfu if measured else None,
         "speedup": one.speedup,

@@ -32,6 +32,10 @@ from phantora.units import GIB
 NO_LOADER = "has no DataLoader of torch, so its batches are its own: give its option of the length the largest value"
 MOST = 1 << 20  # of a number that is looked for
 _LARGE = 4096  # of such a number
+BY_STEPS = (
+    "The samples of a step are unknown, so steps are compared. Where each GPU has a batch of its own, N GPUs do N "
+    "times the work in a step."
+)
 OnResult = Callable[[Entry, int, int], None]
 
 

@@ -10,9 +10,10 @@ from rich.table import Table
 
 from phantora.sweeps.answer import SKIPPED, Answer, Row
 from phantora.sweeps.plan import Plan
-from phantora.sweeps.result import RAN
+from phantora.sweeps.result import RAN, Measured
 from phantora.sweeps.runner import Entry
 from phantora.sweeps.space import text_of
+from phantora.trace.analysis.summary import error_bar
 from phantora.trace.analysis.units import duration, size
 
 WIDTH = 100
@@ -58,7 +59,7 @@ def _table(found: Answer, rows: Sequence[Row]) -> Table:
             mark,
             *(text_of(point.values[axis]) if axis in point.values else "-" for axis in found.axes),
             duration(measured.step_time),
-            "-" if measured.error is None else f"{100 * measured.error:.0f}%",
+            bar_of(measured),
             f"{100 * row.behind:.1f}%" if row.rank != 1 else "",
             f"{row.rate:,.0f}" if row.rate >= 100 else f"{row.rate:.3g}",
             "-" if measured.mfu is None else f"{100 * measured.mfu:.1f}%",
@@ -70,6 +71,14 @@ def _table(found: Answer, rows: Sequence[Row]) -> Table:
             *((measured.roles or "-",) if roles else ()),
         )
     return table
+
+
+def bar_of(measured: Measured) -> str:
+    """The error bar of a step: ``3%``, ``-56% +50%`` where its sides differ; ``-`` without one."""
+    if measured.error is None:
+        return "-"
+    above = measured.error if measured.error_above is None else measured.error_above
+    return error_bar(measured.error, above).removeprefix("±").replace(" %", "%")
 
 
 def _rest(found: Answer, console: Console) -> None:

@@ -16,6 +16,7 @@ from phantora.sweeps.compare import (
     Job,
     Question,
     clusters,
+    comparable,
     compare,
     decide,
     duration_of,
@@ -28,6 +29,7 @@ from phantora.sweeps.compare import (
 from phantora.sweeps.compare_page import write_compare_page
 from phantora.sweeps.objective import Objective
 from phantora.sweeps.questions import one_run
+from phantora.sweeps.render import bar_of
 from phantora.sweeps.run import Request
 from tests.support.sweeps import choice, measured, small_comparison
 
@@ -126,6 +128,21 @@ def test_what_a_machine_barely_meets_is_not_sure() -> None:
         "Within its error bar it may miss the 190,000 tokens/s: 160,000"
     )
     assert "may miss" not in decide([wide], Job(rate=150_000))[1]
+
+
+def test_where_only_steps_are_known_equal_numbers_of_gpus_are_compared() -> None:
+    small, large = choice("1x2xH100", 100, 2.0), choice("1x8xH100", 100, 2.0)
+    assert list(comparable([small, large])) == [0]
+    by_steps = [replace(one, unit="steps") for one in (small, large)]
+    assert {gpus: len(found) for gpus, found in comparable(by_steps).items()} == {2: 1, 8: 1}
+    assert decide(by_steps, Job(rate=1e6)) == (
+        None,
+        "the tokens of a step are unknown, so no machine can be compared with 1,000,000 tokens/s",
+    )
+
+
+def test_the_sides_of_an_error_bar_are_both_shown() -> None:
+    assert bar_of(measured(100)) == "5%" and bar_of(measured(100, error_above=0.4)) == "-5% +40%"
 
 
 def test_a_machine_must_meet_rate_and_deadline() -> None:
