@@ -80,7 +80,8 @@ class Cause:
     """gpu, straggler, late host, compiled, layout, precision, model, batch, layers, trained, count, recompute,
     optimizer, clipping, dropout, zeroing, reads, pinned, memory format, trials, schedule, attention, reshard, reduced,
     buckets, collectives, data, updates, code, calls, shapes, network, kernels, cpu, host, environment, retries, memory,
-    several, rest or other. ``several``: no cause has half of the change; ``rest``: what brings the sum of the effects to it."""
+    several, rest or other. ``several``: no cause has half of the change; ``rest``: what brings the sum of the effects
+    to it."""
     text: str
     effect: Ns
     """ns per step of device or idle time that it accounts for; with ``rest`` they sum to the change."""
