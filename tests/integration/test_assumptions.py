@@ -398,7 +398,7 @@ def test_a_number_that_ends_no_loop_has_no_option_for_it(tmp_path: Path, monkeyp
     Path("counts.py").write_text("right += hits.sum().item()\nwhile wrong < 3:\n    wrong += misses.sum().item()\n")
     counted, ends = (_by_source(f"88 is read at counts.py:{line}", 1) for line in (1, 3))
     assert counted is not None and (counted.option, counted.rank) == ("", 1)
-    assert ends is not None and ends.option == " (--assume iterations=N@counts.py:3)"
+    assert ends is not None and ends.option == " (--assume iterations=N@counts.py:3 ends its loop at the N-th read)"
 
 
 def test_a_summary_names_what_decides_work_first() -> None:
@@ -417,8 +417,8 @@ def test_a_summary_names_what_decides_work_first() -> None:
     source = (Path(__file__).parents[2] / "stub/tracer/host_cost.cpp").read_text()
     assert all(begin in source for begin in HOST_TIME)
     assert assumed(sorted([threads, found[2], ends], key=lambda each: each.rank)) == [
-        "a float that is not computed reads as 0 at a.py:9 and ends a loop (--assume iterations=N@a.py:9), 2 times, "
-        "and 2 more (phantora analyze)"
+        "a float that is not computed reads as 0 at a.py:9 (--assume iterations=N@a.py:9 ends its loop at the N-th "
+        "read), 2 times, and 2 more (phantora analyze)"
     ]
     assert assumed([found[2], threads]) == [f"{read}, and 1 more (phantora analyze)"]
 

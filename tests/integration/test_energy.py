@@ -85,4 +85,4 @@ def test_a_short_run_draws_no_more_than_the_cap(tmp_path: Path) -> None:
     assert energy is not None and 650 < energy.watts <= 701
     unsettled = analyze(open_log(trace(tmp_path, "train.py").log))
     words = dict(lines(unsettled))
-    assert unsettled.headline.short and "ENERGY" not in words and "power will slow it" in words["STEP"]
+    assert unsettled.headline.short and "ENERGY" not in words and "slower at the power cap" in words["STEP"]

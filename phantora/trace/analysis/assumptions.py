@@ -44,7 +44,7 @@ class Assumption:
     times: int
     """Number of reads, over all ranks."""
     ends_loop: bool = False
-    """True if the source ends a loop by it: ``if error.item() < tolerance: break``."""
+    """True if the end of a loop of the source depends on it: ``if error.item() < tolerance: break``."""
     tested: bool = True
     """False if no branch or loop of the source depends on it; sizes may."""
 
@@ -62,7 +62,9 @@ class Assumption:
         given = next((option for begin, option in _OPTIONS.items() if self.what.startswith(begin)), "")
         if " is read at " in self.what and self.tested:
             given = f"iterations=N@{self.what.rpartition(' at ')[2]}"
-            if self.what.startswith(REAL) and not self.ends_loop:
+            if self.ends_loop:
+                given += " ends its loop at the N-th read"
+            elif self.what.startswith(REAL):
                 given = f"loss=VALUE or {given}"
         return f" (--assume {given})" if given else ""
 
@@ -111,7 +113,7 @@ def assumed(found: Sequence[Assumption]) -> list[str]:
     for each in shown:
         placed = each.rank == 1 or each.ends_loop or each.what.startswith(_LISTS)
         what = each.shown if placed else each.shown.rpartition(" at ")[0] or each.shown
-        what += " and ends a loop" * each.ends_loop + each.option
+        what += each.option
         times[what] = times.get(what, 0) + each.times
     if shown and shown[0].rank == 0:
         times = {f"{what}, {n} time{'s' * (n > 1)}": n for what, n in times.items()}

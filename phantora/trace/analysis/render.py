@@ -200,7 +200,7 @@ def _headline(report: Report, console: Console) -> None:
         a_step = "" if h.widest in (DATA, CPU_WORK) else " a step"
         parts = [f"[bold]{step_of(h)}[/bold]{a_step}, {of if h.waits is None else host_bound(report)}"]
     if h.short:
-        parts.append(f"power will slow it: run {duration(h.short)} more of steps")
+        parts.append(f"slower at the power cap: let the script run {duration(h.short)} more of steps")
     if h.mfu is not None:
         basis = report.mfu
         of = f" of {peak_name(basis.dtype)}'s {basis.peak / 1e12:.0f} TFLOP/s" if basis is not None else ""

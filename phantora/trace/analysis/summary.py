@@ -295,9 +295,9 @@ def _steps(h: Headline) -> list[str]:
 
 
 def _settling(h: Headline) -> list[str]:
-    """``power will slow it; run 25 more``, of steps."""
+    """``slower at the power cap: let the script run 25 more steps``."""
     more = ceil(h.short / h.step_time) if h.short else 0
-    return [f"power will slow it: run {more:,} more steps"] if more else []
+    return [f"slower at the power cap: let the script run {more:,} more step{'s' * (more > 1)}"] if more else []
 
 
 def _unequal(report: Report) -> list[str]:
