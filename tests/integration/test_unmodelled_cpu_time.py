@@ -178,3 +178,22 @@ def test_no_thread_of_tqdm_changes_what_bars_cost(tmp_path: Path, preload: tuple
     (tmp_path / "program.py").write_text(BARS)
     out = trace(tmp_path, "--cluster", "1", *preload, "program.py").out
     assert out.splitlines()[-1].startswith("None ['MainThread'"), out
+
+
+SAVES = """
+import sys
+import torch
+x, model = torch.randn(24 << 20), torch.nn.Linear(256, 256).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(6):
+    model(torch.randn(64, 256, device="cuda")).sum().backward()
+    optimizer.step()
+    torch.save(x, sys.argv[1])
+    torch.load(sys.argv[1])
+"""
+
+
+def test_a_checkpoint_is_no_uncounted_work(tmp_path: Path) -> None:
+    """`--disk` has its time: records, checksums and files."""
+    (tmp_path / "saves.py").write_text(SAVES)
+    assert "which is not counted" not in trace(tmp_path, "--cluster", "1", "saves.py", str(tmp_path / "model.pt")).err

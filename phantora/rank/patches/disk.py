@@ -92,10 +92,16 @@ class Checkpoints:
     """Gives the checkpoints of this rank their time."""
 
     def __init__(
-        self, disk: Disk, runtime: Runtime, say: Callable[[], None], filling: Callable[[], AbstractContextManager[None]]
+        self,
+        disk: Disk,
+        runtime: Runtime,
+        say: Callable[[], None],
+        filling: Callable[[], AbstractContextManager[None]],
+        exclude: Callable[[bool], object] = bool,
     ) -> None:
         """`say` is called at each save and each long read. Tensors that are made within `filling` are read from a file:
-        their pages are new."""
+        their pages are new. `exclude` is called when this thread begins and ends work whose time is the disk's."""
+        self._exclude = exclude
         self._disk = disk
         self._filling = filling
         self._runtime = runtime
@@ -155,10 +161,12 @@ class Checkpoints:
             yield False
             return
         self._inside.save = True
+        self._exclude(True)
         try:
             with record_function(name):
                 yield True
         finally:
+            self._exclude(False)
             self._inside.save = False
 
     def _to_memory(self, size: int, path: Any, summed: bool = True) -> int:
@@ -232,8 +240,12 @@ class Checkpoints:
         def timed(f: Any, *args: Any, **kwargs: Any) -> Any:
             before = 0 if isinstance(f, (str, os.PathLike)) else _position(f)
             mapped = bool(kwargs.get("mmap"))
-            with nullcontext() if getattr(self._inside, "read", False) else self._filling():
-                result = load(f, *args, **kwargs)
+            self._exclude(True)
+            try:
+                with nullcontext() if getattr(self._inside, "read", False) else self._filling():
+                    result = load(f, *args, **kwargs)
+            finally:
+                self._exclude(False)
             self._read(_size(f) - before, f, mapped=mapped)
             return result
 
@@ -406,7 +418,8 @@ def install(rank: Rank) -> None:
 
     disk = parse(text)
     slow = tuple(one for one in rank_spec().slow_disks if disk.shared or fnmatchcase(host, one.hosts))
-    saves = Checkpoints(replace(disk, slow=slow), Runtime.of(rank.runtime), say, filling)
+    exclude = rank.runtime.ph_unmodelled_exclude
+    saves = Checkpoints(replace(disk, slow=slow), Runtime.of(rank.runtime), say, filling, exclude)
     on_import((_SAVER, _STAGING, _WRITER, _SAFETENSORS, _TENSORS, "torch.serialization"), saves.meet)
 
 
