@@ -6,6 +6,9 @@ its label. Each row runs Megatron-LM's own script with the arguments of the test
 checkpoints, all ranks as processes. It prints bytes of memory and seconds of an iteration, as recorded and as
 simulated, or the reason why it does not run. Rows with Transformer Engine need it (docs/frameworks/megatron.md).
 FOLDER keeps what a row gave (journal.jsonl) and the table (table.md); a row that is known is not simulated again.
+
+`--host HOST` simulates with that host, and with the passes over the weights that only time depends on. Iterations
+of these models are host-bound, so their times tell the factor of a host (phantora/hardware/data/hosts).
 """
 
 from __future__ import annotations
@@ -60,8 +63,6 @@ DROPPED = (
     "--vocab-size",
     "--rerun-mode",
     "--no-use-tokenizer",
-    "--log-params-norm",
-    "--log-num-zeros",
     "--check-weight-hash",
     "--dataloader-type",
     "--num-workers",
@@ -69,7 +70,9 @@ DROPPED = (
     "--log-progress",
     "--log-validation",
 )
-"""Options about data, checkpoints and further passes over the weights, which no memory peak depends on."""
+"""Options about data and checkpoints, which no memory peak depends on."""
+PASSES = ("--log-params-norm", "--log-num-zeros")
+"""Options of further passes over the weights: no memory peak depends on them, but the time of an iteration."""
 SCRIPTS = ("pretrain_gpt.py", "pretrain_hybrid.py", "pretrain_vlm.py")
 """Which make random data."""
 TEXT = {"examples/bert/pretrain_bert.py": "BertWordPieceLowerCase", "examples/t5/pretrain_t5.py": "BertWordPieceCase"}
@@ -95,9 +98,10 @@ def refused(row: Mapping[str, Any]) -> str:
     return ""
 
 
-def command(row: Mapping[str, Any], checkout: Path, folder: Path) -> list[str]:
+def command(row: Mapping[str, Any], checkout: Path, folder: Path, host: str = "") -> list[str]:
     """Of `phantora trace`. A script that reads text finds it in `folder`."""
-    given = {name: value for name, value in row["args"].items() if not name.startswith(DROPPED)}
+    dropped = DROPPED if host else (*DROPPED, *PASSES)
+    given = {name: value for name, value in row["args"].items() if not name.startswith(dropped)}
     if "--tp-comm-overlap" in given:  # Megatron-LM refuses both, at the commit of the tests too
         given.pop("--deterministic-mode", None)
     given |= HERE | {"--log-memory-to-tensorboard": ""}
@@ -111,7 +115,18 @@ def command(row: Mapping[str, Any], checkout: Path, folder: Path) -> list[str]:
     if row["gpu"] == "A100":
         cluster += "-SXM-80GB"
     script = str(checkout / row["script"])
-    return ["--cluster", cluster, "--fold", "off", "-m", "validation.workloads.megatron_script", script, *words_given]
+    hosts = ["--host", host] if host else []
+    return [
+        "--cluster",
+        cluster,
+        *hosts,
+        "--fold",
+        "off",
+        "-m",
+        "validation.workloads.megatron_script",
+        script,
+        *words_given,
+    ]
 
 
 def _values(value: str, checkout: Path) -> list[str]:
@@ -128,17 +143,17 @@ def _values(value: str, checkout: Path) -> list[str]:
 class Journal:
     """What each row gave: nothing is simulated twice."""
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
+    def __init__(self, file: Path, host: str = "") -> None:
+        self.file, self.host = file, host
         lines = file.read_text().splitlines() if file.exists() else []
         self.known: dict[str, Values | str] = {entry["row"]: entry["values"] for entry in map(json.loads, lines)}
 
     def fill(self, rows: list[tuple[int, dict[str, Any]]], checkout: Path, jobs: int) -> None:
         """Simulates what is missing of `rows`, `jobs` rows at a time."""
-        missing = [(_key(row), row) for _, row in rows if not refused(row) and _key(row) not in self.known]
+        missing = [(self.key(row), row) for _, row in rows if not refused(row) and self.key(row) not in self.known]
         with ThreadPoolExecutor(jobs) as pool:
             printed = self.file.parent
-            pending = {pool.submit(simulated, row, checkout, printed): key for key, row in missing}
+            pending = {pool.submit(simulated, row, checkout, printed, self.host): key for key, row in missing}
             for done in as_completed(pending):
                 self.known[pending[done]] = found = done.result()
                 print(f"{pending[done]}: {found}", file=sys.stderr, flush=True)
@@ -146,18 +161,29 @@ class Journal:
                     with self.file.open("a") as out:
                         out.write(json.dumps({"row": pending[done], "values": found}) + "\n")
 
+    def key(self, row: Mapping[str, Any]) -> str:
+        """Of a row with the journal's host."""
+        return " ".join(filter(None, (_key(row), self.host)))
+
 
 def _key(row: Mapping[str, Any]) -> str:
     return f"{row['test']} {row['platform']}"
 
 
-def simulated(row: Mapping[str, Any], checkout: Path, printed: Path) -> Values | str:
+def simulated(row: Mapping[str, Any], checkout: Path, printed: Path, host: str = "") -> Values | str:
     """Scalars of the last iteration, or why there are none; then the folder `printed` has what the run printed."""
     paths = (str(checkout), str(ROOT), os.environ.get("PYTHONPATH", ""))
     environment = {**os.environ, **row["env"], "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     with tempfile.TemporaryDirectory() as folder:
         environment |= {"HF_HOME": f"{folder}/{golden_data.HUB}", "HF_HUB_OFFLINE": "1"}
-        words = [*PHANTORA, "trace", "--no-summary", "-o", f"{folder}/run.arrow", *command(row, checkout, Path(folder))]
+        words = [
+            *PHANTORA,
+            "trace",
+            "--no-summary",
+            "-o",
+            f"{folder}/run.arrow",
+            *command(row, checkout, Path(folder), host),
+        ]
         try:
             done = subprocess.run(
                 words, capture_output=True, text=True, timeout=LIMIT_S, check=False, cwd=folder, env=environment
@@ -185,7 +211,7 @@ def table(rows: list[tuple[int, dict[str, Any]]], journal: Journal) -> Iterator[
     errors: list[float] = []
     reasons: Counter[str] = Counter()
     for number, row in rows:
-        found = refused(row) or journal.known.get(_key(row), "not simulated yet")
+        found = refused(row) or journal.known.get(journal.key(row), "not simulated yet")
         if isinstance(found, str):
             reasons[found] += 1
             yield f"| {named(row, number)} | {found} |"
@@ -206,6 +232,7 @@ def table(rows: list[tuple[int, dict[str, Any]]], journal: Journal) -> Iterator[
 def main() -> None:
     parser = row_options.parser(__file__, __doc__, "checkout", "folder of Megatron-LM")
     parser.add_argument("--known", action="store_true", help="simulate nothing: only what FOLDER has")
+    parser.add_argument("--host", default="", help="of the simulated ranks; by default that of the GPU")
     args = parser.parse_args()
     for needed in (args.file, args.checkout / SCRIPTS[0]):
         if not needed.is_file():
@@ -214,7 +241,7 @@ def main() -> None:
     if not rows:
         parser.error(f"no row has all of: {' '.join(args.rows)}")
     args.out.mkdir(parents=True, exist_ok=True)
-    journal = Journal(args.out / "journal.jsonl")
+    journal = Journal(args.out / "journal.jsonl", args.host)
     if not args.known:
         journal.fill(rows, args.checkout.resolve(), args.jobs)
     lines = list(table(rows, journal))
