@@ -7,6 +7,7 @@ one pass over what Transformer Engine's kernel reads and writes. Values are not 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -36,13 +37,20 @@ from validation.workloads.narrow_layers import (
 )
 
 STREAMS = 4
-TILES = 1024
-"""Blocks of a grouped product's launch: more than a GPU has SMs."""
+CLUSTER = 2
+"""Blocks of a cluster of cuDNN's grouped products, which stay on their SMs."""
 
 
 @cache
 def _streams() -> list[torch.cuda.Stream]:
     return [torch.cuda.Stream() for _ in range(STREAMS)]
+
+
+@cache
+def _blocks() -> int:
+    """Of a grouped product: one for each SM, but for the clusters that the environment leaves to communication."""
+    left = CLUSTER * int(os.environ.get("CUDNNFE_CLUSTER_OVERLAP_MARGIN", "0"))
+    return torch.cuda.get_device_properties(0).multi_processor_count - left
 
 
 @cache
@@ -154,14 +162,14 @@ class _Fused(torch.autograd.Function):
 def _grouped(weight: torch.Tensor, inner: int, made: torch.Tensor) -> None:
     """cuDNN's product of rows [rows, inner] and `weight` [experts, .., ..] into `made` [rows, outer]."""
     given = [spec(BYTE, made.size(0), inner), spec(BYTE, *weight.shape), made]
-    operator("cute::grouped_gemm_quant", given, lambda: launch("grouped_gemm_quant", TILES))
+    operator("cute::grouped_gemm_quant", given, lambda: launch("grouped_gemm_quant", _blocks()))
 
 
 def _grouped_gradient(weight: Any, rows: int) -> None:
     """cuDNN's product of `rows` rows of gradients and inputs into the gradient of `weight` [experts, outer, inner]."""
     _, outer, inner = weight.shape
     given = [spec(BYTE, rows, outer), spec(BYTE, rows, inner), weight.main_grad]
-    operator("cute::grouped_gemm_wgrad", given, lambda: launch("grouped_gemm_wgrad", TILES))
+    operator("cute::grouped_gemm_wgrad", given, lambda: launch("grouped_gemm_wgrad", _blocks()))
 
 
 def _gated_gradient(gradient: torch.Tensor, weight: torch.Tensor, inputs: torch.Tensor) -> None:
@@ -171,7 +179,7 @@ def _gated_gradient(gradient: torch.Tensor, weight: torch.Tensor, inputs: torch.
     given = [gradient, spec(gradient.dtype, experts, hidden, width), inputs]
     given += [spec(gradient.dtype, 2, *inputs.shape)]  # its result along rows and along columns
     given += [spec(inputs.dtype, experts, 2 * width)] if NarrowExperts.biased else []
-    operator("cute::grouped_gemm_dglu", given, lambda: launch("grouped_gemm_dglu", TILES))
+    operator("cute::grouped_gemm_dglu", given, lambda: launch("grouped_gemm_dglu", _blocks()))
 
 
 def _rows(parts: Sequence[Narrow]) -> list[torch.Tensor]:

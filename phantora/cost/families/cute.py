@@ -44,10 +44,12 @@ def classify(name: str) -> str | None:
 def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels: Kernels) -> Estimate:
     """A pass of all tensors; a product of two of them into a third takes at least its time."""
     given = on_gpu(signature.args)
+    sms = _sms(machine, kernels)
     if GATED_GRADIENT in name and (gated := gated_gradient(given)):
+        gated = replace(gated, product=replace(gated.product, sms=sms))
         return _of_gradient(machine, gated, float(sum(map(traffic, given))))
     if GROUPED in name and (every := product_of_experts(given)):
-        return _of_experts(machine, every, float(sum(map(traffic, given))))
+        return _of_experts(machine, replace(every, sms=sms), float(sum(map(traffic, given))))
     moved = float(sum(map(traffic, given)))
     whole = Estimate(machine.memory_ns(moved) + max(0, len(kernels) - 1) * machine.fit.floor_ns, moved, error=ERROR)
     product = product_among(given)
@@ -56,6 +58,15 @@ def estimate(machine: Machine, signature: OperatorSignature, name: str, kernels:
     ns, tiles = gemm.plan(machine, product)
     found = replace(whole, flops=product.flops, format=product.dtype, tiles=tiles, cls="gemm", error=PRODUCT_ERROR)
     return replace(found, ns=max(whole.ns, ns))
+
+
+def _sms(machine: Machine, kernels: Kernels) -> int:
+    """SMs of a grouped product, whose blocks stay on one each, if they are fewer than the GPU has; else 0.
+
+    CUDNNFE_CLUSTER_OVERLAP_MARGIN leaves clusters to communication (cudnn-frontend 1.32).
+    """
+    blocks = prod(kernels[0].grid) if kernels else 0
+    return blocks if blocks < machine.gpu.sms else 0
 
 
 @dataclass(frozen=True)
@@ -87,10 +98,11 @@ def gated_gradient(given: list[TensorSpec]) -> GatedGradient | None:
 def _of_gradient(machine: Machine, gated: GatedGradient, moved: float) -> Estimate:
     """The longest of its bytes, its product, and the work of its epilogue, which runs next to the product."""
     ns, tiles = gemm.plan(machine, gated.product)
-    epilogue = machine.fit.floor_ns + gated.elements / (GRADIENTS_PER_NS * machine.gpu.sms)
+    sms = gated.product.sms
+    epilogue = machine.fit.floor_ns + gated.elements / (GRADIENTS_PER_NS * (sms or machine.gpu.sms))
     ns = max(machine.memory_ns(moved), ns / GROUPED_SHARE, epilogue) * (BIAS if gated.biased else 1.0)
     p = gated.product
-    return Estimate(ns, moved, error=PRODUCT_ERROR, flops=p.flops, format=p.dtype, tiles=tiles, cls="gemm")
+    return Estimate(ns, moved, error=PRODUCT_ERROR, flops=p.flops, format=p.dtype, tiles=tiles, sms=sms, cls="gemm")
 
 
 def product_of_experts(given: list[TensorSpec]) -> gemm.Product | None:
@@ -120,7 +132,7 @@ def _of_experts(machine: Machine, p: gemm.Product, moved: float) -> Estimate:
     """The longer of its bytes and its product."""
     ns, tiles = gemm.plan(machine, p)
     ns = max(machine.memory_ns(moved), ns / GROUPED_SHARE)
-    return Estimate(ns, moved, error=PRODUCT_ERROR, flops=p.flops, format=p.dtype, tiles=tiles, cls="gemm")
+    return Estimate(ns, moved, error=PRODUCT_ERROR, flops=p.flops, format=p.dtype, tiles=tiles, sms=p.sms, cls="gemm")
 
 
 def product_among(given: list[TensorSpec]) -> gemm.Product | None:
