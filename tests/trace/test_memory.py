@@ -6,6 +6,7 @@ import io
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from phantora.sweeps.measure import measured_of
@@ -218,6 +219,25 @@ def test_memory_that_grows_is_named_with_what_keeps_it(tmp_path: Path) -> None:
     assert a.level == 422 * MB
 
 
+@pytest.mark.parametrize("others", [4, 0], ids=["longer inputs", "a cache that is replaced"])
+def test_what_only_the_last_iteration_has_does_not_grow(tmp_path: Path, others: int) -> None:
+    """Each iteration's block is larger than the one before, which it replaces; with longer inputs `others`, too."""
+    a, before = Allocator(), None
+    a.use(3, a.take(1, 100), "parameters")
+    for step in range(8):
+        t, size = 1000 * (step + 1), 40 * (step + 1)
+        for i in range(others):
+            a.free(t + 11 + 2 * i, a.take(t + 10 + 2 * i, size), size)
+        block = a.take(t + 50, size)
+        if before is not None:
+            a.free(t + 60, before, size - 40)
+        before = block
+        a.run.add(Kind.KERNEL, 0, (t + 200) * 1000, (t + 300) * 1000, "gemm", launch=(t + 100) * 1000)
+        a.mark("Optimizer.step#SGD.step", t + 400, t + 500)
+    found = analyze(open_log(a.run.write(tmp_path / "run.arrow")), details=False).growth
+    assert (found is None) == bool(others)
+
+
 def test_a_deque_of_a_length_that_fits_does_not_grow(tmp_path: Path) -> None:
     for most, there in ((50, False), (5000, True)):
         (folder := tmp_path / str(most)).mkdir()
@@ -407,3 +427,4 @@ def test_a_leak_is_no_cause_of_a_slow_step(tmp_path: Path) -> None:
     report = analyze(open_log(leaking(6).run.write(tmp_path / "run.arrow")))
     said = dict(why.answer(report))
     assert said["GROWS"].startswith("40.0 MiB an iteration") and "Growing" not in said.get("WHY", "")
+    assert said.get("WHY", "memory").startswith("memory")

@@ -6,6 +6,7 @@ full. The rank's own objects tell what keeps it (``phantora/rank/patches/keepers
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -21,6 +22,8 @@ _LAST = 8  # that are looked at
 _EVEN = 4.0  # times the least growth: the most
 _EQUAL = 1.25  # the same, where only every second iteration or fewer take more
 _MOST_OF_IT = 0.3  # of what has grown: so much a container keeps itself; else the graphs of its tensors do
+_LASTS = 0.5  # of what has grown: so much must be older than the last iteration
+_ALL_LARGER = 2.0  # times what stays at an iteration's end: by so much more is allocated where inputs get longer
 _DECIDES = 0.2  # of what is allocated: so much must have grown where memory runs out
 _REPEATS = 0.8  # of the numbers of allocations between blocks
 _BOUNDED = re.compile(r", at most (\d+)\)")  # of a place (``keepers.py``)
@@ -47,6 +50,8 @@ def growth(rank: int, rows: MemoryRows, ends: Sequence[int], words: Sequence[str
         return None
     each, counted = int(np.median(grown)), len(grown) + every - 1
     if rows.oom.any() and each * len(ends) < _DECIDES * every * rows.allocated.max():
+        return None
+    if _longer_inputs(rows, at[-counted - 1 :], every):
         return None
     full = len(ends) + every * (max(0, capacity - int(rows.reserved.max())) // each) + 1
     place = _keeper(rows, words, each * counted // every)
@@ -81,6 +86,20 @@ def _rise(levels: Ints) -> tuple[int, Ints]:
         if grown.min() >= KEPT_LEAST and grown.max() <= _EQUAL * grown.min():
             return every, grown
     return 1, levels[:0]
+
+
+def _longer_inputs(rows: MemoryRows, ends: Ints, every: int) -> bool:
+    """True if no more than the last iteration's own blocks are larger than those before, as with sequences that get
+    longer: `ends` are the rows that end the iterations. A cache whose block is replaced by a larger one is none of
+    these, as the other blocks of an iteration stay as they are."""
+    blocks = blocks_of(rows)
+    first, before_last, last = int(ends[0]), int(ends[-1 - every]), int(ends[-1])
+    older = (blocks.row > first) & (blocks.row <= before_last) & ((blocks.freed < 0) | (blocks.freed > last))
+    if blocks.size[older].sum() >= _LASTS * (rows.allocated[before_last] - rows.allocated[first]):
+        return False
+    made = [int(blocks.size[(blocks.row > a) & (blocks.row <= b)].sum()) for a, b in itertools.pairwise(ends.tolist())]
+    stays = int(rows.allocated[last] - rows.allocated[int(ends[1])])
+    return made[-1] - made[0] > _ALL_LARGER * stays
 
 
 def _kept(blocks: Blocks, words: Sequence[str]) -> npt.NDArray[np.bool_]:

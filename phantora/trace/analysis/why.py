@@ -49,14 +49,25 @@ def answer(report: Report) -> list[tuple[str, str]]:
         found = [("GROWS", summary["GROWS"]), *(line for line in found if line[0] != "LOST")]
     findings = report.details.findings if report.details is not None else []
     cause = of_time(findings)
-    less = f"{keep_less(report.growth)}; " if report.growth is not None else ""
+    less = f"{keep_less(report.growth)}; for the step: " if report.growth is not None else ""
+    first = ""
+    if report.growth is not None:
+        first = f"memory {'may end a longer' if report.growth.far else 'ends the'} run (GROWS); of the step: "
     if cause.startswith(EXCLUDED):
-        return [*found, ("WHY", cause), ("NEXT", f"{less}{_rarer(cause)}phantora view {report.path} shows them")]
+        return [
+            *found,
+            ("WHY", first + cause),
+            ("NEXT", f"{less}{_rarer(cause)}phantora view {report.path} shows them"),
+        ]
     slowest = slowest_class(report)
     if slowest is not None and _largest_delay(report) < min(slowest.share, BOUND):
         cause = slowest.sentence
-        return [*found, ("WHY", cause), ("NEXT", f"{less}{hint_for_kernels(slowest, report)}{_kernels(report)}")]
-    found += [("WHY", cause)] if cause else []
+        return [
+            *found,
+            ("WHY", first + cause),
+            ("NEXT", f"{less}{hint_for_kernels(slowest, report)}{_kernels(report)}"),
+        ]
+    found += [("WHY", first + cause)] if cause else []
     return [*found, ("NEXT", f"{less}{_place(report)}{_experiment(report)}")]
 
 
