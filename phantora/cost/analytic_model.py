@@ -9,7 +9,7 @@ from phantora.cost.families import base_name, gemm, identify
 from phantora.cost.family import Estimate
 from phantora.cost.kernels import UNKNOWN_WAVE_ERROR, covered_ns, spins, split, unknown_ns, whole
 from phantora.cost.machine import Machine
-from phantora.cost.tensors import returning
+from phantora.cost.tensors import as_measured
 from phantora.cost.types import KernelLaunch, L2State, OperatorSignature, Price
 from phantora.hardware.types import Gpu
 from phantora.ttir.work import LOOPS
@@ -44,7 +44,7 @@ class AnalyticModel:
         self, signature: OperatorSignature, kernels: tuple[KernelLaunch, ...], l2: L2State | None = None
     ) -> Price:
         """Price of an operator's kernels together: by its Triton code, its fused parts or its family."""
-        signature = returning(signature)
+        signature = as_measured(signature)
         name = base_name(signature.name)
         if signature.work is not None:
             done = triton_work.estimate(self.machine, signature.work)

@@ -4,7 +4,7 @@ A tensor is ``{"t": dtype, "s": shape, "st": strides}`` (``"d": "cpu"`` when it 
 ``"layout"``, no strides, and ``"nnz"`` where it is known), a tensor list ``{"l": [...]}``. A list longer than 64
 carries its first elements and ``n``, and if they are tensors ``numel`` and ``bytes`` of all: the rest is rebuilt as
 equal tensors of the same total. Of long lists of numbers the rest is taken as equal to the last one given. What an
-operator returned is in ``"out"``, a list like ``"args"``; it may be missing.
+operator returned is in ``"out"``, a list like ``"args"``; it may be missing. ``"square"`` is true for ``x * x``.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def parse_signature(text: str | bytes) -> OperatorSignature:
             tuning=bool(table.get("tuning", False)),
             ir=str(table.get("ir", "")),
             grid=tuple(int(n) for n in table.get("grid", ())),
+            square=bool(table.get("square", False)),
             products=table.get("products"),
         )
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -73,6 +74,8 @@ def write_signature(signature: OperatorSignature) -> str:
     table: dict[str, Any] = {"op": signature.name, "args": args, "bwd": signature.backward}
     if signature.outputs:
         table["out"] = [_written(value) for value in signature.outputs]
+    if signature.square:
+        table["square"] = True
     if signature.work is not None:
         table["work"] = signature.work.text()
     if signature.tuning:

@@ -12,7 +12,7 @@ from phantora.cost.families import attention, base_name, family_of, gemm
 from phantora.cost.families.attention import Attention
 from phantora.cost.parse import compute_of
 from phantora.cost.table import signature_key
-from phantora.cost.tensors import on_gpu, returning
+from phantora.cost.tensors import as_measured, on_gpu
 from phantora.cost.types import KernelLaunch, OperatorSignature, Price
 
 
@@ -72,7 +72,7 @@ def query_of(
 ) -> Query:
     """The query for an operator on the GPU of `analytic`."""
     base = analytic.operator(signature, kernels)
-    signature = float8.as_tables_have_it(replace(returning(signature), outputs=()))
+    signature = float8.as_tables_have_it(replace(as_measured(signature), outputs=()))
     compute = compute_of(kernels)
     same_work = family_of(base_name(signature.name)).same_work
     same = (signature, same_work(signature) if same_work else None)

@@ -153,6 +153,27 @@ def int_tuples(args: tuple[Any, ...]) -> list[tuple[int, ...]]:
     return [value for value in args if isinstance(value, tuple) and all(type(v) is int for v in value)]
 
 
+_NUMBER = TensorSpec("float64", (), stride=(), device="cpu")
+_RATE = 0.1
+
+
+def as_measured(signature: OperatorSignature) -> OperatorSignature:
+    """`signature` as tables have its work: :func:`reading_once`, then :func:`returning`."""
+    return returning(reading_once(signature))
+
+
+def reading_once(signature: OperatorSignature) -> OperatorSignature:
+    """The square of a tensor as the operator that moves as much: ``x * x`` as ``x`` times a number, and
+    ``addcmul(a, x, x)`` as ``lerp(a, x, number)``. Tables contain both, and of products those of two tensors only."""
+    if not signature.square:
+        return signature
+    name, _, overload = signature.name.partition(".")
+    if "addcmul" in name:
+        args = (*signature.args[:2], _RATE)
+        return replace(signature, name=f"{name.replace('addcmul', 'lerp')}.Scalar", args=args, square=False)
+    return replace(signature, name=f"{name}.{overload}", args=(signature.args[0], _NUMBER), square=False)
+
+
 def returning(signature: OperatorSignature) -> OperatorSignature:
     """An elementwise operator that writes into a tensor it is given (`aten::clamp.out`) as the one that returns it.
 

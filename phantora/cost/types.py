@@ -70,6 +70,8 @@ class OperatorSignature:
     ir: str = ""
     """Place of a Triton kernel's IR, if it can be launched again (``phantora.ttir.store``), and"""
     grid: tuple[int, ...] = ()
+    square: bool = False
+    """Two of its operands are one tensor, whose square it takes (``x * x``)."""
     products: bool | None = None
     """For a program's own kernel that could not be followed: True if it multiplies tiles; None: unknown."""
 
