@@ -10,6 +10,7 @@ pytest-xdist all of a worker.
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from phantora.errors import Reason
+from phantora.errors import PhantoraError, Reason
 from phantora.units import GIB, SIZE, TIME, Grammar
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from phantora.trace.analysis.report import Report
 
 MARK = "phantora"
+_LIMITS = {"max_memory": SIZE, "max_step": TIME}
 _BROKEN = pytest.StashKey[list[str]]()
 
 
@@ -62,14 +64,18 @@ def phantora_run(request: pytest.FixtureRequest, phantora_server: None, tmp_path
     if mark is None or not mark.args:
         pytest.fail(f"phantora_run needs @pytest.mark.{MARK}('train.py', cluster=...)", pytrace=False)
     options: dict[str, Any] = dict(mark.kwargs)
-    most_memory = _limit(options.pop("max_memory", None), SIZE)
-    most_step = _limit(options.pop("max_step", None), TIME)
+    for name in options.keys() - _LIMITS:
+        if close := difflib.get_close_matches(name, _LIMITS, 1, 0.8):
+            pytest.fail(f"@pytest.mark.{MARK}: no limit {name}; did you mean {close[0]}?", pytrace=False)
+    most_memory, most_step = (_limit(options.pop(name, None), name, grammar) for name, grammar in _LIMITS.items())
     current = os.environ.pop("PYTEST_CURRENT_TEST", None)  # runs of one environment share what is imported
     try:
         found = run(*mark.args, **{"output": tmp_path / "run.arrow", **options})
     except RunFailed as error:
         request.node.stash[_BROKEN] = [f"{mark.args[0]}: {error}{_full_of(error.result)}"]
         return error.result  # type: ignore[return-value]  # the test's own code does not run
+    except (PhantoraError, TypeError) as error:  # of the mark's own values
+        pytest.fail(f"@pytest.mark.{MARK}: {error}", pytrace=False)
     finally:
         if current is not None:
             os.environ["PYTEST_CURRENT_TEST"] = current
@@ -115,6 +121,8 @@ def _broken(found: Run, most_memory: float | None, most_step: float | None) -> l
     if most_memory is not None and memory > most_memory:
         cause = _memory(found.report)
         broken.append(_exceeds("memory that torch reserves", memory / GIB, most_memory / GIB, "GiB", cause))
+    if most_step is not None and not step:
+        broken.append(f"no step to compare with max_step: {words.get('STEP', 'unknown')}")
     if most_step is not None and step > most_step:
         broken.append(
             _exceeds("a step", step / 1e6, most_step / 1e6, "ms", f"HELD UP {words.get('HELD UP', 'unknown')}")
@@ -126,8 +134,8 @@ def _exceeds(what: str, value: float, limit: float, unit: str, cause: str) -> st
     return f"{what} takes {value:.4g} {unit}, more than {limit:.4g} {unit}: {cause}"
 
 
-def _limit(text: str | None, grammar: Grammar) -> float | None:
+def _limit(text: str | None, name: str, grammar: Grammar) -> float | None:
     """``70GiB`` in bytes, ``300ms`` in ns."""
     if text is not None and grammar.read(text) is None:
-        pytest.fail(f"{text!r}: give {grammar.example}", pytrace=False)
+        pytest.fail(f"@pytest.mark.{MARK}: {name}={text!r}: give {grammar.example}", pytrace=False)
     return None if text is None else grammar.read(text)

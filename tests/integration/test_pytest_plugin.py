@@ -42,6 +42,15 @@ def test_fails(phantora_run): pass
 @pytest.mark.phantora("leaks.py")
 def test_leaks(phantora_run): pass
 
+@pytest.mark.phantora("train.py", max_memry="1GiB")
+def test_no_limit(phantora_run): pass
+
+@pytest.mark.phantora("train.py", cluster="1x8xH1000")
+def test_no_gpu(phantora_run): pass
+
+@pytest.mark.phantora("cpu.py", max_step="1s")
+def test_no_work(phantora_run): pass
+
 @pytest.mark.phantora("train.py", max_step="1 parsec")
 def test_no_unit(phantora_run): pass
 
@@ -54,15 +63,20 @@ def test_marks_are_limits(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyP
     (pytester.path / "train.py").write_text(SCRIPT)
     (pytester.path / "fails.py").write_text("raise ValueError('no data')\n")
     (pytester.path / "leaks.py").write_text(LEAKS)
+    (pytester.path / "cpu.py").write_text(SCRIPT.replace(', device="cuda"', ""))
     pytester.makepyfile(TESTS)
     result = pytester.runpytest_subprocess("-p", "phantora.pytest_plugin", "-n", "0", "-q")
-    result.assert_outcomes(passed=1, failed=3, errors=2)
+    result.assert_outcomes(passed=1, failed=5, errors=3)
     for text in (
         "memory that torch reserves takes * GiB, more than 0.0009766 GiB: Memory: rank 0 peaks at *parameters*",
         "a step takes * ms, more than 0.001 ms: HELD UP * %*",
         "leaks.py: out of memory *: Memory: rank 0 peaks at * GROWS * an iteration, kept by leaks.py:6 (outs)*",
         "fails.py: rank 0 at fails.py:1: ValueError: no data",
-        "'1 parsec': give a time such as 250ms",
+        "no limit max_memry; did you mean max_memory?",
+        "train.py: unknown GPU 'H1000'*",
+        "no step to compare with max_step: none: the script gave the GPU no work*",
+        "max_step='1 parsec': give a time such as 250ms",
         "phantora_run needs @pytest.mark.phantora(*",
     ):
         result.stdout.fnmatch_lines([f"*{text}*"])
+    result.stdout.no_fnmatch_line("*Traceback*")

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from phantora.errors import PhantoraError
 from phantora.trace.analysis.analyze import Filters, analyze
 from phantora.trace.analysis.findings import no_sync
 from phantora.trace.analysis.report import CriticalPath, Details, Report
@@ -319,6 +320,8 @@ def test_a_stretch_of_time(tmp_path: Path) -> None:
     run.kernel(0, 0, 500, 0)
     report = run.report(tmp_path, Filters(time=(250 * US, 750 * US)))
     assert report.step_source == "time" and report.steady.time == 500 * US and report.steady.compute == 250 * US
+    with pytest.raises(PhantoraError, match=r"nothing runs from 1\.000 s on; the log ends at 2\.00 ms"):
+        run.report(tmp_path, Filters(time=(10**9, 2 * 10**9)))
 
 
 def test_memory_by_use(tmp_path: Path) -> None:

@@ -57,6 +57,7 @@ from phantora.trace.analysis.stream_names import stream_names
 from phantora.trace.analysis.streams import Streams
 from phantora.trace.analysis.throughput import Volume
 from phantora.trace.analysis.uncertainty import Bar, Uncertainty
+from phantora.trace.analysis.units import duration
 from phantora.trace.analysis.unmeasured import UnmeasuredOperators
 from phantora.trace.analysis.watermarks import memory_levels
 from phantora.trace.analysis.windows import Span, Window, spans_of, windows
@@ -168,6 +169,9 @@ def _steps(log: Log, filters: Filters) -> Steps:
         raise PhantoraError(f"{log.path}: no rows of these ranks; the log has ranks 0 to {log.metadata.world_size - 1}")
     if filters.time is not None:
         begin, end = filters.time
+        last = int(log.batch(log.num_batches - 1, ("end",))["end"].max())
+        if begin >= last:
+            raise PhantoraError(f"{log.path}: nothing runs from {duration(begin)} on; the log ends at {duration(last)}")
         name = f"{begin / 1e6:g} to {end / 1e6:g} ms"
         return Steps(
             source="time", of_rank={rank: [Step(number=1, name=name, start=begin, end=end)] for rank in found.of_rank}
