@@ -275,6 +275,8 @@ class _Run:
             stats, (fastest, slowest) = simulation.simulator.stats(), self.setup.cluster.host.spread
             for name, factor in (("data_fastest", fastest), ("data_step", 1.0), ("data_slowdown", slowest)):
                 more[name] = round(slowdown(stats.data, factor), 2)
+            if stats.data_rank is not None:
+                more["data_rank"] = stats.data_rank
             if stats.uncounted:
                 more["uncounted_cpu"] = stats.uncounted / 1e6  # for each ns of the run
             if stats.loader:

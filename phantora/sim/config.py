@@ -36,6 +36,8 @@ class Stats:
     cpu_seconds: float
     data: tuple[int, int, int] = (0, 0, 0)
     """``data_cpu``, ``data_counted`` and ``data_apart`` of the rank that decides (``wire.layout.Control``)."""
+    data_rank: int | None = None
+    """Number of that rank, if its data take longer than the others' by far, or others load none."""
     loader: dict[str, int] = field(default_factory=dict)
     """As :meth:`phantora.wire.session.Session.loader`."""
     uncounted: int = 0

@@ -327,6 +327,7 @@ class Simulator:
     def _refresh(self) -> None:
         status = self._engine.status()
         host_memory, host_pinned = self._session.host_memory()
+        data, data_rank = self._session.data()
         self._stats = Stats(
             virtual_ns=status.final_time,
             records=status.records,
@@ -340,7 +341,8 @@ class Simulator:
             host_memory=host_memory,
             host_pinned=host_pinned,
             cpu_seconds=time.thread_time() - self._began,
-            data=self._session.data(),
+            data=data,
+            data_rank=data_rank,
             loader=self._session.loader(),
             uncounted=self._session.uncounted(),
         )

@@ -84,9 +84,9 @@ class Session:
         """Path with which a process that did not inherit the descriptor opens it (same user only)."""
         return f"/proc/{os.getpid()}/fd/{self.fd}"
 
-    def data(self) -> tuple[int, int, int]:
+    def data(self) -> tuple[tuple[int, int, int], int | None]:
         """Times of the data that the program of a rank loads, ns: ``data_cpu`` and so on. It is the rank that waits
-        longest for a batch, as :func:`_of_ranks`."""
+        longest for a batch, as :func:`_of_ranks`, and is named if it does so by far, or others load none."""
         names = ("data_cpu", "data_counted", "data_apart")
         found = {rank: tuple(int(self.control[name][rank]) for name in names) for rank in self.real}
         needed = {
@@ -94,8 +94,11 @@ class Session:
             for rank, (cpu, counted, apart) in found.items()
             if apart
         }
-        cpu, counted, apart = found[_of_ranks(needed)[0]] if needed else (0, -1, 0)
-        return cpu, counted, apart
+        if not needed:
+            return (0, -1, 0), None
+        rank, slow = _of_ranks(needed)
+        cpu, counted, apart = found[rank]
+        return (cpu, counted, apart), rank if slow or len(needed) < len(found) else None
 
     def loader(self) -> dict[str, int]:
         """``data_batch`` and so on of the DataLoader that decides; empty without batches. ``rank`` if it is the

@@ -52,12 +52,15 @@ def test_the_slowest_loader_counts() -> None:
 
 def test_times_of_data_and_of_uncounted_work_are_those_of_the_rank_that_decides() -> None:
     session = Session.create(SessionConfig(4, 2), {"name": "any"}, {})
-    assert session.data() == (0, -1, 0) and session.uncounted() == 0
+    assert session.data() == ((0, -1, 0), None) and session.uncounted() == 0
     for name, of_rank in {"cpu": [0, 5, 6, 64], "counted": [0, -1, -1, -1], "apart": [0, 8, 8, 8]}.items():
         session.control[f"data_{name}"][:] = np.array(of_rank)
-    assert session.data() == (64, -1, 8), "the slowest by far"
+    assert session.data() == ((64, -1, 8), 3), "the slowest by far"
     session.control["data_cpu"][3] = 6
-    assert session.data() == (5, -1, 8), "the first that loads"
+    assert session.data() == ((5, -1, 8), 1), "the first that loads"
+    for name, time in {"cpu": 5, "counted": -1, "apart": 8}.items():
+        session.control[f"data_{name}"][0] = time
+    assert session.data() == ((5, -1, 8), None), "all load, none much longer"
     session.control["cpu_uncounted"][:] = [10, 11, 12, 11]
     assert session.uncounted() == 10
     session.control["cpu_uncounted"][2] = 70

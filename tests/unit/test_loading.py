@@ -259,6 +259,9 @@ def test_data_that_do_not_count_make_a_step_longer() -> None:
     assert data_time({"data_slowdown": 2.0}, 1e6, bar, STEPS) == DataTime(0.0, Bar(0.1, 1.0, "data"))
     found = data_time({"data_fastest": 2.0, "data_step": 4.0, "data_slowdown": 6.0}, 1e6, bar, STEPS)
     assert found == DataTime(3e6, Bar(0.5, 0.5, "data"))
+    other = {"data_step": 4.0, "data_slowdown": 6.0, "data_rank": 3}
+    assert data_time(other, 1e6, bar, STEPS) == DataTime(0.0, bar), "the steps are those of other ranks"
+    assert data_time(other, 1e6, bar, replace(STEPS, of_rank={3: []})).ns == 3e6
     replayed = data_of({"data_fastest": 2.0, "data_step": 4.0, "data_slowdown": 6.0}, 1e6, 0.5)  # half of the host time
     assert data_time(replayed, 0.5e6, bar, STEPS) == DataTime(1.5e6, Bar(0.5, 0.5, "data"))
 

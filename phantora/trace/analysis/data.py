@@ -22,7 +22,8 @@ DATA = "data"  # what widens an error bar: the CPU time of data
 CPU_WORK = "cpu"  # what widens an error bar: the script's work on the CPU that no model has
 _DECIDES = 1.0  # of a step, for such work to widen its bar: this machine's CPU takes longer for it than others
 LONGER = 0.1  # of a step: what data add less is none of the range
-_FACTS = ("data_fastest", "data_step", "data_slowdown", "uncounted_cpu")
+_OF_DATA = ("data_fastest", "data_step", "data_slowdown")
+_FACTS = (*_OF_DATA, "uncounted_cpu")
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ def data_time(trailer: Mapping[str, Any], step: float, bar: Bar | None, steps: S
     """The time of data in a step of `step` ns with the error bar `bar`, None of a real run. `steps`: of the run."""
     if bar is None:
         return DataTime(0.0, None)
+    if "data_rank" in trailer and trailer["data_rank"] not in steps.of_rank:
+        trailer = {name: value for name, value in trailer.items() if name not in _OF_DATA}  # of another rank
     of = float(trailer.get("data_of_ns") or step) / step if step else 1.0  # a replay has another step
     names = ("data_fastest", "data_step", "data_slowdown")
     least, own, most = (max(1.0, float(trailer.get(name) or 0.0) * of) for name in names)
@@ -72,6 +75,8 @@ def _missing_waits(trailer: Mapping[str, Any], steps: Steps) -> float:
     loader = loader_of(trailer)
     if loader is None or not loader.workers or not loader.used or steps.waiting:
         return 1.0
+    if loader.rank is not None and loader.rank not in steps.of_rank:
+        return 1.0
     return max(1.0, loader.made / loader.used)
 
 
@@ -82,4 +87,5 @@ def data_of(trailer: Mapping[str, Any], step: float, factor: float) -> dict[str,
     if loader := trailer.get("loader"):
         found["loader"] = loader | {name: loader[name] * factor for name in ("batch", "used")}
         found["data_hosts"] = trailer.get("data_hosts", (1.0, 1.0, 1.0))
+    found |= {name: trailer[name] for name in ("data_rank",) if name in trailer}
     return found | {"data_of_ns": float(trailer.get("data_of_ns") or step)} if found else {}
