@@ -255,7 +255,9 @@ class RankSpec(_Json):
     python_ns: float = 0.0
     """Time of a call of ``phantora.python_probe.python`` on the simulated host, ns."""
     cores: int = 0
-    """Logical CPUs of the simulated host; 0: those of this machine."""
+    """Logical CPUs that scripts see; 0: those of this machine."""
+    host_cores: int = 0
+    """Logical CPUs of the simulated host, which may be more than this machine has memory for workers."""
     session: str = ""
     """Path of the run's shared memory."""
     stubs: str = ""

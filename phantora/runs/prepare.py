@@ -12,6 +12,7 @@ from pathlib import Path
 
 from phantora.errors import PhantoraError, Reason
 from phantora.hardware import Cluster, load_calibration, load_cluster
+from phantora.launch.machine_memory import available
 from phantora.launch.plan import Plan, refuse_shares
 from phantora.launch.selfstart import starts_its_ranks
 from phantora.rank.assume import parse_assumptions
@@ -36,8 +37,11 @@ from phantora.spec import (
     SlowDisk,
     unfolded_elsewhere,
 )
-from phantora.units import GIB
+from phantora.units import GIB, MIB
 from phantora.wire.layout import MAX_DEVICES
+
+WORKER_BYTES = 40 * MIB
+"""Memory of a DataLoader worker of a small data set, which is a fork of a rank: 256 of them took 9 GB (measured)."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,8 @@ def prepare(spec: RunSpec) -> Prepared:
             moe_routing=parse_routing(spec.ranks.moe_routing).spec,
             assume=parse_assumptions(spec.ranks.assume),
             python_ns=data.python_ns(cluster.host),
-            cores=cluster.host.cores_per_gpu * cluster.gpus_per_host,
+            cores=(host_cores := cluster.host.cores_per_gpu * cluster.gpus_per_host),
+            host_cores=host_cores,
             threads=_threads(os.environ.get("OMP_NUM_THREADS", "")),
             per_gpu=spec.kind != COMMAND,
             devices=min(here, cluster.gpus_per_host) if hosts > 1 else cluster.gpus_per_host,
@@ -96,8 +101,10 @@ def prepare(spec: RunSpec) -> Prepared:
     fold = folding.choose(spec.fold, hosts * here, is_command=spec.kind == COMMAND)
     fold = folding.within_kinds(fold, cluster, here)
     to_be_found = spec.fold.axes in FOUND and spec.kind != COMMAND
+    real = len(fold.real) if fold else 1 if to_be_found else hosts * here
     if not spec.launch.ray:
-        preflight(len(fold.real) if fold else 1 if to_be_found else hosts * here)
+        preflight(real)
+        spec = replace(spec, ranks=replace(spec.ranks, cores=_cores(spec.ranks.host_cores, real)))
     what_if = parse_what_if(spec.what_if.degrade, spec.what_if.straggler, spec.what_if.background, spec.what_if.fault)
     spec = replace(spec, ranks=replace(spec.ranks, slow_disks=_slow_disks(what_if, hosts)))
     outputs = Outputs.nowhere() if spec.null else Outputs.of(spec)
@@ -114,6 +121,13 @@ def prepare(spec: RunSpec) -> Prepared:
         outputs,
         note,
     )
+
+
+def _cores(host: int, ranks: int) -> int:
+    """CPUs that scripts see: the host's, and at most as many as workers of all `ranks` find half of this machine's
+    memory for (or as this machine has)."""
+    workers = available()[0] // 2 // WORKER_BYTES // ranks
+    return min(host, max(workers, os.cpu_count() or 1))
 
 
 def _slow_disks(what_if: WhatIf, hosts: int) -> tuple[SlowDisk, ...]:

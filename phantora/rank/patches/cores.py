@@ -7,25 +7,38 @@ as this machine has.
 from __future__ import annotations
 
 import os
+import sys
+import sysconfig
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
 from phantora.rank.importhook import on_import
+from phantora.rank.messages import tell
 from phantora.rank.patch import Patch, Rank, When
 from phantora.spec import rank_spec
 
+_PACKAGES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib"))
+
 
 class Cores:
-    """`count` CPUs, numbered from 0, of which this process may use those that the script sets."""
+    """`count` CPUs, numbered from 0, of which this process may use those that the script sets. The simulated host has
+    `of_host`; a script that asks reads once that it sees fewer."""
 
-    def __init__(self, count: int) -> None:
-        self._count = count
+    def __init__(self, count: int, of_host: int) -> None:
+        self._count, self._of_host = count, of_host
+        self._told = count >= of_host
         self._usable = set(range(count))
         self._get, self._set = os.sched_getaffinity, os.sched_setaffinity
 
     def count(self) -> int:
         """``os.cpu_count()``."""
+        if not self._told and not sys._getframe(1).f_code.co_filename.startswith(_PACKAGES):
+            self._told = True
+            tell(
+                f"os.cpu_count() is {self._count}, and {self._of_host} on the simulated host: "
+                "this machine has no memory for as many workers"
+            )
         return self._count
 
     def usable(self) -> int:
@@ -59,7 +72,7 @@ def install(_: Rank) -> None:
     """Replaces Python's functions, if a simulated host is known."""
     if not (count := rank_spec().cores):
         return
-    cores = Cores(count)
+    cores = Cores(count, rank_spec().host_cores)
     os.cpu_count = cores.count
     if hasattr(os, "process_cpu_count"):
         os.process_cpu_count = cores.usable
