@@ -32,7 +32,7 @@ from phantora.spec import REPLAY
     metavar="SPEC",
     help="HOSTSxGPUSxMODEL or the path of a .toml file, with one GPU per recorded rank  [default: the run's]",
 )
-@click.option("--gpu", metavar="MODEL", help="GPU model, with its own links, in the recorded hosts.")
+@click.option("--gpu", metavar="MODEL", help="GPU model, or its .toml file, with its own links, in the recorded hosts.")
 @click.option(
     "--host-scale",
     type=click.FloatRange(min=0),

@@ -35,6 +35,7 @@ ROUTINGS = ("ecmp", "adaptive")
 
 _SPEC = re.compile(r"(?:(?P<hosts>\d+)\s*[xX*]\s*)?(?P<gpus>\d+)\s*[xX*]\s*(?P<model>[A-Za-z0-9].*)")
 _TURNED = re.compile(r"(?P<model>[A-Za-z].*?)\s*[xX*:]\s*(?P<gpus>\d+)")
+_GPU_FILE = re.compile(r"(?:(?P<hosts>\d{1,9})[xX*])?(?P<gpus>\d{1,9})[xX*](?P<path>.*\.toml)")
 _FILE = re.compile(r"(?P<path>.*\.toml)(?::(?P<hosts>\d+))?")
 _SYSTEM = re.compile(r"(?P<name>[A-Za-z][\w.-]*)(?::(?P<hosts>\d+))?")
 
@@ -47,6 +48,8 @@ def load_cluster(spec: str) -> Cluster:
     text = spec.strip()
     if "+" in text:
         return mixed(text, [load_cluster(part) for part in text.split("+")])
+    if (counts := _GPU_FILE.fullmatch(text)) and not Path(text).exists():
+        return _of_gpu_file(int(counts["hosts"] or 1), int(counts["gpus"]), counts["path"])
     if file := _FILE.fullmatch(text):
         return _with_hosts(_from_file(Path(file["path"])), file["hosts"], text)
     if re.search(r"\d{10}", text):
@@ -68,6 +71,14 @@ def load_cluster(spec: str) -> Cluster:
     if re.fullmatch(r"[A-Za-z][A-Za-z0-9 _-]*", text):
         return _make(1, 1, load_gpu(text), text)
     raise PhantoraError(f"cannot read the cluster {spec!r}: {FORMS}. GPUs: {', '.join(gpu_names())}")
+
+
+def _of_gpu_file(hosts: int, gpus: int, path: str) -> Cluster:
+    """Hosts of the GPU that a file describes. The cluster has its name, or that of the file where a GPU that ships has
+    the same."""
+    gpu = load_gpu(path)
+    name = Path(path).stem if is_gpu(gpu.name) else gpu.name
+    return _make(hosts, gpus, gpu, f"{hosts}x{gpus}x{name}")
 
 
 def mixed(name: str, parts: Sequence[Cluster]) -> Cluster:

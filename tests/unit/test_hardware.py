@@ -176,6 +176,9 @@ def test_own_gpu_file(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.toml", text.replace('name = "H100-SXM"', 'name = "MINE"'))
     gpu = load_gpu(path)
     assert gpu.name == "MINE" and gpu.calibrated_on == "H200-SXM"
+    assert load_cluster(f"2x8x{path}").name == "2x8xMINE" and load_cluster(f"4x{path}").gpu == gpu
+    same = write(tmp_path / "theirs.toml", text)
+    assert load_cluster(f"1x8x{same}").name == "1x8xtheirs"  # the shipped one is 1x8xH100-SXM
     broken = write(tmp_path / "broken.toml", text.replace("sms = 132", ""))
     with pytest.raises(PhantoraError, match="'sms' is missing"):
         load_gpu(broken)

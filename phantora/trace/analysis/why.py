@@ -208,8 +208,7 @@ def _experiment(report: Report) -> str:
 
 
 def _kernels(report: Report) -> str:
-    other = f", phantora replay {report.path} --gpu B200 has another GPU's" if _scales(report) else ""
-    return f"the kernels decide: phantora analyze {report.path} lists them{other}"
+    return f"the kernels decide: phantora analyze {report.path} lists them"
 
 
 def _scales(report: Report) -> bool:
