@@ -82,9 +82,17 @@ def test_a_run_that_fails_ends_the_search() -> None:
         )
 
 
-def test_an_option_that_the_script_does_not_read_ends_the_search() -> None:
+@pytest.mark.parametrize("noisy", [False, True])
+def test_an_option_that_the_script_does_not_read_ends_the_search(noisy: bool) -> None:
+    """Also where the steps' data are measured, so that equal runs take other times."""
+
     def run(number: int) -> Tried:
-        return Tried("train.py", number, result(RAN, 500 * MIB))
+        found = result(RAN, 500 * MIB)
+        if noisy:
+            step = 2_000_000 + number % 7 * 100_000
+            own = replace(measured(step), memory=500 * MIB, mfu=2e4 / step, tokens_per_second=None)
+            found = replace(found, measured=replace(own, samples_per_second=64e9 / step))
+        return Tried("train.py", number, found)
 
     with pytest.raises(PhantoraError, match=r"--batchsize changes nothing: does train\.py read it\?") as caught:
         list(largest_that_fits(run, 81_000 * MIB, "--batchsize", "train.py"))
