@@ -101,10 +101,11 @@ def prepare(spec: RunSpec) -> Prepared:
     fold = folding.choose(spec.fold, hosts * here, is_command=spec.kind == COMMAND)
     fold = folding.within_kinds(fold, cluster, here)
     to_be_found = spec.fold.axes in FOUND and spec.kind != COMMAND
-    real = len(fold.real) if fold else 1 if to_be_found else hosts * here
+    real = len(fold.real) if fold else hosts * here
     if not spec.launch.ray:
-        preflight(real)
-        spec = replace(spec, ranks=replace(spec.ranks, cores=_cores(spec.ranks.host_cores, real)))
+        preflight(1 if to_be_found and not fold else real)
+        cores = _cores(spec.ranks.host_cores, min(real, here) if to_be_found else real)
+        spec = replace(spec, ranks=replace(spec.ranks, cores=cores))
     what_if = parse_what_if(spec.what_if.degrade, spec.what_if.straggler, spec.what_if.background, spec.what_if.fault)
     spec = replace(spec, ranks=replace(spec.ranks, slow_disks=_slow_disks(what_if, hosts)))
     outputs = Outputs.nowhere() if spec.null else Outputs.of(spec)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
@@ -23,10 +23,10 @@ _PACKAGES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", 
 
 class Cores:
     """`count` CPUs, numbered from 0, of which this process may use those that the script sets. The simulated host has
-    `of_host`; a script that asks reads once that it sees fewer."""
+    `of_host`; if it has more, the script's first question is answered with a note where `notes` is true."""
 
-    def __init__(self, count: int, of_host: int) -> None:
-        self._count, self._of_host = count, of_host
+    def __init__(self, count: int, of_host: int, notes: Callable[[], bool] = lambda: True) -> None:
+        self._count, self._of_host, self._notes = count, of_host, notes
         self._told = count >= of_host
         self._usable = set(range(count))
         self._get, self._set = os.sched_getaffinity, os.sched_setaffinity
@@ -35,10 +35,11 @@ class Cores:
         """``os.cpu_count()``."""
         if not self._told and not sys._getframe(1).f_code.co_filename.startswith(_PACKAGES):
             self._told = True
-            tell(
-                f"os.cpu_count() is {self._count}, and {self._of_host} on the simulated host: "
-                "this machine has no memory for as many workers"
-            )
+            if self._notes():
+                tell(
+                    f"os.cpu_count() is {self._count}, and {self._of_host} on the simulated host: "
+                    "this machine has no memory for as many workers"
+                )
         return self._count
 
     def usable(self) -> int:
@@ -68,11 +69,11 @@ class Cores:
         module.cpu_count = cpu_count  # type: ignore[attr-defined]
 
 
-def install(_: Rank) -> None:
+def install(rank: Rank) -> None:
     """Replaces Python's functions, if a simulated host is known."""
     if not (count := rank_spec().cores):
         return
-    cores = Cores(count, rank_spec().host_cores)
+    cores = Cores(count, rank_spec().host_cores, lambda: bool(rank.runtime.ph_rank() == 0))
     os.cpu_count = cores.count
     if hasattr(os, "process_cpu_count"):
         os.process_cpu_count = cores.usable
