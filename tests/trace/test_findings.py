@@ -11,7 +11,8 @@ import pytest
 
 from phantora.errors import PhantoraError
 from phantora.trace.analysis.analyze import Filters, analyze
-from phantora.trace.analysis.findings import no_sync
+from phantora.trace.analysis.findings import findings, no_sync
+from phantora.trace.analysis.hosts import OtherHosts
 from phantora.trace.analysis.report import CriticalPath, Details, Report
 from phantora.trace.analysis.summary import lines
 from phantora.trace.reader import open_log
@@ -242,6 +243,23 @@ def test_pipeline_bubble(tmp_path: Path) -> None:
     )
     assert report.steady.stalls["pipeline bubble"] == 200 * US  # 400 on rank 1, none on rank 0
     assert report.ranks[1].steps[1].times.stalls["pipeline bubble"] == 400 * US
+
+
+@pytest.mark.parametrize(("slower", "decided"), [(1450, True), (1100, False)])
+def test_a_bubble_of_late_launches(tmp_path: Path, slower: int, decided: bool) -> None:
+    """Steps of 1 ms whose ranks compute equally long; hosts 1.5 times slower make them 1.45 or 1.1 ms."""
+    run = Drawn()
+    run.group(0, "pp", (0, 1))
+    run.kernel(0, 0, 400, 0)
+    run.collective(0, {0: 400, 1: 0}, 420, "SendRecv", Kind.SENDRECV)
+    run.kernel(1, 420, 820, 0)
+    report = run.report(tmp_path)
+    assert report.details is not None
+    hosts = OtherHosts(faster=700 * US, slower=slower * US, low=700 * US, high=1500 * US, measured=False)
+    report.headline = replace(report.headline, hosts=hosts, step_time=1000 * US)
+    bubble = next(text for text in findings(report, report.details) if text.startswith("Pipeline bubble"))
+    late = ", whose hosts launch late: hosts 1.5 times slower add 450.00 us."
+    assert bubble.endswith(late if decided else "ranks wait for their partners.")
 
 
 def test_host_bound_step(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from phantora.trace.analysis.faults import sentence as of_fault
 from phantora.trace.analysis.garbage import REMEDY
 from phantora.trace.analysis.garbage import sentence as collected
 from phantora.trace.analysis.host_waits import BOUND, most_in
-from phantora.trace.analysis.late_hosts import late_host
+from phantora.trace.analysis.late_hosts import hosts_decide, late_host
 from phantora.trace.analysis.late_hosts import sentence as of_host
 from phantora.trace.analysis.memory import DDP
 from phantora.trace.analysis.memory_fit import grows, keep_less
@@ -72,7 +72,7 @@ def findings(report: Report, details: Details) -> list[str]:
     emit(
         "pipeline bubble",
         "Pipeline bubble: for {time} of {step} ({share}) ranks wait for their partners{stage}.",
-        stage=f"; {stage}: give its stage fewer layers" if stage else "",
+        stage=f"; {stage}: give its stage fewer layers" if stage else _late_launches(report),
     )
     emit("copy", "Copies: for {time} of {step} ({share}) the GPU only copies{most}.", most=_copies(details))
     emit("dependency", "Dependencies: for {time} of {step} ({share}) launched kernels wait for other streams' events.")
@@ -154,6 +154,11 @@ def _longer(rank: int, report: Report) -> str:
 def _by_work(rank: int, report: Report) -> str:
     more = times_the_work(report.ranks, rank)
     return f"; it has {more:.2f} times the flops of the median rank: share the data evenly" if more > 1 else ""
+
+
+def _late_launches(report: Report) -> str:
+    more = report.headline.hosts.slower - report.headline.step_time if report.headline.hosts is not None else 0.0
+    return f", whose hosts launch late: hosts 1.5 times slower add {duration(more)}" if hosts_decide(report) else ""
 
 
 def _copies(details: Details) -> str:

@@ -8,6 +8,8 @@ from phantora.trace.analysis.host_waits import BOUND, most_in
 from phantora.trace.analysis.report import RankReport, Report
 from phantora.trace.analysis.units import duration
 
+_DECIDED = 0.25  # of a step
+
 
 def host_waits(report: Report) -> dict[int, float]:
     """ns of a step that the GPU of each rank waits for its host."""
@@ -31,6 +33,13 @@ def late_host(report: Report) -> int | None:
     waits = host_waits(report)
     rank = max(waits, key=lambda rank: waits[rank], default=-1)
     return rank if rank >= 0 and longer_wait(report, rank) > sum(waits.values()) / 2 else None
+
+
+def hosts_decide(report: Report) -> bool:
+    """Whether a host that is 1.5 times slower adds a quarter of the step or more: ranks wait for work that the hosts of
+    others launch late."""
+    hosts, time = report.headline.hosts, report.headline.step_time
+    return hosts is not None and hosts.slower - time >= _DECIDED * time
 
 
 def sentence(report: Report, rank: int) -> str:

@@ -7,7 +7,7 @@ from phantora.trace.analysis.delays import longest_stage, lost_by
 from phantora.trace.analysis.findings import EXCLUDED, no_sync, of_time
 from phantora.trace.analysis.host_waits import BOUND, CPU, ON_CPU, most_in
 from phantora.trace.analysis.kernels_first import hint_for_kernels, slowest_class
-from phantora.trace.analysis.late_hosts import late_host
+from phantora.trace.analysis.late_hosts import hosts_decide, late_host
 from phantora.trace.analysis.late_hosts import sentence as of_host
 from phantora.trace.analysis.loader import LOADER, loader_of
 from phantora.trace.analysis.memory_fit import keep_less
@@ -200,6 +200,8 @@ def _experiment(report: Report) -> str:
         return f"{_equal(first, report)}{real.format(log)}phantora analyze {log} compares the ranks' work"
     if cause == "pipeline bubble" and longest_stage(report.ranks):
         return f"give the rank that computes longest fewer layers; phantora analyze {log} compares the ranks"
+    if cause == "pipeline bubble" and hosts_decide(report):
+        return f"{_fewer_launches(report)}; phantora replay {log} --host-scale 0.5 has half of the host time"
     if cause in ("transfer", "pipeline bubble"):
         links = f"phantora replay {log} --cluster SPEC has the links of another machine; " if _scales(report) else ""
         once = no_sync(report, report.details) if cause == "transfer" and report.details is not None else ""
