@@ -44,7 +44,7 @@ NARROW_OUTPUT = ("DeepSeekV3", "GPT OSS 120B")
 HYBRID_FUSED_FROM = [26, 8]
 """The first container whose recipes in MXFP8 fuse the experts of Nemotron 3 on GB200 and GB300."""
 HYBRID_RECOMPUTE = {
-    ("Nemotron_3_Nano", "H100", "FP8"): ("moe", "layernorm", "core_attn"),
+    ("Nemotron_3_Nano", "H100", "FP8"): ("moe", "layernorm", "core_attn", "moe_act"),
     ("Nemotron_3_Super", "B200", "MXFP8"): ("moe_act", "layernorm"),
     ("Nemotron_3_Super", "B300", "NVFP4"): ("moe_act", "layernorm"),
 }
