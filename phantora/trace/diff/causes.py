@@ -7,6 +7,7 @@ logs name, and a single rank that changed alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from phantora.trace.diff.changed_work import REST, WORTH_NAMING, changed_work
@@ -30,6 +31,7 @@ _DECISIVE = 0.5  # of the step's change, for a cause to be named first
 _REMAINS = 0.05  # of the step's change: causes that leave less of it explain all
 _SAME_CALLS = ("trials", "memory format", "shapes")  # change kernels: the host launches as much as before
 _COUNTS = ("calls", "collectives", "code", "rest")  # of recordings: how much of the program they have
+_SCALER = "GradScaler skips "  # as in stub/tracer/assumptions.cpp
 _OF_GPU = ("kernels", "network", "host", "attention")  # torch chooses the operator of attention by the GPU
 _ALONE = ("straggler", LATE_HOST, "compiled")  # causes of other differences too, of waits and of the host's work
 
@@ -62,7 +64,18 @@ def find_causes(a: Side, b: Side, d: Difference) -> list[Cause]:
     if not found:
         text = "no change of work, durations or waits large enough to name"
         found = [Cause("other", text, d.step.change)]
-    return _decisive_first(with_surroundings(found, d), d)
+    return _decisive_first([*with_surroundings(found, d), *_skipped(a, b)], d)
+
+
+def _skipped(a: Side, b: Side) -> Iterator[Cause]:
+    """Steps that a GradScaler skips, which have no optimizer's work. They are no steady steps."""
+    before, after = (
+        next((each.what.rpartition(" at ")[0] for each in side.report.assumptions if each.what.startswith(_SCALER)), "")
+        for side in (a, b)
+    )
+    if before != after:
+        texts = [text.removeprefix(_SCALER) or "no GradScaler" for text in (before, after)]
+        yield Cause("scaler", f"{_SCALER}{' -> '.join(texts)}", 0.0)
 
 
 def _leads(cause: Cause, d: Difference) -> bool:

@@ -157,12 +157,16 @@ _READ = "aten::_local_scalar_dense"
 
 def _changes(a: Side, b: Side, x: Traits, y: Traits, r: Repeats, d: Difference) -> Iterator[_Change]:
     """Changes in the order in which they claim evidence."""
+    before, of_graphs = (side.report.details is not None and side.report.details.graphs for side in (a, b))
+    regraphed = before != of_graphs
     recompiled = (x.triton > 0.02) != (y.triton > 0.02)
     if recompiled:
         kernels, eager = "kernels of torch.compile", "eager operators"
         compiled = f"compiled: {kernels} instead of {eager}"
         text = compiled if y.triton > x.triton else f"no longer compiled: {eager} instead of {kernels}"
-        yield _Change("compiled", text, _WORK)
+        yield _Change("compiled", text + (f", and {_GRAPHS[of_graphs]}" if regraphed else ""), _WORK)
+    elif regraphed:
+        yield _Change("graphs", _GRAPHS[of_graphs], (*_WORK, "kernels"))
     precision = x.dtype != y.dtype and bool(x.dtype and y.dtype)
     yield from _layout(a, b, x, y, precision)
     yield from _sequence_parallel(x, y)
@@ -172,7 +176,7 @@ def _changes(a: Side, b: Side, x: Traits, y: Traits, r: Repeats, d: Difference) 
         text = f"parameters held in {y.held} instead of {x.held}"
         yield _Change("precision", text, (*_WORK, "comm"))
     yield from _sizes(a, b, x, y, r, d)
-    if not recompiled:  # operators of a compiled graph are not counted
+    if not recompiled and not regraphed:  # operators of a graph are not counted
         yield from _trained(x, y, r)
         yield from _depth(r, d)
     yield from _optimizer(a, b, x, y)
@@ -184,6 +188,7 @@ def _changes(a: Side, b: Side, x: Traits, y: Traits, r: Repeats, d: Difference) 
 
 
 _WORK = ("code", "count", "shape", "optimizer")
+_GRAPHS = {True: "work launched as CUDA graphs", False: "no CUDA graphs: each kernel is launched by itself"}
 
 
 def _optimizer(a: Side, b: Side, x: Traits, y: Traits) -> Iterator[_Change]:

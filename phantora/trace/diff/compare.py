@@ -77,11 +77,11 @@ class Cause:
     """A cause of the difference; the most decisive is first."""
 
     kind: str
-    """gpu, straggler, late host, compiled, layout, precision, model, batch, layers, trained, count, recompute,
-    optimizer, clipping, dropout, zeroing, reads, pinned, memory format, trials, schedule, attention, reshard, reduced,
-    buckets, collectives, data, updates, code, calls, shapes, network, kernels, cpu, host, environment, retries, memory,
-    several, rest or other. ``several``: no cause has half of the change; ``rest``: what brings the sum of the effects
-    to it."""
+    """gpu, straggler, late host, compiled, graphs, scaler, layout, precision, model, batch, layers, trained, count,
+    recompute, optimizer, clipping, dropout, zeroing, reads, pinned, memory format, trials, schedule, attention,
+    reshard, reduced, buckets, collectives, data, updates, code, calls, shapes, network, kernels, cpu, host,
+    environment, retries, memory, several, rest or other. ``several``: no cause has half of the change; ``rest``: what
+    brings the sum of the effects to it."""
     text: str
     effect: Ns
     """ns per step of device or idle time that it accounts for; with ``rest`` they sum to the change."""
