@@ -4,8 +4,8 @@
 
 Sizes and settings follow NVIDIA's configurations in github.com/mlcommons/training_results_v3.1, v4.0 and v5.1: latents
 and, but for `--text-encoder`, captions are encoded beforehand; Stable Diffusion trains in float16 with channels last,
-compiled but for Apex's norms, its passes in one CUDA graph; FLUX.1 has images of 256x256 pixels, and products in `--precision`. The models
-are those of diffusers. Steps have the time of a training, not its values.
+compiled but for Apex's norms, its passes in one CUDA graph; FLUX.1 has images of 256x256 pixels, and products in
+`--precision`. The models are those of diffusers. Steps have the time of a training, not its values.
 """
 
 from __future__ import annotations
