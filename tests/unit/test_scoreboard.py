@@ -74,3 +74,10 @@ def test_data_that_are_not_here_are_named_and_do_not_fail(tmp_path: Path) -> Non
             found = [row for case in GROUPS[group](cases) for row in case.rows(tmp_path)]
             assert found and {row.verdict for row in found} == {ABSENT}
             assert all("--cases has no" in row.note for row in found)
+
+
+def test_a_peak_inside_of_the_printed_range_is_held() -> None:
+    line = "PEAK      13.8 to 14.6 GiB allocated: NCCL's watchdog releases buffers 0 to 100 ms after their use"
+    ran = simulate.Ran(0, f"FITS      yes\n{line}\n", 0.0, Path("none.arrow"))
+    assert ran.holds(14.454 * 2**30) and not ran.holds(14.8 * 2**30) and not ran.holds(13.6 * 2**30)
+    assert not simulate.Ran(0, "FITS      yes\n", 0.0, Path("none.arrow")).holds(14.0 * 2**30)

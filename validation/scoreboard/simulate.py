@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import subprocess
 import time
@@ -18,6 +19,7 @@ from validation.data import HERE
 
 ROOT = HERE.parent
 LIMIT_S = 1800.0
+_ROUNDED = 0.05  # GiB, of the printed range
 _end = math.inf
 
 
@@ -50,6 +52,11 @@ class Ran:
             return headline_of(self.log)
         except AssertionError:
             return None
+
+    def holds(self, peak: float) -> bool:
+        """True if the printed range of the allocated peak (PEAK) has `peak`."""
+        found = re.search(r"PEAK +([\d.]+) to ([\d.]+) GiB allocated", self.output)
+        return found is not None and float(found[1]) - _ROUNDED <= peak / 2**30 <= float(found[2]) + _ROUNDED
 
 
 def trace(
