@@ -106,7 +106,7 @@ def plan(target: tuple[str, ...], **options: Any) -> int:
 
 
 def _print(answer: Offers, rate: str | None, margin: float) -> None:
-    from phantora.sweeps.questions import BY_STEPS
+    from phantora.sweeps.questions import BY_STEPS, unjoined
     from phantora.trace.analysis.summary import counted
     from phantora.trace.analysis.units import size
 
@@ -132,6 +132,8 @@ def _print(answer: Offers, rate: str | None, margin: float) -> None:
         assert offer.row.measured is not None
         left = f"{offer.row.measured.left:.1%} of its memory, less than {margin:.0%} (--margin)"
         console.print(f"{offer.cluster} is passed over: it leaves {left}.", highlight=False)
+    for text in unjoined((offer.gpus, offer.row.measured) for offer in found):
+        console.print(text, highlight=False)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     unit = next((offer.unit for offer in found if offer.rate), "tokens")
     for column in ("cluster", f"{unit}/s", "of linear", "MFU", "memory", "time", "cost"):

@@ -24,7 +24,7 @@ from phantora.sweeps.expressions import Value
 from phantora.sweeps.fold import ONE
 from phantora.sweeps.objective import Objective
 from phantora.sweeps.precision import float8
-from phantora.sweeps.questions import BY_STEPS, OnResult, report_nothing
+from phantora.sweeps.questions import BY_STEPS, OnResult, report_nothing, unjoined
 from phantora.sweeps.result import Measured
 from phantora.sweeps.run import Request, run_sweep
 from phantora.sweeps.space import CLUSTER, Space, Spelling
@@ -228,6 +228,7 @@ def compare(run: RunSpec, folder: Path, question: Question, on_result: OnResult 
     if best:
         verdict += in_float8(best[0], request, question, on_result)
     verdict += [*widest(choices), *noise(choices), *unused(choices, question, run)]
+    verdict += unjoined((one.gpus, one.measured) for one in choices)
     return Comparison(choices=tuple(choices), best=tuple(best), verdict=tuple(verdict), folder=folder)
 
 

@@ -202,6 +202,14 @@ def as_in_reality(found: Fits, snapshot: str, peak: int) -> Fits:
     return replace(found, fits=fit.fits, memory=memory, says=[*found.says, f"{held}.", more])
 
 
+def unjoined(runs: Iterable[tuple[int, Measured | None]]) -> list[str]:
+    """A sentence if no collective runs in the steps of several GPUs. `runs`: numbers of GPUs, and what they gave."""
+    of_several = [measured for gpus, measured in runs if gpus > 1 and measured is not None]
+    if not of_several or any(measured.overlap is not None for measured in of_several):
+        return []
+    return ["No collective joins the ranks: each GPU trains a model of its own."]
+
+
 def run_point(request: Request, values: Mapping[str, Value], on_result: OnResult) -> Row:
     """Runs the point of the request's space with these values of its axes."""
     space = request.space.with_axes({name: (value,) for name, value in values.items()})

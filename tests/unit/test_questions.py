@@ -17,7 +17,7 @@ from phantora.errors import PhantoraError
 from phantora.hardware.prices import rate_of, rental_prices
 from phantora.spec import RunSpec
 from phantora.sweeps import questions
-from phantora.sweeps.questions import Offer, Tried, clusters_of, largest_that_fits
+from phantora.sweeps.questions import Offer, Tried, clusters_of, largest_that_fits, unjoined
 from phantora.sweeps.result import FAILED, OUT_OF_MEMORY, RAN, Result
 from phantora.sweeps.run import Request
 from tests.support.sweeps import measured
@@ -166,3 +166,9 @@ def test_steps_are_not_scaled_by_the_number_of_gpus(
     plan._print(questions.Offers(tried, tried[0]), None, 0.04)
     printed = capsys.readouterr().out
     assert ("45%" in printed) == linear and ("steps are compared" in printed) != linear
+
+
+@pytest.mark.parametrize(("gpus", "overlap", "said"), [(8, None, True), (8, 0.0, False), (1, None, False)])
+def test_ranks_that_no_collective_joins_train_models_of_their_own(gpus: int, overlap: float | None, said: bool) -> None:
+    found = unjoined([(1, measured(10, overlap=None)), (gpus, measured(10, overlap=overlap)), (16, None)])
+    assert [text.partition(":")[0] for text in found] == ["No collective joins the ranks"] * said
