@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from phantora.cli.options import margin_option, module_option
-from phantora.cli.sweep import part_of, progress_of
+from phantora.cli.sweep import note_folder, part_of, progress_of
 from phantora.errors import PhantoraError
 from phantora.options import ScriptCommand, run_options, run_spec
 from phantora.spec import FITS, OFF
@@ -84,4 +84,5 @@ def fits(
     if real is not None:
         found = questions.as_in_reality(found, real.path, real.peak)
     click.echo(orjson.dumps(encode(found), option=orjson.OPT_INDENT_2) if as_json else "\n".join(found.says))
+    note_folder(options["output"], quiet)
     return 0 if found.fits else 1

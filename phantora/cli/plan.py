@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from phantora.cli.options import margin_option, module_option
-from phantora.cli.sweep import progress_of
+from phantora.cli.sweep import note_folder, progress_of
 from phantora.options import ScriptCommand, run_options, run_spec
 from phantora.spec import OFF, PLAN
 from phantora.units import COUNT, SHARE
@@ -102,6 +102,7 @@ def plan(target: tuple[str, ...], **options: Any) -> int:
         click.echo(orjson.dumps(encode(answer), option=orjson.OPT_INDENT_2))
     else:
         _print(found, rate, sizes.margin)
+    note_folder(options["output"], options["quiet"])
     return 0 if found.enough else 1
 
 

@@ -210,6 +210,12 @@ def _value(text: str) -> Value:
     return text
 
 
+def note_folder(output: str, quiet: bool) -> None:
+    """A line about the folder that a command leaves, behind its progress."""
+    if not quiet:
+        click.echo(f"phantora: {output} has the runs, and the same command resumes from it", err=True)
+
+
 def progress_of(quiet: bool) -> Callable[[Entry, int, int], None]:
     """A function to call with each point that is done."""
     return _report_nothing if quiet else _report
