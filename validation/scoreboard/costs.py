@@ -19,7 +19,7 @@ NULL = 3.0  # times the CPU of the same program under --null
 SLOWEST = (  # (folder of --cases, ranks, words); each runs to its end under --null, which computes no values
     ("zoo/one", 1, ("pyg_sage.py", "sage")),
     ("zoo/one", 1, ("pyg_sage.py", "gcn")),
-    ("zoo/one", 1, ("neural_ode.py", "rk4")),
+    ("zoo/one", 1, ("hvp_power.py",)),
     ("zoo/one", 1, ("dynamic_lengths.py",)),
     ("zoo/many", 4, ("unet3d_syncbn.py",)),
 )
