@@ -24,8 +24,8 @@ from phantora.sweeps.expressions import Value
 from phantora.sweeps.fold import ONE
 from phantora.sweeps.objective import Objective
 from phantora.sweeps.precision import float8
-from phantora.sweeps.questions import BY_STEPS, OnResult, report_nothing, unjoined
-from phantora.sweeps.result import Measured
+from phantora.sweeps.questions import BY_STEPS, ChangesNothing, OnResult, report_nothing, unjoined
+from phantora.sweeps.result import Measured, same_run
 from phantora.sweeps.run import Request, run_sweep
 from phantora.sweeps.space import CLUSTER, Space, Spelling
 from phantora.trace.analysis.fit import MARGIN
@@ -188,7 +188,8 @@ def _value(text: str) -> Value:
 
 def compare(run: RunSpec, folder: Path, question: Question, on_result: OnResult = report_nothing) -> Comparison:
     """Runs the script on all machines and compares them. The runs are kept in `folder`. Raises PhantoraError, also if
-    the first run fails for another reason than memory."""
+    the first run fails for another reason than memory, and ChangesNothing for an option that the script does not
+    read."""
     names = clusters(question.gpus, question.counts)
     axes: dict[str, tuple[Value, ...]] = {CLUSTER: tuple(names)}
     arguments: dict[str, Spelling] = {}
@@ -213,6 +214,8 @@ def compare(run: RunSpec, folder: Path, question: Question, on_result: OnResult 
         for row in rows:
             first = next((one for one in rows if one.measured and (found.unit != "steps" or _as_many(one, row))), None)
             choices.append(_choice(row, value, found.unit, request.objective, question.job, first))
+    if unread(choices):
+        raise ChangesNothing(f"--{question.vary}", run.target)
     best, verdict = [], []
     for value in values:
         for gpus, alike in comparable([one for one in choices if one.value == value]).items():
@@ -230,6 +233,16 @@ def compare(run: RunSpec, folder: Path, question: Question, on_result: OnResult 
     verdict += [*widest(choices), *noise(choices), *unused(choices, question, run)]
     verdict += unjoined((one.gpus, one.measured) for one in choices)
     return Comparison(choices=tuple(choices), best=tuple(best), verdict=tuple(verdict), folder=folder)
+
+
+def unread(choices: Sequence[Choice]) -> bool:
+    """Do runs with several values do the same on every machine?"""
+    by_cluster: dict[str, list[Measured]] = {}
+    for one in choices:
+        if one.measured is not None:
+            by_cluster.setdefault(one.cluster, []).append(one.measured)
+    several = [own for own in by_cluster.values() if len(own) > 1]
+    return bool(several) and all(same_run(own[0], other) for own in several for other in own[1:])
 
 
 def comparable(choices: Sequence[Choice]) -> dict[int, list[Choice]]:

@@ -21,7 +21,7 @@ from phantora.sweeps.expressions import Value
 from phantora.sweeps.fold import ENDS
 from phantora.sweeps.objective import Objective
 from phantora.sweeps.remedies import Remedied, remedied
-from phantora.sweeps.result import FAILED, OUT_OF_MEMORY, RAN, Measured, Result
+from phantora.sweeps.result import FAILED, OUT_OF_MEMORY, RAN, Measured, Result, same_run
 from phantora.sweeps.run import Request, plan_of, run_sweep
 from phantora.sweeps.runner import Entry
 from phantora.sweeps.space import CLUSTER, Space, Spelling
@@ -220,26 +220,16 @@ def run_point(request: Request, values: Mapping[str, Value], on_result: OnResult
 
 
 class ChangesNothing(PhantoraError):
-    """An option of the script that is looked for the largest value of has no effect."""
+    """An option of the script whose values are asked for has no effect."""
 
     exit_status = 2
 
+    def __init__(self, option: str, script: str) -> None:
+        super().__init__(f"{option} changes nothing: does {script} read it?")
+
 
 def _same(a: Result, b: Result) -> bool:
-    """Equal in memory and work: the same run. Steps whose data or threads were measured differ in time from run to
-    run, so their flops and samples count."""
-    x, y = a.measured, b.measured
-    if x is None or y is None or x.memory != y.memory:
-        return False
-    pairs = list(zip(_work_of(x), _work_of(y), strict=True))
-    work = any(one or other for one, other in pairs) and all(math.isclose(*pair, rel_tol=1e-3) for pair in pairs)
-    return x.step_time == y.step_time or work
-
-
-def _work_of(measured: Measured) -> list[float]:
-    """Flops (of the peak), tokens and samples of a step; 0 where they are unknown."""
-    rates = (measured.mfu, measured.tokens_per_second, measured.samples_per_second)
-    return [(rate or 0.0) * measured.step_time for rate in rates]
+    return a.measured is not None and b.measured is not None and same_run(a.measured, b.measured)
 
 
 def _expected(option: str, number: int, low: int, high: int, seconds: float) -> str:
@@ -275,7 +265,7 @@ def largest_that_fits(
         found = run(number)
         equal = before is not None and before.safe and found.safe and _same(before.result, found.result)
         if equal and number >= _LARGE:
-            raise ChangesNothing(f"{option} changes nothing: does {script} read it?")
+            raise ChangesNothing(option, script)
         before = found
         yield found
         if found.bytes:

@@ -58,6 +58,17 @@ def test_a_host_that_decides_is_named(tmp_path: Path) -> None:
     )
 
 
+def test_a_host_without_a_range_is_not_said_to_limit_the_error_bar(tmp_path: Path) -> None:
+    """As in the replay of a real trace, whose host times are given: no other host's profile narrows it."""
+    made = FakeRun()
+    for step in range(4):
+        launch = step * STEP + STEP // 2
+        made.add(Kind.KERNEL, 0, launch, launch + STEP // 4, "gemm", launch=launch, price=made.price("gemm", "real"))
+        made.add(Kind.ANNOTATION, 0, step * STEP, (step + 1) * STEP - 1, "Optimizer.step#AdamW.step")
+    found = dict(lines(analyze(open_log(made.write(tmp_path / "run.arrow")), details=False)))
+    assert found["HOST"].startswith("limits the step") and "bar" not in found["HOST"] and "profile" not in found["HOST"]
+
+
 def test_one_operator_is_wrong_each_time_that_it_runs(tmp_path: Path) -> None:
     assert bar_of(tmp_path, [("gemm", "aten::mm", "[8, 8]")] * 10) == pytest.approx(ERROR)
 

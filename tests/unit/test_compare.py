@@ -23,6 +23,7 @@ from phantora.sweeps.compare import (
     noise,
     overall,
     parse_values,
+    unread,
     unused,
     widest,
 )
@@ -193,6 +194,14 @@ def test_the_best_batch_of_each_machine() -> None:
         "overall: 1x8xH100 with batch 2 is the cheapest: $0.0278 per million tokens, 50% below 1x8xB200 with batch 1; "
         "sure: it stays the cheapest even at 7% more dollars, the error of the ratio"
     )
+
+
+@pytest.mark.parametrize(("tokens", "found"), [(100, True), (200, False)])
+def test_an_option_whose_values_give_the_same_run_is_unread(tokens: float, found: bool) -> None:
+    """Both machines count: one value that does not fit on one of them leaves the other."""
+    few, many = replace(choice("1x8xH100", 100, 3.0), value=1), replace(choice("1x8xH100", tokens, 3.0), value=2)
+    assert unread([few, many, replace(B200, value=1)]) == found
+    assert not unread([few, replace(B200, value=1)]), "one value"
 
 
 def test_a_page_of_another_comparison_is_replaced(tmp_path: Path) -> None:

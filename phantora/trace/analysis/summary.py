@@ -261,6 +261,8 @@ def _host(report: Report) -> str:
     slowest = f" (the slowest rank's takes {100 * (pace - 1):.0f} % longer than the median's)" if pace > 1.005 else ""
     if report.steady.host < BOUND * time:
         return f"a slower one would limit the step{slowest}{remedy}"
+    if hosts is None:  # as of a real trace: no range of hosts is in the bar
+        return f"limits the step{most_in(report)}{slowest}"
     what = "the step" if report.headline.widest == DATA else "the step and its error bar"
     return f"limits {what}{most_in(report)}{slowest}{remedy}"
 
