@@ -7,6 +7,7 @@ import errno
 import gc
 import importlib
 import importlib.util
+import itertools
 import keyword
 import os
 import signal
@@ -98,6 +99,9 @@ def _no_such_option(error: click.ClickException) -> str:
         given = next((name for name in error.param.opts if name in sys.argv), None)
         if given is not None:
             return f"{given} stands behind the script, which gets all that follows it; write {given} before the script"
+        for option, script in itertools.pairwise(sys.argv):
+            if option.startswith("-") and script.endswith(".py"):
+                return f"{option} takes {script} as its value, so there is no script; write {option} VALUE {script}"
     if not isinstance(error, click.NoSuchOption):
         return error.format_message().removesuffix(".")
     close = difflib.get_close_matches(error.option_name, error.possibilities or (), 1, 0.0)

@@ -27,6 +27,7 @@ def said(words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
         (["trce", "x.py"], "no command 'trce'; did you mean trace?"),
         (["train.py"], "run it with `phantora trace train.py`"),
         (["compare", "x.py", "--gpus", "H100"], "--gpus stands behind the script"),
+        (["fits", "--largest", "train.py"], "write --largest VALUE train.py"),
         (["trace", "--clster", "1x1xH100", "x.py"], "no option '--clster'; did you mean --cluster?"),
         (["analyze", "--zzz"], "no option '--zzz' (see"),
         (["trace", "--cluster", "1x1xH1000", "x.py"], "did you mean H100"),

@@ -77,7 +77,9 @@ class Verdict:
 def judge(difference: Difference, limit: Limit) -> Verdict:
     """The verdict on run b. Raises PhantoraError if the logs do not show the metric."""
     if (line := difference.failures.get("a")) is not None:
-        raise PhantoraError(f"--fail-above: {difference.path_a} is of a run that failed ({line}): compare with another")
+        raise PhantoraError(
+            f"--fail-above needs a base that ran to its end; {difference.path_a} is of a run that failed: {line}"
+        )
     change, step = _change(difference, limit.metric), difference.step
     inverse = limit.metric in ("tokens", "samples", "mfu")
     worse, error = 0.0, 0.0
