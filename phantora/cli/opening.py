@@ -43,7 +43,7 @@ def note_newer(paths: Sequence[str]) -> None:
 
 
 def _newest(path: Path) -> Path | None:
-    """The newest log next to `path` of a later run of the same script: ``run.partial.arrow``, ``run-2.arrow``."""
+    """The newest log next to `path` of a later run of the same script: ``NAME.partial.arrow``, ``NAME-2.arrow``."""
     from phantora.errors import PhantoraError
     from phantora.trace.reader import is_log, open_log
 
