@@ -25,7 +25,7 @@ from phantora.sweeps.fold import ONE
 from phantora.sweeps.objective import Objective
 from phantora.sweeps.precision import float8
 from phantora.sweeps.questions import BY_STEPS, ChangesNothing, OnResult, report_nothing, unjoined
-from phantora.sweeps.result import Measured, same_run
+from phantora.sweeps.result import Measured
 from phantora.sweeps.run import Request, run_sweep
 from phantora.sweeps.space import CLUSTER, Space, Spelling
 from phantora.trace.analysis.fit import MARGIN
@@ -218,8 +218,8 @@ def compare(run: RunSpec, folder: Path, question: Question, on_result: OnResult 
         raise ChangesNothing(f"--{question.vary}", run.target)
     best, verdict = [], []
     for value in values:
-        for gpus, alike in comparable([one for one in choices if one.value == value]).items():
-            chosen, sentence = decide(alike, question.job)
+        for gpus, machines in comparable([one for one in choices if one.value == value]).items():
+            chosen, sentence = decide(machines, question.job)
             best += [chosen] if chosen is not None else []
             named = [f"{question.vary} {value}"] * bool(question.vary)
             named += [f"{gpus} GPU{'s' * (gpus > 1)}"] * bool(gpus)
@@ -236,13 +236,14 @@ def compare(run: RunSpec, folder: Path, question: Question, on_result: OnResult 
 
 
 def unread(choices: Sequence[Choice]) -> bool:
-    """Do runs with several values do the same on every machine?"""
-    by_cluster: dict[str, list[Measured]] = {}
+    """True if all values give the same memory and step time on each machine. Steps whose data are measured differ from
+    run to run, so their options count as read: one for loader workers changes nothing but the time."""
+    by_cluster: dict[str, list[tuple[int, float]]] = {}
     for one in choices:
         if one.measured is not None:
-            by_cluster.setdefault(one.cluster, []).append(one.measured)
+            by_cluster.setdefault(one.cluster, []).append((one.measured.memory, one.measured.step_time))
     several = [own for own in by_cluster.values() if len(own) > 1]
-    return bool(several) and all(same_run(own[0], other) for own in several for other in own[1:])
+    return bool(several) and all(len(set(own)) == 1 for own in several)
 
 
 def comparable(choices: Sequence[Choice]) -> dict[int, list[Choice]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any
@@ -76,22 +75,6 @@ class Measured:
     def left(self) -> float:
         """Share of the fullest GPU's memory that is left."""
         return 1.0 - self.memory / self.capacity
-
-
-def same_run(a: Measured, b: Measured) -> bool:
-    """Equal in memory and work. Steps whose data or threads were measured differ in time from run to run, so their
-    flops and samples count."""
-    if a.memory != b.memory:
-        return False
-    pairs = list(zip(_work_of(a), _work_of(b), strict=True))
-    work = any(one or other for one, other in pairs) and all(math.isclose(*pair, rel_tol=1e-3) for pair in pairs)
-    return a.step_time == b.step_time or work
-
-
-def _work_of(measured: Measured) -> list[float]:
-    """Flops (of the peak), tokens and samples of a step; 0 where they are unknown."""
-    rates = (measured.mfu, measured.tokens_per_second, measured.samples_per_second)
-    return [(rate or 0.0) * measured.step_time for rate in rates]
 
 
 @dataclass(frozen=True)

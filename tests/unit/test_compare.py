@@ -196,10 +196,10 @@ def test_the_best_batch_of_each_machine() -> None:
     )
 
 
-@pytest.mark.parametrize(("tokens", "found"), [(100, True), (200, False)])
-def test_an_option_whose_values_give_the_same_run_is_unread(tokens: float, found: bool) -> None:
-    """Both machines count: one value that does not fit on one of them leaves the other."""
-    few, many = replace(choice("1x8xH100", 100, 3.0), value=1), replace(choice("1x8xH100", tokens, 3.0), value=2)
+@pytest.mark.parametrize(("step_ms", "found"), [(100, True), (99, False)])
+def test_an_option_whose_values_give_the_same_run_is_unread(step_ms: float, found: bool) -> None:
+    """More loader workers change nothing but the time."""
+    few, many = replace(choice("1x8xH100", 100, 3.0), value=1), replace(choice("1x8xH100", step_ms, 3.0), value=2)
     assert unread([few, many, replace(B200, value=1)]) == found
     assert not unread([few, replace(B200, value=1)]), "one value"
 

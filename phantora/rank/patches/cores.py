@@ -23,18 +23,18 @@ _PACKAGES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", 
 
 class Cores:
     """`count` CPUs, numbered from 0, of which this process may use those that the script sets. The simulated host has
-    `of_host`; if it has more, the script's first question is answered with a note where `notes` is true."""
+    `of_host`: if these are more, the script's first call prints a note where `notes` is true."""
 
     def __init__(self, count: int, of_host: int, notes: Callable[[], bool] = lambda: True) -> None:
         self._count, self._of_host, self._notes = count, of_host, notes
-        self._told = count >= of_host
+        self._noted = count >= of_host
         self._usable = set(range(count))
         self._get, self._set = os.sched_getaffinity, os.sched_setaffinity
 
     def count(self) -> int:
         """``os.cpu_count()``."""
-        if not self._told and not sys._getframe(1).f_code.co_filename.startswith(_PACKAGES):
-            self._told = True
+        if not self._noted and not sys._getframe(1).f_code.co_filename.startswith(_PACKAGES):
+            self._noted = True
             if self._notes():
                 tell(
                     f"os.cpu_count() is {self._count}, and {self._of_host} on the simulated host: "

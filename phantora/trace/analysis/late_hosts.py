@@ -12,7 +12,7 @@ _DECIDED = 0.25  # of a step
 
 
 def host_waits(report: Report) -> dict[int, float]:
-    """ns of a step that the GPU of each rank waits for its host."""
+    """ns of a step in which the GPU of each rank has no work from its host."""
     return {one.rank: _host(one) for one in report.ranks}
 
 
